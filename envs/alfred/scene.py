@@ -1,0 +1,54 @@
+"""The two immutable inputs of an episode: a scene (what stands where) and a task (what is asked)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Position = tuple[float, float, float]  # metres, AI2-THOR axes: x, y (up), z
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A thing in a scene: a fixture, a receptacle, or something to pick up."""
+
+    id: str  # "cabinet_3": lower-case type without spaces, counted from 1 within its type
+    type: str  # AI2-THOR type: "Cabinet"
+    position: Position
+    parent: str | None = None  # id of the receptacle it starts in or on; None: none, or the floor
+    states: frozenset[str] = frozenset()  # initial: "open", "on"; absent means closed, off
+    source: str = ""  # the official object id, where there is one
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One room with everything in it. ``items`` lists receptacles and fixtures first, then objects."""
+
+    id: str
+    room: str  # kitchen | livingroom | bedroom | bathroom
+    items: tuple[Item, ...]
+    agent: tuple[float, float]  # x, z at the start
+    reachable: tuple[tuple[float, float], ...] = ()  # standing points (x, z); empty: anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One of the seven ALFRED tasks with its parameters; AI2-THOR types, "" where unused."""
+
+    type: str
+    object_target: str
+    parent_target: str = ""
+    toggle_target: str = ""
+    mrecep_target: str = ""
+    sliced: bool = False
+    instruction: str = ""
+    id: str = ""  # trial id, or the generator's
+    expert_steps: int = 0  # length of the demonstration, for path-length weighting; 0: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A scene and the tasks done in it one after another (a task stream when there are several)."""
+
+    id: str
+    scene: Scene
+    tasks: tuple[Task, ...]

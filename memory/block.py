@@ -1,0 +1,41 @@
+"""KV blocks: the stored keys and values of one unit, and the identity that says when two are the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class KVBlock:
+    """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE."""
+
+    identity: str
+    k: torch.Tensor
+    v: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+
+def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
+    """Name of a block: equal only if model, dtype, RoPE (all in ``model_key``), context prefix, tokens and namespace are.
+
+    Built on SHA-256 of an unambiguous byte string, so it is the same in every process.
+    """
+    digest = hashlib.sha256()
+    for part in (model_key, namespace):
+        raw = part.encode()
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    for ids in (context_ids, token_ids):
+        digest.update(len(ids).to_bytes(8, "little"))
+        digest.update(b"".join(int(i).to_bytes(4, "little") for i in ids))
+    return digest.hexdigest()

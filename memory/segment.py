@@ -1,0 +1,18 @@
+"""A segment: one remembered fact as text, with the history that decides how it is cached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CATEGORIES = ("object", "receptacle", "agent", "history", "task")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    id: str
+    category: str  # one of CATEGORIES
+    text: str  # one line, ends with a newline
+    version: int  # 1 at creation, +1 at every change of text
+    created: int  # running number within its store: the order of first appearance
+    last_changed: int  # step at which this version was written
+    parent: str | None = None  # segment it refers back to (linked style) or is contained in

@@ -1,0 +1,184 @@
+"""The six questions a memory method answers, as Protocols, and the frozen results they hand on.
+
+A stage is one small class in one small file. The engine calls these Protocols and nothing else;
+`method.py` binds one choice for each into a method. Row numbers are prompt rows, counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from memory.block import KVBlock
+    from memory.segment import Segment
+    from memory.store import SegmentStore
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a stage does to exactness and to rows; laws and compositions are a matrix over these."""
+
+    exact: bool = True  # equals plain recomputation
+    moves_blocks: bool = False  # serves a block at a position other than the one it was computed at
+    harvests: bool = False  # takes rows from the working cache after the turn
+    evicts: bool = False  # hides rows
+    per_layer: bool = False  # visible rows differ from layer to layer
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows ``start:stop`` of one segment, within a unit or within a prompt."""
+
+    segment: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Tokens whose keys and values are computed jointly, seeing only themselves and the context prefix."""
+
+    kind: str  # "static_group" | "segment" | "block" | "prefix"
+    token_ids: tuple[int, ...]
+    spans: tuple[Span, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
+    namespace: str = ""
+    reusable: bool = True  # False: these rows are always fresh (never looked up or stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A unit in a prompt: its first row, and its block if one could be had (stored or just encoded)."""
+
+    unit: Unit
+    start: int
+    block: KVBlock | None = None
+    hit: bool = False  # served from storage, not encoded in this step
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.unit.token_ids)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A prompt row by row: ``[context prefix][units][query]``.
+
+    ``segment_of`` numbers the row's segment as an index into ``segments``; -1 for context and query rows.
+    ``fresh`` marks rows without usable KV: they are active at every layer. Context rows carry exact KV.
+    """
+
+    token_ids: torch.Tensor  # (rows,) long
+    positions: torch.Tensor  # (rows,) long
+    context: int  # rows [0, context) are the context prefix
+    query: int  # rows [query, rows) are the query
+    placements: tuple[Placement, ...]
+    segments: tuple[Span, ...]  # in prompt coordinates
+    segment_of: torch.Tensor  # (rows,) long
+    fresh: torch.Tensor  # (rows,) bool
+
+    @property
+    def rows(self) -> int:
+        return self.token_ids.numel()
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Move layers ``[first, last)`` of the block at ``placement`` into the working cache.
+
+    ``rows`` are unit rows (start, stop) to move: one contiguous run.
+    """
+
+    placement: int
+    first: int
+    last: int
+    rows: tuple[int, int]
+
+
+class Probe(Protocol):
+    """What a recompute stage may ask the engine after the attention of a layer. Everything is lazy."""
+
+    layer: int
+
+    def mass_from_query(self) -> torch.Tensor:
+        """(segments,) attention from the query rows to each segment: mean over heads and query rows, mean over its tokens."""
+        ...
+
+    def mass_from_segments(self, chosen: torch.Tensor) -> torch.Tensor:
+        """(segments,) the same from the active rows of the ``chosen`` segments (indices). Causal unless asked otherwise."""
+        ...
+
+    def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(kv_heads, len(rows), head_dim) K (unrotated) and V that ``layer`` would compute for ``rows``."""
+        ...
+
+    def cached_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the blocks hold for the same rows."""
+        ...
+
+
+class Retrieval(Protocol):
+    """Which segments enter this prompt, in what order?"""
+
+    capabilities: Capabilities
+
+    def select(self, query: str, store: SegmentStore, budget: int) -> list[str]: ...
+
+
+class Construction(Protocol):
+    """Which chosen segments are encoded together?"""
+
+    capabilities: Capabilities
+
+    def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]: ...
+
+
+class Recompute(Protocol):
+    """Which rows get fresh keys and values at each layer? Results are sorted row numbers, fresh rows included."""
+
+    capabilities: Capabilities
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        """Rows active at layer 0."""
+        ...
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        """Rows active at ``layer + 1``, a subset of ``active``; called after the attention of ``layer``."""
+        ...
+
+
+class Loading(Protocol):
+    """When does each block's layer slice move to the compute device?"""
+
+    capabilities: Capabilities
+
+    def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
+        """Transfers that may start once the rows active at ``layer`` are known. Called for layer 0, 1, ... in order.
+
+        Every row not active at a layer must have been transferred for that layer, by this call or an earlier one.
+        """
+        ...
+
+
+class Retention(Protocol):
+    """Which rows survive this turn, under what budget in tokens? ``(rows,)`` bool mask; rows never move."""
+
+    capabilities: Capabilities
+
+    def keep(self, cache_view: object, queries: torch.Tensor | None, budget: int | None) -> torch.Tensor: ...
+
+
+class Storage(Protocol):
+    """Where and in what format do blocks rest?"""
+
+    capabilities: Capabilities
+
+    def put(self, block: KVBlock) -> None: ...
+    def get(self, identity: str) -> KVBlock | None: ...
+    def get_layer(self, identity: str, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None: ...
+    def contains(self, identity: str) -> bool: ...
+    def delete(self, identity: str) -> None: ...
+    def stats(self) -> dict[str, int]: ...
