@@ -1,0 +1,25 @@
+"""The one root of all errors. A leaf: every room may import it, it imports nothing."""
+
+
+class KeepError(Exception):
+    """Something the user can act on; the message names the value and the remedy."""
+
+
+class ConfigError(KeepError, ValueError):
+    """A setting that cannot work."""
+
+
+class DataError(KeepError, ValueError):
+    """Input files that are missing, truncated or not what they claim to be."""
+
+
+class SkillError(KeepError, ValueError):
+    """A skill the world does not know."""
+
+
+class ModelError(KeepError, RuntimeError):
+    """A model that cannot be loaded or driven."""
+
+
+class CapacityError(KeepError, MemoryError):
+    """Something does not fit; the message says by how much."""
