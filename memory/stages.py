@@ -107,8 +107,15 @@ class Probe(Protocol):
         """(segments,) attention from the query rows to each segment: mean over heads and query rows, mean over its tokens."""
         ...
 
-    def mass_from_segments(self, chosen: torch.Tensor) -> torch.Tensor:
-        """(segments,) the same from the active rows of the ``chosen`` segments (indices). Causal unless asked otherwise."""
+    def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        """(segments,) the same from the active rows of the ``chosen`` segments (indices).
+
+        ``causal=False`` scores later segments too (for importance only; attention itself stays causal).
+        """
+        ...
+
+    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        """(len(chosen), segments) the same, one line per chosen segment: the edges of a hop."""
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,6 +124,13 @@ class Probe(Protocol):
 
     def cached_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What the blocks hold for the same rows."""
+        ...
+
+    def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
+        """Tell the trace how this layer's choice came about: hops needed, ``(from segment, to segment, mass)`` edges.
+
+        Segment -1 stands for the query.
+        """
         ...
 
 
