@@ -1,0 +1,220 @@
+"""From rollouts to training packs: one memory, and many query slots that see it but not each other.
+
+A pack is ``[memory][slot][slot]...``. Three kinds of slots:
+
+* *trajectory*: a whole task in the `append` layout, supervised at every step;
+* *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
+  the slot and repeated, in its new version, in the slot's own tail;
+* *probe*: short questions about the memory (where is it, is its place open, ...).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from planners.prompt import CUE, Turn, candidate_text, query_text, task_line
+from planners.records import FactRecord, Rollout, TaskRecord
+from planners.styles import Edit, history_edit, make_style, task_edit
+
+IGNORE = -100
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(slots=True)
+class Line:
+    """A segment as the trainer keeps it: the prompt order is (last_changed, created), the agent last."""
+
+    id: str
+    category: str
+    text: str
+    created: int
+    last_changed: int
+
+
+@dataclass
+class LineStore:
+    """The order of a segment store without groups."""
+
+    lines: dict[str, Line] = field(default_factory=dict)
+    step: int = 0
+    _created: int = 0
+
+    def apply(self, edits: Sequence[Edit]) -> list[str]:
+        """Write edits; returns the ids that changed."""
+        changed = []
+        for edit in edits:
+            if edit.text is None:
+                if self.lines.pop(edit.id, None):
+                    changed.append(edit.id)
+                continue
+            old = self.lines.get(edit.id)
+            if old and old.text == edit.text:
+                continue
+            self._created += old is None
+            created = old.created if old else self._created
+            self.lines[edit.id] = Line(edit.id, edit.category, edit.text, created, self.step)
+            changed.append(edit.id)
+        return changed
+
+    def ordered(self) -> list[Line]:
+        return sorted(self.lines.values(), key=lambda line: (line.category == "agent", line.last_changed, line.created))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Token ids with labels (`IGNORE` where none), and the memory lines this slot must not see."""
+
+    kind: str
+    ids: tuple[int, ...]
+    labels: tuple[int, ...]
+    hidden: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Memory lines (id, token ids) in prompt order, and slots over them."""
+
+    memory: tuple[tuple[str, tuple[int, ...]], ...]
+    slots: tuple[Slot, ...]
+
+    @property
+    def memory_tokens(self) -> int:
+        return sum(len(ids) for _, ids in self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How much of what goes into a pack."""
+
+    memory_lines: int = 80  # at most so many lines; those the task touches are always kept
+    trajectories: int = 2
+    steps: int = 4
+    probes: int = 2  # probe slots, each with several questions
+    questions: int = 6
+
+
+class Packer:
+    """Turns rollouts into packs, one per task and style. Holds no state but a token cache."""
+
+    def __init__(self, encode: Encode, mix: Mix, seed: int = 0) -> None:
+        self.mix = mix
+        self.random = random.Random(seed)
+        self._encode = lru_cache(maxsize=200_000)(lambda text: tuple(encode(text)))
+
+    def packs(self, rollout: Rollout, style_name: str) -> Iterator[Pack]:
+        style, store, done = make_style(style_name), LineStore(), 0
+        for number, task in enumerate(rollout.tasks, 1):
+            store.step += 1
+            store.apply(style.edits(task.facts))
+            memory = store.ordered()
+            replay = _Replay(task, style, store)
+            if task.steps:
+                yield self._pack(rollout.skills, task, memory, replay)
+            store.step += 1
+            for step in task.steps:
+                done += 1
+                store.apply([history_edit(done, Turn(step.skill).text.split(" ", 1)[1].split("\n")[0])])
+            store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
+
+    def _pack(self, skills: str, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
+        kept = self._sample_lines(memory, replay.touched)
+        ids = {line.id for line in kept}
+        slots = [self._trajectory(skills, self._wording(task), replay) for _ in range(self.mix.trajectories)]
+        labelled = list(range(len(task.steps)))
+        for index in self.random.sample(labelled, min(self.mix.steps, len(labelled))):
+            slots.append(self._step(skills, self._wording(task), replay, index, ids))
+        slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, ids))]
+        return Pack(tuple((line.id, self._encode(line.text)) for line in kept if line.category != "agent"), tuple(slots))
+
+    def _wording(self, task: TaskRecord) -> str:
+        return self.random.choice(task.instructions)
+
+    def _sample_lines(self, memory: list[Line], touched: set[str]) -> list[Line]:
+        spare = [line for line in memory if line.id.split("/")[0] not in touched and line.category != "agent"]
+        excess = len(memory) - self.mix.memory_lines
+        dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
+        return [line for line in memory if line.id not in dropped]
+
+    def _trajectory(self, skills: str, wording: str, replay: _Replay) -> Slot:
+        parts: list[tuple[str, bool]] = [(replay.agent_before, False), (task_line(skills, wording), False)]
+        for step, turn, written in zip(replay.task.steps, replay.turns, replay.written, strict=True):
+            right = step.skill == step.label
+            parts += [(CUE, False), (candidate_text(step.skill), right)]
+            if turn.failure:
+                parts.append((turn.text.split("\n", 1)[1], False))
+            parts += [(edit.text, False) for edit in written if edit.text]
+        return self._slot("trajectory", parts, frozenset())
+
+    def _step(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
+        lines, hidden = replay.tail(index)
+        parts = [(line.text, False) for line in lines]
+        parts.append((query_text(skills, wording, replay.turns[:index]), False))
+        parts.append((candidate_text(replay.task.steps[index].label), True))
+        return self._slot("step", parts, frozenset(hidden & kept))
+
+    def _probe(self, task: TaskRecord, kept: set[str]) -> Slot | None:
+        pairs = list(_questions(task.facts, kept))
+        if not pairs:
+            return None
+        chosen = self.random.sample(pairs, min(self.mix.questions, len(pairs)))
+        parts = [part for question, answer in chosen for part in ((f"ask {question}\nanswer", False), (f"{answer}\n", True))]
+        return self._slot("probe", parts, frozenset())
+
+    def _slot(self, kind: str, parts: list[tuple[str, bool]], hidden: frozenset[str]) -> Slot:
+        ids: list[int] = []
+        labels: list[int] = []
+        for text, supervised in parts:
+            piece = self._encode(text)
+            ids += piece
+            labels += piece if supervised else [IGNORE] * len(piece)
+        return Slot(kind, tuple(ids), tuple(labels), hidden)
+
+
+class _Replay:
+    """A task played through the store once: what each step wrote, and the memory's tail before each step."""
+
+    def __init__(self, task: TaskRecord, style, store: LineStore) -> None:
+        self.task = task
+        self.agent_before = store.lines["agent"].text if "agent" in store.lines else ""
+        self.turns = [Turn(step.skill, step.failure) for step in task.steps]
+        self.written: list[list[Edit]] = []
+        self._tails: list[tuple[list[Line], set[str]]] = []
+        changed: set[str] = set()
+        for step in task.steps:
+            self._tails.append(self._tail(store, changed))
+            store.step += 1
+            edits = style.edits(step.facts)
+            written = set(store.apply(edits))
+            changed |= written
+            self.written.append([edit for edit in edits if edit.id in written])
+        self.touched = {id.split("/")[0] for id in changed} | _named(task)
+
+    @staticmethod
+    def _tail(store: LineStore, changed: set[str]) -> tuple[list[Line], set[str]]:
+        lines = [line for line in store.ordered() if line.id in changed or line.category == "agent"]
+        return lines, set(changed)
+
+    def tail(self, index: int) -> tuple[list[Line], set[str]]:
+        return self._tails[index]
+
+
+def _named(task: TaskRecord) -> set[str]:
+    """Entities that the steps name: they must stay in the memory."""
+    return {word for step in task.steps for text in (step.skill, step.label) for word in candidate_text(text).split() if "_" in word}
+
+
+def _questions(facts: Sequence[FactRecord], kept: set[str]) -> Iterator[tuple[str, str]]:
+    """Needle and two-hop questions over what the first facts of a task say."""
+    state = {fact.id: next((s for s in ("open", "closed", "on", "off") if s in fact.states), None) for fact in facts}
+    for fact in facts:
+        if fact.id not in kept or fact.gone:
+            continue
+        if fact.category == "object" and fact.place and fact.place != "agent":
+            yield f"where {fact.id}", fact.place
+            if fact.place in kept and state.get(fact.place):
+                yield f"door {fact.id}", state[fact.place]
+        elif state[fact.id]:
+            yield f"state {fact.id}", state[fact.id]

@@ -1,0 +1,50 @@
+"""The text around the memory: instruction, progress, failures, and the cue for the next skill.
+
+Everything is whole lines, so that token ids of parts can be spliced without re-tokenising.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CUE = "next"
+_INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
+
+
+def entity_text(text: str) -> str:
+    """``go to cabinet 3`` -> ``go to cabinet_3``: the names the memory lines use."""
+    return _INSTANCE.sub(r"\1_\2", text)
+
+
+def clean(text: str) -> str:
+    """One line of lower-case words: no newline may come from outside, it ends a unit."""
+    return " ".join(text.lower().split())
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A decided skill and, if it failed, why."""
+
+    skill: str
+    failure: str = ""
+
+    @property
+    def text(self) -> str:
+        failed = f"failed {clean(entity_text(self.failure))}\n" if self.failure else ""
+        return f"{CUE} {entity_text(self.skill)}\n{failed}"
+
+
+def task_line(skills: str, instruction: str) -> str:
+    return f"task {skills} {clean(instruction)}\n"
+
+
+def query_text(skills: str, instruction: str, turns: Sequence[Turn]) -> str:
+    """The fresh end of a prompt in the `memory` layout, up to and including the cue."""
+    return task_line(skills, instruction) + "".join(turn.text for turn in turns) + CUE
+
+
+def candidate_text(skill: str) -> str:
+    """What a candidate adds after the cue; the newline ends it, so no skill is a prefix of another."""
+    return f"{entity_text(skill)}\n"

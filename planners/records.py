@@ -1,0 +1,125 @@
+"""Rollout files: what `eval.dataset` writes and `planners.train` reads.
+
+One gzipped JSON object a line is one house: facts at the start, then tasks with their steps. Facts
+stay structured, so that every prompt style can be rendered from the same file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from keep_agent.errors import DataError
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FactRecord:
+    """A fact as stored; has the fields `planners.styles.FactView` asks for."""
+
+    id: str
+    category: str
+    type: str
+    place: str | None = None
+    holds: str | None = None
+    states: tuple[str, ...] = ()
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One executed skill. ``label`` is the expert's choice; it differs from ``skill`` where the rollout was perturbed."""
+
+    skill: str
+    label: str
+    failure: str
+    facts: tuple[FactRecord, ...]  # changed by the skill
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    instructions: tuple[str, ...]  # several wordings of the same task
+    facts: tuple[FactRecord, ...]  # changed when the task began (all of them for the first)
+    steps: tuple[StepRecord, ...]
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One house: a task, or a stream of them."""
+
+    source: str
+    skills: str  # lota | grounded
+    observability: str  # full | partial
+    tasks: tuple[TaskRecord, ...]
+
+
+def _pack_fact(fact: FactRecord) -> list:
+    return [fact.id, fact.category, fact.type, fact.place, fact.holds, list(fact.states), int(fact.gone)]
+
+
+def _fact(row: list) -> FactRecord:
+    return FactRecord(row[0], row[1], row[2], row[3], row[4], tuple(row[5]), bool(row[6]))
+
+
+def _pack(rollout: Rollout) -> dict:
+    tasks = [
+        {
+            "instructions": list(task.instructions),
+            "facts": [_pack_fact(fact) for fact in task.facts],
+            "steps": [[s.skill, s.label, s.failure, [_pack_fact(f) for f in s.facts]] for s in task.steps],
+            "success": task.success,
+        }
+        for task in rollout.tasks
+    ]
+    return {
+        "version": VERSION,
+        "source": rollout.source,
+        "skills": rollout.skills,
+        "observability": rollout.observability,
+        "tasks": tasks,
+    }
+
+
+def _unpack(row: dict) -> Rollout:
+    tasks = tuple(
+        TaskRecord(
+            tuple(task["instructions"]),
+            tuple(map(_fact, task["facts"])),
+            tuple(StepRecord(s[0], s[1], s[2], tuple(map(_fact, s[3]))) for s in task["steps"]),
+            task["success"],
+        )
+        for task in row["tasks"]
+    )
+    return Rollout(row["source"], row["skills"], row["observability"], tasks)
+
+
+def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
+    """Write a file atomically; returns the number of rollouts."""
+    temporary = path.with_name(path.name + ".tmp")
+    count = 0
+    with gzip.open(temporary, "wt", compresslevel=4) as stream:
+        for count, rollout in enumerate(rollouts, 1):
+            stream.write(json.dumps(_pack(rollout), separators=(",", ":")) + "\n")
+    temporary.replace(path)
+    return count
+
+
+def read_rollouts(path: Path) -> Iterator[Rollout]:
+    """Rollouts of one file; raises `DataError` naming file and line when it is not such a file."""
+    number = 0
+    try:
+        with gzip.open(path, "rt") as stream:
+            for number, line in enumerate(stream, 1):
+                row = json.loads(line)
+                if row.get("version") != VERSION:
+                    raise DataError(f"{path}:{number} has version {row.get('version')!r}, this reads {VERSION}; write it anew")
+                yield _unpack(row)
+    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}:{number + 1} is not a rollout file ({error}); write it anew with eval.dataset") from error

@@ -1,0 +1,43 @@
+"""planner-tiny's tokenizer: words without spaces, entity names and newline as single tokens.
+
+Spaces only separate, they are not encoded: a word has one id wherever it stands, which is what
+look-ups by content need. Every line ends with a newline token, so units can be spliced by ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
+
+
+def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
+    """BPE over ``texts`` (lower-cased words) with every name in ``entities`` as one token."""
+    tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix="##"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[ \t]+"), "removed"),
+            pre_tokenizers.Split(Regex(r"\n|[a-z]+_[0-9]+|[a-z]+|[0-9]|[^a-z0-9\s]"), "isolated"),
+        ]
+    )
+    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    names = sorted(set(entities))
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(names),
+        special_tokens=[PAD, BOS, UNK, NEWLINE],
+        continuing_subword_prefix="##",
+        show_progress=False,
+        min_frequency=2,
+        initial_alphabet=[chr(c) for c in range(33, 127) if not chr(c).isupper()],
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in names])
+    return tokenizer
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(path))
