@@ -1,0 +1,124 @@
+"""Imports go one way, and making an environment never loads torch: checked on the source, not on good will."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("envs", "memory", "planners", "keep_agent", "eval", "configs")
+ALLOWED = {
+    "envs": {"envs"},
+    "memory": {"memory"},
+    "planners": {"planners", "memory"},
+    "keep_agent": {"keep_agent", "planners", "memory", "envs"},
+    "eval": {"eval", "keep_agent", "planners", "memory", "envs", "configs"},
+    "configs": set(),
+}
+LEAF = "keep_agent.errors"  # the one root of all errors, open to every room
+STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
+STAGE_MAY = {
+    "memory.stages", "memory.block", "memory.segment", "memory.store", "memory.encoder", "memory.graph",
+    "memory.pool", "memory.index", "memory.engine.rope", "memory.engine.kernels",
+}  # fmt: skip
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of all modules a file imports, also inside functions and TYPE_CHECKING blocks."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_of(name: str) -> str:
+    """The module part of an imported dotted name: ``memory.block.KVBlock`` -> ``memory.block``."""
+    parts = name.split(".")
+    while len(parts) > 1 and not (ROOT.joinpath(*parts).with_suffix(".py").exists() or ROOT.joinpath(*parts).is_dir()):
+        parts.pop()
+    return ".".join(parts)
+
+
+def ours(path: Path) -> set[str]:
+    return {module_of(name) for name in imports(path) if name.split(".")[0] in ROOMS} - {LEAF}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_one_way(room: str) -> None:
+    for path in sources(room):
+        wrong = {name for name in ours(path) if name.split(".")[0] not in ALLOWED[room]}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_the_leaf_imports_nothing_of_ours() -> None:
+    assert not {name for name in imports(ROOT / "keep_agent" / "errors.py") if name.split(".")[0] in ROOMS}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_never_imports_another_stage(stage: str) -> None:
+    for path in sources(f"memory/{stage}"):
+        wrong = {name for name in ours(path) if name not in STAGE_MAY and not name.startswith(f"memory.{stage}")}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_the_engine_knows_stages_only_as_protocols() -> None:
+    for path in sources("memory/engine"):
+        wrong = {name for name in ours(path) if name.split(".")[1] in STAGES}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_only_the_engine_touches_transformers_models() -> None:
+    for path in [*sources("memory"), *sources("eval"), *sources("keep_agent")]:
+        if "engine" not in path.parts:
+            inner = ("transformers.models", "transformers.modeling")
+            wrong = {name for name in imports(path) if name.startswith(inner)}
+            assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_trainers_never_import_worlds_or_memory() -> None:
+    path = ROOT / "planners" / "train.py"
+    if path.exists():
+        assert {name.split(".")[0] for name in ours(path)} <= {"planners", "keep_agent"}
+
+
+def run_python(code: str, cwd: Path) -> str:
+    """Standard output of a fresh interpreter; what a user's process would do."""
+    result = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_every_room_imports_from_any_directory(tmp_path: Path) -> None:
+    code = f"import {', '.join(ROOMS)}; print(eval.__file__, configs.__file__)"
+    if not _installed():
+        pytest.skip("the package is not installed in this environment")
+    assert "configs" in run_python(code, tmp_path)
+
+
+def _installed() -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        version("keep-agent")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def test_making_an_environment_loads_no_torch() -> None:
+    code = (
+        "import sys, gymnasium; env = gymnasium.make('keep_agent:Alfred-v0'); env.reset(seed=1); "
+        "print('torch' in sys.modules, 'transformers' in sys.modules, 'ai2thor' in sys.modules)"
+    )
+    assert run_python(code, ROOT).split() == ["False", "False", "False"]
