@@ -33,7 +33,7 @@ class Finished:
 
 
 class Planner(Protocol):
-    """One agent's decisions. The loop calls reset, then observe, decide, feedback in turns; finish_task at a task's end."""
+    """One agent's decisions: reset, then observe, decide, feedback in turns, and finish_task at a task's end."""
 
     name: str
 
