@@ -27,7 +27,7 @@ class KVBlock:
 
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
-    """Name of a block: equal only if model, dtype, RoPE (all in ``model_key``), context prefix, tokens and namespace are.
+    """Name of a block: equal only if model, dtype and RoPE (all in ``model_key``), context, tokens and namespace are.
 
     Built on SHA-256 of an unambiguous byte string, so it is the same in every process.
     """

@@ -104,7 +104,7 @@ class Probe(Protocol):
     layer: int
 
     def mass_from_query(self) -> torch.Tensor:
-        """(segments,) attention from the query rows to each segment: mean over heads and query rows, mean over its tokens."""
+        """(segments,) attention from the query to each segment: mean over heads, query rows and its tokens."""
         ...
 
     def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:

@@ -1,0 +1,299 @@
+"""The segment graph: similarity and containment, stable groups, and the order of segments in a prompt.
+
+Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
+``window`` steps, else dynamic. A new segment joins the group of the segment it refers back to, else the most similar
+group of its family, else it founds one (as does a header that brings its members). There it stays while it lives, so
+that grouping alone never invalidates a stored block. The state is the same for every memory method, whether it uses
+groups or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import networkx as nx
+import numpy as np
+
+from memory.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from memory.encoder import SentenceEncoder
+    from memory.store import SegmentStore
+
+FAMILY = {"object": "world", "receptacle": "world", "history": "history", "task": "task", "agent": "agent"}
+FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Knobs of the grouping; part of the setting that all methods of a comparison share."""
+
+    threshold: float = 0.5  # mean cosine to a group's members from which on a segment joins it
+    bound: int = 8  # members of a group at most
+    window: int = 10  # quiet steps after which a group is static (the paper's t)
+    neighbours: int = 3  # similarity edges drawn per segment
+
+
+@dataclass(slots=True)
+class Group:
+    id: int
+    family: str
+    last_changed: int
+    members: dict[str, None] = field(default_factory=dict)  # in creation order
+    static_since: int | None = None
+
+    @property
+    def static(self) -> bool:
+        return self.static_since is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A group that changed its kind at ``step``; its blocks are computed the new way from then on."""
+
+    step: int
+    group: int
+    static: bool
+
+
+class SegmentGraph:
+    """Follows a store. ``graph`` has the segments as nodes; edges carry ``contains`` (the parent) or ``similarity``."""
+
+    def __init__(self, encoder: SentenceEncoder, grouping: Grouping | None = None) -> None:
+        self.encoder = encoder
+        self.grouping = grouping or Grouping()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything; the next update reads the store's history from its beginning."""
+        self.graph = nx.Graph()
+        self.groups: dict[int, Group] = {}
+        self._cursor = 0
+        self._next = 0
+        self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that similarity may join
+        self._dynamic: set[int] = set()
+        self._group_of: dict[str, int] = {}
+        self._row: dict[str, int] = {}
+        self._ids: list[str] = []
+        self._vectors: NDArray[np.float32] = np.zeros((0, 0), np.float32)
+        self._row_group: NDArray[np.int64] = np.zeros(0, np.int64)  # -1 while a segment has no group yet
+        self._row_family: NDArray[np.int8] = np.zeros(0, np.int8)
+
+    # -- what others ask -------------------------------------------------------------------------------------------
+
+    def group_of(self, id: str) -> Group:
+        return self.groups[self._group_of[id]]
+
+    def static_group(self, segment: Segment) -> Group | None:
+        """The segment's group if it is static and the segment is cached with it, else None."""
+        group = self.groups[self._group_of[segment.id]]
+        return group if group.static else None
+
+    def scores(self, query: str) -> dict[str, float]:
+        """Cosine of every segment to the query, rounded so that ties do not depend on the machine."""
+        if not self._ids:
+            return {}
+        vector = self.encoder.encode([query])[0]
+        values = np.round(self._vectors[: len(self._ids)] @ vector, 5)
+        return dict(zip(self._ids, values.tolist(), strict=True))
+
+    # -- following the store ---------------------------------------------------------------------------------------
+
+    def update(self, store: SegmentStore) -> list[Flip]:
+        """Read the store's changes since the last update; returns the groups that flipped their kind."""
+        touched = dict.fromkeys(change.id for change in store.history[self._cursor :])
+        self._cursor = len(store.history)
+        flips: list[Flip] = []
+        for id in [id for id in touched if id in self._row and self._left(id, store)]:
+            flips += self._change(self._remove(id), store.step)
+        present = [store.get(id) for id in touched if id in store]
+        if present:
+            vectors = self.encoder.encode([segment.text for segment in present])
+            new = [(s, v) for s, v in zip(present, vectors, strict=True) if s.id not in self._row]
+            known = [(s, v) for s, v in zip(present, vectors, strict=True) if s.id in self._row]
+            for segment, vector in known:
+                flips += self._refresh(segment, vector)
+            flips += self._insert([s for s, _ in new], [v for _, v in new])
+        return flips + self._settle(store.step)
+
+    def _left(self, id: str, store: SegmentStore) -> bool:
+        """Is the segment gone, or has another one taken its id?"""
+        return id not in store or store.get(id).created != self.graph.nodes[id]["created"]
+
+    def _refresh(self, segment: Segment, vector: NDArray[np.float32]) -> list[Flip]:
+        self._vectors[self._row[segment.id]] = vector
+        self._link_parent(segment)
+        group = self.group_of(segment.id)
+        if self.graph.nodes[segment.id]["version"] == segment.version:
+            return []
+        self.graph.nodes[segment.id]["version"] = segment.version
+        return self._change(group, segment.last_changed)
+
+    def _insert(self, segments: list[Segment], vectors: list[NDArray[np.float32]]) -> list[Flip]:
+        if not segments:
+            return []
+        first = len(self._ids)
+        self._grow(segments, np.stack(vectors))
+        similar = self._vectors[first : len(self._ids)] @ self._vectors[: len(self._ids)].T
+        headers = {segment.parent for segment in segments}
+        flips: list[Flip] = []
+        for offset, segment in enumerate(segments):
+            row = first + offset
+            peers = np.flatnonzero((self._row_group[:row] >= 0) & (self._row_family[:row] == self._row_family[row]))
+            values = similar[offset, peers]
+            group = self._near_parent(segment)
+            if group is None and segment.id not in headers:
+                group = self._most_similar(segment, peers, values)
+            group = group or self._found(FAMILY[segment.category], segment.last_changed)
+            flips += self._join(group, segment, row)
+            self._link(segment, peers, values)
+        return flips
+
+    def _grow(self, segments: list[Segment], vectors: NDArray[np.float32]) -> None:
+        used, need = len(self._ids), len(self._ids) + len(segments)
+        if need > len(self._vectors):
+            room = max(64, 2 * need) - used
+            held = self._vectors[:used].reshape(used, vectors.shape[1])
+            self._vectors = np.concatenate([held, np.zeros((room, vectors.shape[1]), np.float32)])
+            self._row_group = np.concatenate([self._row_group[:used], np.full(room, -1)])
+            self._row_family = np.concatenate([self._row_family[:used], np.zeros(room, np.int8)])
+        self._vectors[used:need] = vectors
+        for row, segment in enumerate(segments, used):
+            self._ids.append(segment.id)
+            self._row[segment.id] = row
+            self._row_group[row] = -1
+            self._row_family[row] = FAMILIES.index(FAMILY[segment.category])
+            self.graph.add_node(segment.id, category=segment.category, created=segment.created, version=segment.version)
+
+    # -- groups ----------------------------------------------------------------------------------------------------
+
+    def _near_parent(self, segment: Segment) -> Group | None:
+        """The group of the segment it refers back to, if there is room."""
+        group = self.groups.get(self._group_of.get(segment.parent or "", -1))
+        fits = group and group.family == FAMILY[segment.category] and len(group.members) < self.grouping.bound
+        return group if fits else None
+
+    def _most_similar(self, segment: Segment, peers: NDArray[np.int64], values: NDArray[np.float32]) -> Group | None:
+        """The open group with the highest mean similarity, if that reaches the threshold.
+
+        Static groups are closed to joins by similarity: a join would throw away a block that has earned its keep.
+        """
+        candidates = np.fromiter(sorted(self._open[FAMILY[segment.category]]), np.int64)
+        if not candidates.size:
+            return None
+        size = int(candidates[-1]) + 1
+        inside = self._row_group[peers] < size
+        groups = self._row_group[peers[inside]]
+        total = np.bincount(groups, values[inside], minlength=size)[candidates]
+        mean = np.round(total / np.bincount(groups, minlength=size)[candidates], 5)
+        best = int(mean.argmax())
+        return self.groups[int(candidates[best])] if mean[best] >= self.grouping.threshold else None
+
+    def _found(self, family: str, step: int) -> Group:
+        group = self.groups[self._next] = Group(self._next, family, step)
+        self._next += 1
+        self._dynamic.add(group.id)
+        return group
+
+    def _join(self, group: Group, segment: Segment, row: int) -> list[Flip]:
+        group.members[segment.id] = None
+        self._group_of[segment.id] = group.id
+        self._row_group[row] = group.id
+        self.graph.nodes[segment.id]["group"] = group.id
+        return self._change(group, segment.last_changed)
+
+    def _remove(self, id: str) -> Group:
+        group = self.group_of(id)
+        del group.members[id], self._group_of[id]
+        self.graph.remove_node(id)
+        row, last = self._row.pop(id), len(self._ids) - 1
+        moved = self._ids.pop()
+        if row != last:
+            self._ids[row] = moved
+            self._row[moved] = row
+            for array in (self._vectors, self._row_group, self._row_family):
+                array[row] = array[last]
+        return group
+
+    def _change(self, group: Group, step: int) -> list[Flip]:
+        """A member came, went or changed: the group is dynamic from now on."""
+        if not group.members:
+            del self.groups[group.id]
+            self._dynamic.discard(group.id)
+            self._open[group.family].discard(group.id)
+            return []
+        flipped = group.static
+        group.last_changed = max(group.last_changed, step)
+        group.static_since = None
+        self._dynamic.add(group.id)
+        self._reopen(group)
+        return [Flip(step, group.id, False)] if flipped else []
+
+    def _settle(self, step: int) -> list[Flip]:
+        """Groups that were quiet for the whole window become static; what the agent is at never does."""
+        quiet = [
+            group
+            for group in map(self.groups.__getitem__, sorted(self._dynamic))
+            if step - group.last_changed >= self.grouping.window and group.family != "agent"
+        ]
+        for group in quiet:
+            group.static_since = step
+            self._dynamic.discard(group.id)
+            self._reopen(group)
+        return [Flip(step, group.id, True) for group in quiet]
+
+    def _reopen(self, group: Group) -> None:
+        open_ = self._open[group.family]
+        if group.static or len(group.members) >= self.grouping.bound:
+            open_.discard(group.id)
+        else:
+            open_.add(group.id)
+
+    # -- edges -----------------------------------------------------------------------------------------------------
+
+    def _link(self, segment: Segment, peers: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        self._link_parent(segment)
+        count = min(self.grouping.neighbours, len(peers))
+        if not count:
+            return
+        for index in np.argpartition(-values, count - 1)[:count].tolist():
+            if values[index] >= self.grouping.threshold:
+                self.graph.add_edge(segment.id, self._ids[int(peers[index])], similarity=float(values[index]))
+
+    def _link_parent(self, segment: Segment) -> None:
+        node = self.graph.nodes[segment.id]
+        old = node.get("parent")
+        if old != segment.parent and old is not None and self.graph.has_edge(segment.id, old):
+            self._unlink(segment.id, old)
+        node["parent"] = segment.parent
+        if segment.parent in self._row:
+            self.graph.add_edge(segment.id, segment.parent, contains=segment.parent)
+
+    def _unlink(self, child: str, parent: str) -> None:
+        edge = self.graph.edges[child, parent]
+        edge.pop("contains", None)
+        if not edge:
+            self.graph.remove_edge(child, parent)
+
+
+def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
+    """The one order of chosen segments in every prompt.
+
+    Static groups in the order in which they became static, their members by creation; then single segments by last
+    change; the agent's own segment last. What changes rarely stands in front, where an exact prefix can be reused.
+    """
+    graph = store.graph
+
+    def key(segment: Segment) -> tuple[int, int, int, int]:
+        if segment.category == "agent":
+            return 2, 0, 0, segment.created
+        group = graph.static_group(segment)
+        if group is None:
+            return 1, segment.last_changed, 0, segment.created
+        return 0, group.static_since or 0, group.id, segment.created
+
+    return [segment.id for segment in sorted((store.get(id) for id in ids), key=key)]

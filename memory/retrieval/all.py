@@ -1,0 +1,20 @@
+"""Every segment enters the prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from memory.graph import prompt_order
+from memory.stages import Capabilities
+from memory.store import SegmentStore
+
+
+@dataclass(frozen=True)
+class All:
+    """No choice: the budget is not looked at."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
+        return prompt_order((segment.id for segment in store), store)

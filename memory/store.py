@@ -1,0 +1,115 @@
+"""The segments an agent remembers right now, and how they came to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from keep_agent.errors import ConfigError, DataError
+from memory.segment import CATEGORIES, Segment
+
+if TYPE_CHECKING:
+    from memory.graph import SegmentGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of the change history; ``text`` is None for a removal."""
+
+    step: int
+    id: str
+    version: int
+    text: str | None
+
+
+class SegmentStore:
+    """Segments by id in creation order, with versions and a change history.
+
+    ``encode_text`` turns a segment's text into token ids; ``graph`` follows the changes and holds groups and
+    embeddings. Both belong to the session; a bare store serves whoever needs neither.
+    """
+
+    def __init__(
+        self, encode_text: Callable[[str], Sequence[int]] | None = None, graph: SegmentGraph | None = None
+    ) -> None:
+        self.history: list[Change] = []
+        self.step = 0
+        self._encode_text = encode_text
+        self._graph = graph
+        self._segments: dict[str, Segment] = {}
+        self._tokens: dict[str, tuple[int, ...]] = {}
+        self._created = 0
+
+    def put(self, id: str, category: str, text: str, parent: str | None = None) -> Segment:
+        """Write a segment. The same text and parent change nothing; a new text is a new version.
+
+        Raises DataError for a text that is not one line ending in a newline, an unknown category, or another category
+        than before.
+        """
+        old = self._segments.get(id)
+        if old is not None and old.text == text and old.parent == parent and old.category == category:
+            return old
+        _check(id, category, text, old)
+        if old is None:
+            self._created += 1
+            new = Segment(id, category, text, 1, self._created, self.step, parent)
+        elif old.text == text:
+            new = replace(old, parent=parent)
+        else:
+            new = Segment(id, category, text, old.version + 1, old.created, self.step, parent)
+        self._segments[id] = new
+        self._tokens.pop(id, None)
+        self.history.append(Change(self.step, id, new.version, text))
+        return new
+
+    def remove(self, id: str) -> None:
+        """Forget a segment. Raises DataError if there is none of that id."""
+        old = self.get(id)
+        del self._segments[id]
+        self._tokens.pop(id, None)
+        self.history.append(Change(self.step, id, old.version, None))
+
+    def get(self, id: str) -> Segment:
+        try:
+            return self._segments[id]
+        except KeyError:
+            raise DataError(f"no segment {id!r} in the store of {len(self)}: put it first") from None
+
+    def tokens(self, id: str) -> tuple[int, ...]:
+        """Token ids of the present version of a segment."""
+        found = self._tokens.get(id)
+        if found is None:
+            if self._encode_text is None:
+                raise ConfigError("this store has no tokenizer: give SegmentStore an encode_text")
+            found = self._tokens[id] = tuple(self._encode_text(self.get(id).text))
+        return found
+
+    @property
+    def graph(self) -> SegmentGraph:
+        if self._graph is None:
+            raise ConfigError("this store has no segment graph: give SegmentStore a graph")
+        return self._graph
+
+    def advance(self) -> int:
+        """Begin the next step; returns its number."""
+        self.step += 1
+        return self.step
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments.values())
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._segments
+
+
+def _check(id: str, category: str, text: str, old: Segment | None) -> None:
+    if category not in CATEGORIES:
+        raise DataError(f"segment {id!r} has the unknown category {category!r}: use one of {', '.join(CATEGORIES)}")
+    if old is not None and old.category != category:
+        raise DataError(f"segment {id!r} is a {old.category}, not a {category}: remove it first or use another id")
+    if not text.endswith("\n") or text.count("\n") != 1 or text == "\n":
+        raise DataError(f"segment {id!r} has the text {text!r}: it must be one line that ends in a newline")

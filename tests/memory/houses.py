@@ -1,0 +1,32 @@
+"""Small houses for memory tests: a store whose tokenizer and encoder need no files."""
+
+from __future__ import annotations
+
+from memory.encoder import CachedEncoder, HashedNgrams
+from memory.graph import Grouping, SegmentGraph
+from memory.store import SegmentStore
+
+VOCABULARY = 97
+
+
+def encode_text(text: str) -> list[int]:
+    """One token per word, and one (2) for the newline; the ids do not depend on the process."""
+    words = text.replace("\n", " \n").split(" ")
+    return [
+        2 if word == "\n" else 3 + sum(ord(c) * (i + 7) for i, c in enumerate(word)) % (VOCABULARY - 3)
+        for word in words
+    ]
+
+
+def make_store(grouping: Grouping | None = None) -> SegmentStore:
+    return SegmentStore(encode_text, SegmentGraph(CachedEncoder(HashedNgrams()), grouping))
+
+
+def furnish(store: SegmentStore, cabinets: int = 4, objects: int = 12) -> None:
+    """Receptacles with objects in them (children of their receptacle), and the agent."""
+    store.put("agent", "agent", "agent at start holding nothing\n")
+    for i in range(1, cabinets + 1):
+        store.put(f"cabinet_{i}", "receptacle", f"cabinet cabinet_{i} closed\n")
+    for i in range(1, objects + 1):
+        place = f"cabinet_{1 + i % cabinets}"
+        store.put(f"mug_{i}", "object", f"mug mug_{i} {place}\n", parent=place)

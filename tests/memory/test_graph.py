@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import random
+import statistics
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.graph import Grouping, prompt_order
+from memory.store import SegmentStore
+from tests.memory.houses import furnish, make_store
+
+
+def kinds(store: SegmentStore) -> dict[str, bool]:
+    return {segment.id: store.graph.group_of(segment.id).static for segment in store}
+
+
+def run(store: SegmentStore, steps: int) -> list[tuple[int, bool]]:
+    flips = []
+    for _ in range(steps):
+        store.advance()
+        flips += [(flip.step, flip.static) for flip in store.graph.update(store)]
+    return flips
+
+
+def test_members_join_their_parent_within_the_bound() -> None:
+    store = make_store(Grouping(threshold=2.0, bound=3))  # similarity can never join
+    store.put("shelf_1", "receptacle", "shelf shelf_1\n")
+    for i in range(4):
+        store.put(f"book_{i}", "object", f"book book_{i} shelf_1\n", parent="shelf_1")
+    store.graph.update(store)
+    groups = [tuple(group.members) for group in store.graph.groups.values()]
+    assert groups == [("shelf_1", "book_0", "book_1"), ("book_2",), ("book_3",)]
+    assert store.graph.graph.edges["book_0", "shelf_1"]["contains"] == "shelf_1"
+
+
+def test_similar_segments_of_a_family_share_a_group() -> None:
+    store = make_store()
+    store.put("pen_1", "object", "pen pen_1 desk_1\n")
+    store.put("pen_2", "object", "pen pen_2 desk_1\n")
+    store.put("did_1", "history", "did pen pen_1 desk_1\n")
+    store.put("sofa_1", "receptacle", "sofa sofa_1\n")
+    store.graph.update(store)
+    graph = store.graph
+    assert graph.group_of("pen_1") is graph.group_of("pen_2")
+    assert graph.group_of("did_1") is not graph.group_of("pen_1")
+    assert graph.group_of("sofa_1") is not graph.group_of("pen_1")
+    assert graph.graph.edges["pen_1", "pen_2"]["similarity"] > 0.5
+
+
+def test_quiet_groups_become_static_and_back() -> None:
+    store = make_store()
+    furnish(store)
+    store.graph.update(store)
+    assert run(store, 9) == []
+    assert run(store, 1) == [(10, True)] * len({store.graph.group_of(s.id).id for s in store if s.id != "agent"})
+    assert kinds(store) == {segment.id: segment.id != "agent" for segment in store}
+    store.put("mug_1", "object", "mug mug_1 table_9\n", parent="cabinet_2")
+    (flip,) = store.graph.update(store)
+    assert not flip.static
+    dynamic = {id for id, static in kinds(store).items() if not static}
+    assert dynamic == {"agent", *store.graph.group_of("mug_1").members}
+    assert run(store, 9) == []
+    assert run(store, 1) == [(20, True)]
+
+
+def test_a_removed_member_makes_its_group_dynamic() -> None:
+    store = make_store()
+    furnish(store)
+    store.graph.update(store)
+    run(store, 10)
+    group = store.graph.group_of("mug_1")
+    store.remove("mug_1")
+    assert [flip.group for flip in store.graph.update(store)] == [group.id]
+    assert "mug_1" not in group.members
+
+
+def test_static_groups_are_closed_to_similarity_but_not_to_containment() -> None:
+    store = make_store()
+    furnish(store, cabinets=1, objects=2)
+    store.graph.update(store)
+    run(store, 10)
+    home = store.graph.group_of("cabinet_1")
+    store.put("mug_8", "object", "mug mug_8 cabinet_1\n")
+    assert store.graph.update(store) == []
+    assert store.graph.group_of("mug_8") is not home
+    store.put("mug_9", "object", "mug mug_9 cabinet_1\n", parent="cabinet_1")
+    assert [flip.group for flip in store.graph.update(store)] == [home.id]
+
+
+def test_prompt_order() -> None:
+    store = make_store()
+    furnish(store, cabinets=2, objects=4)
+    store.graph.update(store)
+    run(store, 6)
+    store.put("mug_1", "object", "mug mug_1 table_1\n")  # cabinet_2's group becomes static later than cabinet_1's
+    run(store, 10)
+    store.put("fork_1", "object", "fork fork_1 sink_1\n")
+    run(store, 1)
+    store.put("agent", "agent", "agent at sink_1 holding nothing\n")
+    store.put("apple_1", "object", "apple apple_1 sink_1\n")
+    store.graph.update(store)
+    order = prompt_order([s.id for s in store], store)
+    assert order == ["cabinet_1", "mug_2", "mug_4", "cabinet_2", "mug_1", "mug_3", "fork_1", "apple_1", "agent"]
+    run(store, 1)
+    store.put("mug_2", "object", "mug mug_2 hand\n")
+    store.graph.update(store)
+    order = prompt_order(reversed(order), store)
+    assert order == ["cabinet_2", "mug_1", "mug_3", "cabinet_1", "mug_4", "fork_1", "apple_1", "mug_2", "agent"]
+
+
+STEPS = st.lists(
+    st.lists(st.tuples(st.integers(0, 15), st.sampled_from(["put", "move", "remove"])), max_size=4), max_size=30
+)
+
+
+@given(STEPS)
+@settings(max_examples=60, deadline=None)
+def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) -> None:
+    store = make_store(Grouping(threshold=0.4, bound=4, window=3))
+    lived: dict[tuple[str, int], int] = {}
+    for edits in steps:
+        for number, kind in edits:
+            id = f"mug_{number}"
+            if kind == "remove" and id in store:
+                store.remove(id)
+            elif kind != "remove":
+                place = "table" if kind == "put" else f"cabinet_{store.step % 3}"
+                store.put(id, "object", f"mug {id} {place}\n", parent=f"mug_{number // 2}")
+        store.graph.update(store)
+        for segment in store:
+            group = store.graph.group_of(segment.id)
+            assert lived.setdefault((segment.id, segment.created), group.id) == group.id
+            assert segment.id in group.members
+            quiet = store.step - max(store.get(id).last_changed for id in group.members)
+            assert not group.static or quiet >= 3
+        members = [id for group in store.graph.groups.values() for id in group.members]
+        assert sorted(members) == sorted(s.id for s in store) == sorted(store.graph.graph.nodes)
+        assert all(0 < len(group.members) <= 4 for group in store.graph.groups.values())
+        assert store.graph.update(store) == []
+        scores = store.graph.scores("mug mug_1 table")
+        exact = store.graph.encoder.encode(["mug mug_1 table"])[0]
+        for segment in store:
+            assert abs(scores[segment.id] - float(store.graph.encoder.encode([segment.text])[0] @ exact)) < 1e-4
+        store.advance()
+
+
+def survivors(before: set[tuple[str, ...]], now: set[tuple[str, ...]]) -> float:
+    return len(before & now) / max(1, len(before))
+
+
+def all_groups(store: SegmentStore) -> set[tuple[str, ...]]:
+    store.graph.update(store)
+    return {tuple(group.members) for group in store.graph.groups.values()}
+
+
+def test_grouping_anew_would_lose_groups_that_we_keep() -> None:
+    """Share of groups whose members are the same after one object has moved."""
+    rng = random.Random(0)
+    store = make_store()
+    places = [f"{kind}_{i}" for kind in ("cabinet", "drawer", "table") for i in (1, 2)]
+    things = [f"{kind}_{i}" for kind in ("mug", "apple", "book", "pen", "towel", "pan") for i in range(1, 6)]
+    for thing in things:
+        store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
+    kept, anew = [], []
+    before = anew_before = all_groups(store)
+    for _ in range(30):
+        store.advance()
+        thing = rng.choice(things)
+        store.put(thing, "object", f"{thing} {rng.choice(places)}\n")
+        other = make_store()
+        for segment in store:
+            other.put(segment.id, segment.category, segment.text)
+        now, anew_now = all_groups(store), all_groups(other)
+        kept.append(survivors(before, now))
+        anew.append(survivors(anew_before, anew_now))
+        before, anew_before = now, anew_now
+    assert statistics.mean(kept) == 1.0
+    assert statistics.mean(anew) < 0.9
+
+
+def test_a_step_costs_little_with_a_thousand_segments() -> None:
+    store = make_store()
+    furnish(store, cabinets=100, objects=900)
+    store.graph.update(store)
+    seconds = []
+    for step in range(20):
+        store.advance()
+        for i in range(1, 6):
+            store.put(f"mug_{i}", "object", f"mug mug_{i} place_{step % 2}\n")
+        store.put(f"did_{step}", "history", f"did pick up mug_{step}\n")
+        store.graph.encoder.encode([segment.text for segment in store])
+        begin = time.perf_counter()
+        store.graph.update(store)
+        seconds.append(time.perf_counter() - begin)
+    assert statistics.median(seconds) < 5e-3

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError, DataError
+from memory.store import SegmentStore
+from tests.memory.houses import encode_text
+
+
+def test_same_text_is_no_change() -> None:
+    store = SegmentStore()
+    first = store.put("mug_1", "object", "mug mug_1 cabinet_1\n")
+    store.advance()
+    assert store.put("mug_1", "object", "mug mug_1 cabinet_1\n") is first
+    assert len(store.history) == 1
+
+
+def test_new_text_is_a_new_version() -> None:
+    store = SegmentStore(encode_text)
+    store.put("mug_1", "object", "mug mug_1 cabinet_1\n")
+    before = store.tokens("mug_1")
+    store.advance()
+    segment = store.put("mug_1", "object", "mug mug_1 table_1\n")
+    assert (segment.version, segment.created, segment.last_changed) == (2, 1, 1)
+    assert store.tokens("mug_1") != before
+    assert [(c.step, c.version) for c in store.history] == [(0, 1), (1, 2)]
+
+
+def test_new_parent_alone_is_no_new_version() -> None:
+    store = SegmentStore()
+    store.put("mug_1", "object", "mug\n")
+    store.advance()
+    segment = store.put("mug_1", "object", "mug\n", parent="cabinet_1")
+    assert (segment.version, segment.last_changed, segment.parent) == (1, 0, "cabinet_1")
+
+
+def test_a_recreated_id_is_another_segment() -> None:
+    store = SegmentStore()
+    store.put("a", "object", "a\n")
+    store.put("b", "object", "b\n")
+    store.remove("a")
+    assert store.put("a", "object", "a\n").created == 3
+    assert [segment.id for segment in store] == ["b", "a"]
+
+
+@pytest.mark.parametrize("text", ["no newline", "two\nlines\n", "\n", ""])
+def test_text_must_be_one_line(text: str) -> None:
+    with pytest.raises(DataError, match="one line"):
+        SegmentStore().put("a", "object", text)
+
+
+def test_errors_name_the_value() -> None:
+    store = SegmentStore()
+    store.put("a", "object", "a\n")
+    with pytest.raises(DataError, match="'thing'"):
+        store.put("b", "thing", "b\n")
+    with pytest.raises(DataError, match="is a object"):
+        store.put("a", "task", "a\n")
+    with pytest.raises(DataError, match="'z'"):
+        store.remove("z")
+    with pytest.raises(ConfigError, match="tokenizer"):
+        store.tokens("a")
+    with pytest.raises(ConfigError, match="graph"):
+        _ = store.graph
+
+
+EDITS = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from(["x\n", "y\n", "z\n", None]), st.booleans()), max_size=40
+)
+
+
+@given(EDITS)
+@settings(max_examples=100, deadline=None)
+def test_store_equals_a_dictionary(edits: list[tuple[str, str | None, bool]]) -> None:
+    store, model = SegmentStore(encode_text), {}
+    for id, text, advance in edits:
+        if text is None and id in model:
+            store.remove(id)
+            del model[id]
+        elif text is not None:
+            store.put(id, "object", text)
+            model[id] = text
+        if advance:
+            store.advance()
+        assert {segment.id: segment.text for segment in store} == model
+        assert all(store.tokens(id) == tuple(encode_text(text)) for id, text in model.items())
+    replayed: dict[str, str] = {}
+    for change in store.history:
+        replayed.pop(change.id, None)
+        if change.text is not None:
+            replayed[change.id] = change.text
+    assert replayed == model
