@@ -160,7 +160,7 @@ class Packer:
         if not pairs:
             return None
         chosen = self.random.sample(pairs, min(self.mix.questions, len(pairs)))
-        parts = [part for question, answer in chosen for part in ((f"ask {question}\nanswer", False), (f"{answer}\n", True))]
+        parts = [part for question, answer in chosen for part in ((question, False), (f"{answer}\n", True))]
         return self._slot("probe", parts, frozenset())
 
     def _slot(self, kind: str, parts: list[tuple[str, bool]], hidden: frozenset[str]) -> Slot:

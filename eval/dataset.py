@@ -1,0 +1,141 @@
+"""Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
+
+The scripted expert acts in generated houses and, where given, in the official train split. A share of its
+steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich.progress import track
+
+from envs.alfred.episodes import load_episodes
+from envs.alfred.expert import Expert
+from envs.alfred.grounded import GroundedSkills
+from envs.alfred.knowledge import Knowledge
+from envs.alfred.lota import LotaSkills
+from envs.alfred.goals import succeeded
+from envs.alfred.phrases import all_phrasings
+from envs.alfred.scene import Episode, Task
+from envs.alfred.world import World
+from envs.fact import Fact
+from keep_agent.errors import KeepError
+from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
+
+SETTINGS = (("lota", "full"), ("grounded", "partial"), ("grounded", "full"))
+LIMITS = {"lota": 25, "grounded": 60}
+PER_FILE = 1000
+
+
+def _facts(facts: Sequence[Fact]) -> tuple[FactRecord, ...]:
+    return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, tuple(f.states), f.gone) for f in facts)
+
+
+class Recorder:
+    """Plays episodes with the expert, perturbed now and then, and records what the agent would see."""
+
+    def __init__(self, skills: str, observability: str, perturb: float, seed: int) -> None:
+        self.skills, self.observability, self.perturb = skills, observability, perturb
+        self._rng = random.Random(seed)
+
+    def rollout(self, episode: Episode, wordings: Sequence[Sequence[str]]) -> Rollout:
+        world = World(episode.scene)
+        knowledge = Knowledge(world, self.observability)
+        space = LotaSkills() if self.skills == "lota" else GroundedSkills()
+        tasks = []
+        for task, texts in zip(episode.tasks, wordings, strict=True):
+            world.begin_task()
+            tasks.append(self._task(world, knowledge, space, task, texts))
+        return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
+
+    def _task(self, world: World, knowledge: Knowledge, space, task: Task, texts: Sequence[str]) -> TaskRecord:
+        first, steps = _facts(knowledge.update()), []
+        expert = Expert(self.skills, self.observability)
+        rate = self.perturb if self._rng.random() < 0.6 else 0.0
+        while len(steps) < LIMITS[self.skills]:
+            label = expert.act(world, task, knowledge)
+            skill = label
+            if label != "done" and self._rng.random() < rate:
+                skill = self._rng.choice([s for s in space.admissible(world, knowledge) if s != "done"] or [label])
+            if skill == "done":
+                steps.append(StepRecord(skill, label, "", ()))
+                break
+            outcome = space.execute(world, skill)
+            steps.append(StepRecord(skill, label, "" if outcome.ok else outcome.message, _facts(knowledge.update())))
+        return TaskRecord(tuple(texts), first, tuple(steps), succeeded(world, task))
+
+
+def generated(count: int, first: int, rng: random.Random, wordings: int) -> Iterator[tuple[Episode, list[list[str]]]]:
+    """Houses of the embedded train split: two thirds single tasks, one third streams of up to four."""
+    for length in (1, 2, 3, 4):
+        share = {1: 0.66, 2: 0.12, 3: 0.12, 4: 0.10}[length]
+        episodes = load_episodes(None, "train", stream=length)
+        start = int(first * share)
+        for index in range(start, start + int(count * share)):
+            episode = episodes[index]
+            yield episode, [rng.sample(p := all_phrasings(task), min(wordings, len(p))) for task in episode.tasks]
+
+
+def official(data: str) -> Iterator[tuple[Episode, list[list[str]]]]:
+    """Trials of the official train split, each with all its annotations."""
+    for _, trial in groupby(load_episodes(data, "train"), key=lambda episode: episode.tasks[0].id):
+        episodes = list(trial)
+        yield episodes[0], [[episode.tasks[0].instruction for episode in episodes]]
+
+
+def _write(out: Path, name: str, sources: list[tuple[Episode, list[list[str]]]], recorder: Recorder) -> tuple[int, int]:
+    rollouts = [recorder.rollout(episode, texts) for episode, texts in sources]
+    kept = [r for r in rollouts if recorder.perturb or all(task.success for task in r.tasks)]
+    write_rollouts(out / f"{name}.jsonl.gz", kept)
+    return len(kept), sum(task.success for r in kept for task in r.tasks)
+
+
+def run(args: argparse.Namespace) -> None:
+    out = Path(args.out)
+    out.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(args.seed)
+    sources = list(generated(args.houses, args.first, rng, args.wordings))
+    if args.data:
+        sources += list(official(args.data))[: args.trials]
+    rng.shuffle(sources)
+    settings = [tuple(setting.split("+")) for setting in args.settings]
+    jobs = [(s, number) for number in range(0, len(sources), PER_FILE) for s in settings]
+    for (skills, observability), number in track(jobs, description="rollouts"):
+        name = f"{args.name}-{skills}-{observability}-{number // PER_FILE:03d}"
+        if (out / f"{name}.jsonl.gz").exists():
+            continue
+        recorder = Recorder(skills, observability, args.perturb, args.seed + number)
+        kept, won = _write(out, name, sources[number : number + PER_FILE], recorder)
+        print(f"{name}: {kept} houses, {won} tasks solved", flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
+    p.add_argument("--data", default="", help="official json_2.1.0 folder; its train split is added")
+    p.add_argument("--trials", type=int, default=None, help="at most so many official trials")
+    p.add_argument("--houses", type=int, default=6000, help="generated houses (default 6000)")
+    p.add_argument("--first", type=int, default=0, help="first generated house")
+    p.add_argument("--settings", nargs="+", default=["+".join(s) for s in SETTINGS[:2]], help="skills+observability")
+    p.add_argument("--perturb", type=float, default=0.1, help="share of random steps in perturbed rollouts (default 0.1)")
+    p.add_argument("--wordings", type=int, default=4, help="phrasings of each generated task")
+    p.add_argument("--name", default="rollouts", help="prefix of the files")
+    p.add_argument("--seed", type=int, default=0)
+    return p
+
+
+def main() -> None:
+    try:
+        run(parser().parse_args())
+    except KeepError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

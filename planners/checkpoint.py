@@ -1,0 +1,97 @@
+"""planner-tiny on disk: a plain Hugging Face folder (config, bf16 safetensors, tokenizer) plus how it was made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from keep_agent.errors import ModelError
+from planners import packed_attention
+from planners.tokenizer import BOS, PAD, load_tokenizer
+
+BUNDLED = Path(__file__).parent / "planner_tiny"
+WEIGHTS, TOKENIZER, HISTORY = "model.safetensors", "tokenizer.json", "training.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Deep and thin: layer 0 is always computed in full, so a shallow model could not show what recomputation saves."""
+
+    hidden: int = 192
+    layers: int = 12
+    heads: int = 6
+    intermediate: int = 512
+    positions: int = 4096
+
+    def config(self, tokenizer: Tokenizer) -> Qwen2Config:
+        vocab = -(-tokenizer.get_vocab_size() // 64) * 64
+        return Qwen2Config(
+            vocab_size=vocab,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.heads,
+            max_position_embeddings=self.positions,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            bos_token_id=tokenizer.token_to_id(BOS),
+            eos_token_id=None,
+            pad_token_id=tokenizer.token_to_id(PAD),
+        )
+
+
+def build(config: Qwen2Config) -> Qwen2ForCausalLM:
+    """An untrained model whose attention is the packed one."""
+    return Qwen2ForCausalLM._from_config(config, attn_implementation=packed_attention.NAME)
+
+
+def save_planner(model: Qwen2ForCausalLM, tokenizer: Tokenizer, history: dict, folder: Path) -> None:
+    """Write weights (bf16), config, tokenizer and training record; each file appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
+    state.pop("lm_head.weight", None)  # tied to the embedding
+    config = model.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16"}
+    config.pop("_attn_implementation", None)
+    config.pop("attn_implementation", None)
+    _replace(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
+    _replace(folder / TOKENIZER, lambda path: tokenizer.save(str(path)))
+    _replace(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n"))
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    record = json.dumps(history | {"weights_sha256": digest}, indent=1) + "\n"
+    _replace(folder / HISTORY, lambda path: path.write_text(record))
+
+
+def _replace(path: Path, write) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    write(temporary)
+    with open(temporary, "rb") as stream:
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
+    """(model with packed attention in float32, tokenizer, training record) from a folder written by `save_planner`."""
+    try:
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        config = Qwen2Config.from_dict(json.loads((folder / "config.json").read_text()))
+        history = json.loads((folder / HISTORY).read_text())
+        state = load_file(folder / WEIGHTS)
+    except Exception as error:  # tokenizers and safetensors raise bare exceptions of their own
+        raise ModelError(f"cannot load planner weights from {str(folder)!r} ({error}); train anew or restore the folder") from error
+    model = build(config)
+    model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+    model.tie_weights()
+    return model, tokenizer, history
+
+
+def shape_record(shape: Shape) -> dict:
+    return asdict(shape)

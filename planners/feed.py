@@ -1,0 +1,122 @@
+"""Endless training batches from rollout files, and the curriculum that says how hard they are."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keep_agent.errors import DataError
+from planners.packed_attention import Batch, collate
+from planners.packing import Encode, Mix, Pack, Packer
+from planners.records import Rollout, read_rollouts
+from planners.styles import STYLES
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One rung of the curriculum: houses of so many lines, look-ups first."""
+
+    lines: int
+    styles: tuple[str, ...]
+    probes_only: bool
+    pass_mark: float  # running accuracy on probes that opens the next level
+
+
+LEVELS = (
+    Level(10, ("plain",), True, 0.85),
+    Level(14, ("plain", "linked"), True, 0.80),
+    Level(20, ("plain", "linked"), False, 0.85),
+    Level(36, ("plain", "linked"), False, 0.85),
+    Level(60, ("plain", "linked"), False, 0.85),
+    Level(120, ("plain", "linked"), False, 2.0),
+)
+LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
+DECISIONS = Mix(trajectories=0, steps=7, probes=1, questions=8)
+TRAJECTORIES = Mix(trajectories=3, steps=0, probes=0)
+
+
+def rollout_files(data: Path) -> list[Path]:
+    """The rollout files of a folder, sorted; raises `DataError` when there are none."""
+    files = sorted(data.glob("*.jsonl.gz"))
+    if not files:
+        raise DataError(f"no *.jsonl.gz rollout files in {str(data)!r}; write some with `python -m eval.dataset --out {data}`")
+    return files
+
+
+def shuffled(files: Sequence[Path], seed: int, buffer: int = 512) -> Iterator[Rollout]:
+    """All rollouts, again and again, shuffled through a buffer."""
+    rng = random.Random(seed)
+    held: list[Rollout] = []
+    while True:
+        for path in rng.sample(list(files), len(files)):
+            for rollout in read_rollouts(path):
+                held.append(rollout)
+                if len(held) >= buffer:
+                    yield held.pop(rng.randrange(len(held)))
+
+
+class Feed:
+    """Batches of about ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time."""
+
+    def __init__(self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0) -> None:
+        self.level = level
+        self._source = shuffled(files, seed)
+        self._rng = random.Random(seed + 1)
+        self._packer = Packer(encode, LOOKUPS, seed + 2)
+        self._bos, self._pad, self._tokens = bos, pad, tokens
+        self._queue: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=8)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def next(self) -> tuple[int, Batch]:
+        """(level, batch) of the next batch; errors of the background thread surface here."""
+        item = self._queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def _work(self) -> None:
+        try:
+            while True:
+                level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
+                for packs in self._batches(self._window(LEVELS[level])):
+                    self._queue.put((level, collate(packs, self._bos, self._pad)))
+        except BaseException as error:  # noqa: BLE001 - handed to the training thread
+            self._queue.put(error)
+
+    def _window(self, level: Level) -> list[Pack]:
+        """A few dozen packs of one kind, so that batches are of even length."""
+        mix = LOOKUPS if level.probes_only else self._rng.choice((DECISIONS, DECISIONS, TRAJECTORIES))
+        lines = self._rng.randint(level.lines * 2 // 3, level.lines)
+        self._packer.mix = Mix(lines, mix.trajectories, mix.steps, mix.probes, mix.questions)
+        packs: list[Pack] = []
+        while len(packs) < 24:
+            style = self._rng.choice(level.styles)
+            packs += [pack for pack in self._packer.packs(next(self._source), style) if pack.slots]
+        return sorted(packs, key=_width)
+
+    def _batches(self, packs: list[Pack]) -> list[list[Pack]]:
+        batches: list[list[Pack]] = [[]]
+        for pack in packs:
+            if batches[-1] and _rows([*batches[-1], pack]) > self._tokens:
+                batches.append([])
+            batches[-1].append(pack)
+        self._rng.shuffle(batches)
+        return batches
+
+
+def _width(pack: Pack) -> int:
+    return max(len(slot.ids) for slot in pack.slots)
+
+
+def _rows(packs: Sequence[Pack]) -> int:
+    """Rows of a padded batch."""
+    memory = max(pack.memory_tokens for pack in packs)
+    return len(packs) * (memory + max(len(pack.slots) for pack in packs) * max(map(_width, packs)))
+
+
+def all_styles() -> tuple[str, ...]:
+    return tuple(STYLES)

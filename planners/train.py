@@ -1,0 +1,291 @@
+"""Train planner-tiny from rollout files: ``python -m planners.train --data ROLLOUTS --out RUN``.
+
+Needs torch, transformers, tokenizers and safetensors only. Packed query slots, bf16 autocast, an
+induction-seeded start and a curriculum from a dozen memory lines to whole houses; resumes from RUN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+from transformers import Qwen2ForCausalLM
+
+from keep_agent.errors import KeepError
+from planners.checkpoint import Shape, build, load_planner, save_planner, shape_record
+from planners.feed import LEVELS, Feed, rollout_files
+from planners.packed_attention import Batch
+from planners.packing import IGNORE
+from planners.prompt import Turn, candidate_text, entity_text
+from planners.records import Rollout, read_rollouts
+from planners.seeding import seed_induction
+from planners.styles import make_style
+from planners.tokenizer import BOS, PAD, train_tokenizer
+
+
+@dataclass
+class Progress:
+    """Everything that is not weights: survives a restart."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    level: int = 0
+    mark: float = 0.0  # running probe accuracy at the current level
+    curve: list[dict] = field(default_factory=list)
+
+
+def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
+    """Texts and entity names of up to ``limit`` rollouts, for the tokenizer."""
+    texts: list[str] = ["abcdefghijklmnopqrstuvwxyz " + " ".join(f"a{c}" for c in "abcdefghijklmnopqrstuvwxyz") + "\n"] * 4
+    names: set[str] = set()
+    texts += ["where door state hand floor start nothing finished succeeded failed after steps did\n"] * 50
+    for path in files:
+        for rollout in islice(read_rollouts(path), limit):
+            texts += _rollout_texts(rollout)
+    for text in texts:
+        names.update(word for word in text.split() if _is_entity(word))
+    types = {name.rsplit("_", 1)[0] for name in names}
+    return texts, names | {f"{kind}_{number}" for kind in types for number in range(1, 9)}
+
+
+def _is_entity(word: str) -> bool:
+    kind, _, number = word.rpartition("_")
+    return kind.isalpha() and number.isdigit()
+
+
+def _rollout_texts(rollout: Rollout) -> Iterable[str]:
+    style = make_style("plain")
+    for task in rollout.tasks:
+        yield from (f"{text}\n" for text in task.instructions)
+        yield from (edit.text for edit in style.edits(task.facts) if edit.text)
+        for step in task.steps:
+            yield Turn(step.skill, step.failure).text
+            yield from (edit.text for edit in style.edits(step.facts) if edit.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Exactness per kind of slot: a target line counts when all its tokens are right."""
+
+    right: dict[str, int]
+    total: dict[str, int]
+
+    def rate(self, kind: str) -> float:
+        return self.right.get(kind, 0) / max(1, self.total.get(kind, 0))
+
+
+def forward(model: Qwen2ForCausalLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(logits of supervised rows, their labels, flat row numbers)."""
+    device = batch.ids.device.type
+    shifted = torch.full_like(batch.labels, IGNORE)
+    shifted[:, :-1] = batch.labels[:, 1:]
+    rows = (shifted.flatten() != IGNORE).nonzero()[:, 0]
+    with torch.autocast(device, torch.bfloat16):
+        hidden = model.model(
+            input_ids=batch.ids,
+            position_ids=batch.positions,
+            attention_mask={"full_attention": None},
+            use_cache=False,
+            pack=batch,
+        ).last_hidden_state
+        logits = model.lm_head(hidden.flatten(0, 1)[rows])
+    return logits.float(), shifted.flatten()[rows], rows
+
+
+def score(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, batch: Batch) -> Scores:
+    """Count exact target lines; a run of neighbouring supervised rows is one target."""
+    ok = (logits.argmax(-1) == labels).tolist()
+    places = rows.tolist()
+    width = (batch.ids.shape[1] - batch.memory) // batch.slots
+    right: dict[str, int] = {}
+    total: dict[str, int] = {}
+    start = 0
+    for i in range(1, len(places) + 1):
+        if i < len(places) and places[i] == places[i - 1] + 1:
+            continue
+        row, column = divmod(places[start], batch.ids.shape[1])
+        kind = batch.kinds[row][(column - batch.memory) // width]
+        total[kind] = total.get(kind, 0) + 1
+        right[kind] = right.get(kind, 0) + all(ok[start:i])
+        start = i
+    return Scores(right, total)
+
+
+class Trainer:
+    """One training run in a folder: weights, optimiser state and progress are written together."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.out = Path(args.out)
+        self.files = rollout_files(Path(args.data))
+        self.progress = Progress()
+        self.model, self.tokenizer = self._start()
+        self.model.to(args.device).train()
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=args.lr, betas=(0.9, 0.98), fused=True)
+        self._resume_optimizer()
+        encode = self.tokenizer.encode
+        ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
+        self.feed = Feed(
+            self.files, lambda text: encode(text).ids, ids[BOS], ids[PAD], args.batch_tokens,
+            args.seed + self.progress.step, self.progress.level,
+        )  # fmt: skip
+
+    def _start(self) -> tuple[Qwen2ForCausalLM, object]:
+        source = self.out if (self.out / "config.json").exists() else self.args.init and Path(self.args.init)
+        torch.manual_seed(self.args.seed)
+        if source:
+            model, tokenizer, history = load_planner(Path(source))
+            self.progress = Progress(**history["progress"])
+            if (self.out / "master.safetensors").exists():
+                model.load_state_dict(load_file(self.out / "master.safetensors"), strict=False)
+                model.tie_weights()
+            return model, tokenizer
+        texts, names = corpus(self.files, self.args.corpus)
+        tokenizer = train_tokenizer(texts, names, self.args.vocab)
+        shape = Shape(self.args.hidden, self.args.layers, self.args.heads, self.args.intermediate)
+        model = build(shape.config(tokenizer))
+        seed_induction(model, self.args.seed)
+        return model, tokenizer
+
+    def _groups(self) -> list[dict]:
+        matrices = [p for p in self.model.parameters() if p.ndim >= 2]
+        others = [p for p in self.model.parameters() if p.ndim < 2]
+        return [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+
+    def _resume_optimizer(self) -> None:
+        path = self.out / "optimizer.safetensors"
+        if not path.exists():
+            return
+        stored = load_file(path)
+        for name, parameter in self.model.named_parameters():
+            if f"{name}.exp_avg" in stored:
+                self.optimizer.state[parameter] = {
+                    "step": torch.tensor(float(self.progress.step)),
+                    "exp_avg": stored[f"{name}.exp_avg"].to(parameter.device),
+                    "exp_avg_sq": stored[f"{name}.exp_avg_sq"].to(parameter.device),
+                }
+
+    def save(self) -> None:
+        """Weights in bf16 (what ships), and beside them the float32 master copy and the optimiser's state."""
+        args = {key: value for key, value in vars(self.args).items() if key not in ("data", "out", "init")}
+        history = {"args": args, "shape": shape_record(Shape()), "progress": vars(self.progress)}
+        state: dict[str, torch.Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            kept = self.optimizer.state.get(parameter, {})
+            state |= {f"{name}.{key}": kept[key].cpu() for key in ("exp_avg", "exp_avg_sq") if key in kept}
+        self.out.mkdir(parents=True, exist_ok=True)
+        master = {name: p.detach().cpu().contiguous() for name, p in self.model.named_parameters()}
+        for name, tensors in (("optimizer", state), ("master", master)):
+            temporary = self.out / f"{name}.safetensors.tmp"
+            save_file(tensors, temporary)
+            temporary.replace(self.out / f"{name}.safetensors")
+        save_planner(self.model, self.tokenizer, history, self.out)
+
+    def rate(self, share: float, steps_here: int) -> float:
+        """Learning rate: warm-up over 60 steps, constant, then linear to 2 % over the last ``--decay`` share."""
+        warm = min(1.0, (steps_here + 1) / 60)
+        decay = self.args.decay
+        tail = 1.0 if share < 1 - decay else max(0.02, (1 - share) / decay)
+        return self.args.lr * warm * tail
+
+    def run(self) -> None:
+        began, reported, saved, here = time.time(), time.time(), time.time(), 0
+        base = self.progress.seconds
+        window: list[tuple[float, Scores]] = []
+        budget = self.args.minutes * 60
+        while (elapsed := time.time() - began) < budget:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate(elapsed / budget, here)
+            level, batch = self.feed.next()
+            window.append(self._step(batch.to(self.args.device)))
+            self._advance(level, window[-1][1])
+            here += 1
+            self.progress.seconds = base + time.time() - began
+            if time.time() - reported > self.args.report:
+                self._report(window)
+                window, reported = [], time.time()
+            if time.time() - saved > self.args.save:
+                self.save()
+                saved = time.time()
+        self._report(window)
+        self.save()
+
+    def _step(self, batch: Batch) -> tuple[float, Scores]:
+        logits, labels, rows = forward(self.model, batch)
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.progress.step += 1
+        self.progress.tokens += batch.ids.numel()
+        return loss.item(), score(logits.detach(), labels, rows, batch)
+
+    def _advance(self, level: int, scores: Scores) -> None:
+        progress = self.progress
+        if level != progress.level or not scores.total.get("probe"):
+            return
+        progress.mark = 0.95 * progress.mark + 0.05 * scores.rate("probe")
+        if progress.mark > LEVELS[level].pass_mark:
+            progress.level, progress.mark = level + 1, 0.3
+            self.feed.level = progress.level
+            print(f"-- level {progress.level} at step {progress.step}, {progress.seconds:.0f} s", flush=True)
+
+    def _report(self, window: list[tuple[float, Scores]]) -> None:
+        if not window:
+            return
+        kinds = sorted({kind for _, scores in window for kind in scores.total})
+        exact = {k: round(sum(s.right.get(k, 0) for _, s in window) / max(1, sum(s.total.get(k, 0) for _, s in window)), 4) for k in kinds}
+        progress = self.progress
+        row = {"step": progress.step, "seconds": round(progress.seconds), "tokens": progress.tokens, "level": progress.level}
+        row |= {"loss": round(sum(loss for loss, _ in window) / len(window), 4), **exact}
+        progress.curve.append(row)
+        print(json.dumps(row), flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command line of the trainer."""
+    shape = Shape()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--data", required=True, help="folder with *.jsonl.gz rollouts written by eval.dataset")
+    p.add_argument("--out", required=True, help="run folder; continued when it already holds a checkpoint")
+    p.add_argument("--init", default="", help="planner folder to start from instead of a fresh seeded model")
+    p.add_argument("--minutes", type=float, default=60, help="wall time of this call (default 60)")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
+    p.add_argument("--batch-tokens", type=int, default=6144, help="padded rows of a batch (default 6144)")
+    p.add_argument("--lr", type=float, default=2e-3)
+    p.add_argument("--decay", type=float, default=0.4, help="share of the time in which the rate falls (default 0.4)")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--vocab", type=int, default=4096)
+    p.add_argument("--corpus", type=int, default=2000, help="rollouts of each file read for the tokenizer")
+    p.add_argument("--report", type=float, default=30, help="seconds between reports")
+    p.add_argument("--save", type=float, default=300, help="seconds between checkpoints")
+    for name, value in shape_record(shape).items():
+        if name != "positions":
+            p.add_argument(f"--{name}", type=int, default=value)
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    try:
+        Trainer(args).run()
+    except KeepError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
