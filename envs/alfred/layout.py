@@ -12,6 +12,7 @@ from envs.alfred.scene import Position
 
 GRID = 0.25  # metres between standing points, as in AI2-THOR
 REACH = 1.3  # metres from a fixture to the nearest standing point, at most
+FEWEST_POINTS = 16
 BODY = 0.2  # metres the agent keeps from furniture
 
 Point = tuple[float, float]
@@ -141,9 +142,7 @@ def _components(points: set[Point]) -> Iterator[set[Point]]:
 
 
 def _within_reach(fixtures: list[tuple[str, Position]], points: list[Point]) -> bool:
-    return all(
-        any((x - px) ** 2 + (z - pz) ** 2 <= REACH**2 for px, pz in points) for _, (x, _y, z) in fixtures
-    )
+    return all(any((x - px) ** 2 + (z - pz) ** 2 <= REACH**2 for px, pz in points) for _, (x, _y, z) in fixtures)
 
 
 def _fit(blueprint: Blueprint, room: Rect, rng: Random) -> _Placement | None:
@@ -157,14 +156,14 @@ def _fit(blueprint: Blueprint, room: Rect, rng: Random) -> _Placement | None:
 def furnish(room: str, rng: Random) -> House:
     """Draw furniture and a room just large enough for it: everything in place, all of it within the agent's reach."""
     blueprint = draw_blueprint(room, rng)
-    side = max(2.5, sum(unit.width for unit in blueprint.walls) / 3.6) + 0.4 * len(blueprint.middle)
+    side = max(2.75, sum(unit.width for unit in blueprint.walls) / 3.2) + 0.5 * len(blueprint.middle)
     ratio = rng.uniform(0.8, 1.25)
     x0, z0 = (round(rng.uniform(-4.0, 1.0) / GRID) * GRID for _ in range(2))
     while True:
         width, depth = round(side * ratio, 2), round(side / ratio, 2)
         placement = _fit(blueprint, (x0, z0, x0 + width, z0 + depth), rng)
         points = placement.reachable() if placement else []
-        if placement and _within_reach(placement.fixtures, points):
+        if placement and len(points) >= FEWEST_POINTS and _within_reach(placement.fixtures, points):
             fixtures = sorted(placement.fixtures, key=lambda fixture: fixture[0])  # stable: neighbours stay together
             return House(room, tuple(fixtures), tuple(points))
         side += GRID

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-ROOMS = ("kitchen", "livingroom", "bedroom", "bathroom")
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -245,13 +243,14 @@ PLACE_WEIGHT = {
 
 # Area within which things lie, (width, depth) in metres; default 0.2 x 0.2.
 SURFACE = {
-    "CounterTop": (1.0, 0.4), "DiningTable": (1.4, 0.7), "CoffeeTable": (0.9, 0.4), "Desk": (1.0, 0.4), "Bed": (1.2, 1.6),
-    "Sofa": (1.6, 0.5), "Dresser": (0.9, 0.3), "SideTable": (0.4, 0.3), "TVStand": (1.0, 0.3), "ArmChair": (0.5, 0.5),
-    "Shelf": (0.6, 0.2), "SinkBasin": (0.3, 0.3), "BathtubBasin": (1.2, 0.4), "Fridge": (0.4, 0.3), "Ottoman": (0.4, 0.4),
-    "StoveBurner": (0.0, 0.0), "CoffeeMachine": (0.0, 0.0), "ToiletPaperHanger": (0.0, 0.0), "HandTowelHolder": (0.0, 0.0),
+    "CounterTop": (1.0, 0.4), "DiningTable": (1.4, 0.7), "CoffeeTable": (0.9, 0.4), "Desk": (1.0, 0.4),
+    "Bed": (1.2, 1.6), "Sofa": (1.6, 0.5), "Dresser": (0.9, 0.3), "SideTable": (0.4, 0.3), "TVStand": (1.0, 0.3),
+    "ArmChair": (0.5, 0.5), "Shelf": (0.6, 0.2), "SinkBasin": (0.3, 0.3), "BathtubBasin": (1.2, 0.4),
+    "Fridge": (0.4, 0.3), "Ottoman": (0.4, 0.4), "StoveBurner": (0.0, 0.0), "CoffeeMachine": (0.0, 0.0),
+    "ToiletPaperHanger": (0.0, 0.0), "HandTowelHolder": (0.0, 0.0),
 }  # fmt: skip
 
 FLOOR_TYPES = frozenset(
-    {"BaseballBat", "BasketBall", "Boots", "TeddyBear", "TennisRacket", "ScrubBrush", "Plunger", "Box", "PaperTowelRoll"}
+    ["BaseballBat", "BasketBall", "Boots", "Box", "PaperTowelRoll", "Plunger", "ScrubBrush", "TeddyBear", "TennisRacket"]
 )
 HOLDS_ONE = frozenset({"StoveBurner", "CoffeeMachine", "ToiletPaperHanger", "HandTowelHolder", "TowelHolder"})
