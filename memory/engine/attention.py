@@ -1,0 +1,78 @@
+"""The attention function the model's own layers call. Registered once; all state of a forward travels in kwargs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface
+
+from keep_agent.errors import ModelError
+from memory.engine.cache import DenseCache, Rows
+from memory.engine.kernels import grouped_attention
+from memory.engine.masks import MaskPlan
+from memory.engine.rope import Angles, rotate
+
+NAME = "kv_memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What one layer's attention saw, kept for whoever asks about its weights."""
+
+    query: torch.Tensor  # rotated, (requests, heads, active rows, head_dim)
+    scale: float
+    softcap: float | None
+    sinks: torch.Tensor | None
+    window: int | None
+
+
+@dataclass(slots=True)
+class Pass:
+    """State of one forward over some rows of a prompt.
+
+    ``angles`` by RoPE key belong to the rows of this pass. Where unrotated keys are wanted (``bare``) the layers are
+    given identity angles and rotation happens here; elsewhere the layers rotate by themselves.
+    """
+
+    cache: DenseCache
+    rows: Rows
+    visible: int  # key rows 0:visible are read
+    angles: Angles
+    plan: MaskPlan
+    rope_keys: tuple[str, ...]
+    bare: bool = False
+    attended: Attended | None = None
+
+
+def memory_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    sliding_window: int | None = None,
+    s_aux: torch.Tensor | None = None,
+    softcap: float | None = None,
+    memory_pass: Pass | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Write the pass's keys and values into its cache, attend over the visible rows, return (1, rows, heads, head_dim)."""
+    state, layer = memory_pass, module.layer_idx
+    if state is None:
+        raise ModelError("this model is driven by the memory engine; use Engine.forward_plain for a plain forward.")
+    if state.bare:
+        state.cache.write_raw(layer, state.rows, key)
+        angles = state.angles[state.rope_keys[layer]]
+        query, key = rotate(module, query, *angles), rotate(module, key, *angles)
+    state.cache.write(layer, state.rows, key, value)
+    keys, values = state.cache.read(layer, state.visible)
+    state.attended = Attended(query, scaling, softcap, s_aux, sliding_window)
+    blocks = state.plan.blocks(sliding_window)
+    return grouped_attention(query, keys, values, blocks, scaling, softcap, s_aux), None
+
+
+AttentionInterface.register(NAME, memory_attention)

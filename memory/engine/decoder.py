@@ -1,0 +1,74 @@
+"""The model's own layers, called one at a time with the active rows only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from memory.engine.attention import Pass
+from memory.engine.rope import RopeTables
+from memory.engine.spec import ModelSpec
+
+
+@dataclass
+class Decoder:
+    """A causal LM taken apart: embed, layers, head."""
+
+    module: PreTrainedModel
+    spec: ModelSpec
+
+    def __post_init__(self) -> None:
+        base = self.module.model
+        self.layers: list[nn.Module] = list(base.layers)
+        self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
+        self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
+        self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.device
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
+        return self.module.model.embed_tokens(token_ids[None])
+
+    def layer(self, index: int, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
+        """Run one decoder layer on the rows of ``state``."""
+        embeddings = self._unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
+        out = self.layers[index](
+            hidden, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False,
+            position_embeddings=embeddings, memory_pass=state,
+        )
+        return out[0] if isinstance(out, tuple) else out
+
+    def run(self, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
+        """All layers on the same rows."""
+        for index in range(self.spec.layers):
+            hidden = self.layer(index, hidden, state)
+        return hidden
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits (..., vocab) of hidden states after the last layer."""
+        logits = self.module.lm_head(self.module.model.norm(hidden))
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+    def bare_kv(self, index: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unrotated keys and values ``(kv_heads, rows, head_dim)`` that layer ``index`` makes of (1, rows, hidden).
+
+        Norm, projections and k-norm only: no attention, no MLP.
+        """
+        layer, attention = self.layers[index], self.layers[index].self_attn
+        normed = layer.input_layernorm(hidden)
+        shape = (hidden.shape[1], self.spec.kv_heads, self.spec.head_dim)
+        k, v = attention.k_proj(normed).view(shape), attention.v_proj(normed).view(shape)
+        norm = getattr(attention, "k_norm", None)
+        return (norm(k) if norm is not None else k).transpose(0, 1), v.transpose(0, 1)
+
+    def _unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Identity angles, made anew only when the number of rows changes."""
+        if rows not in self._identity:
+            self._identity = {rows: self.rope.identity(rows, self.device)}
+        return self._identity[rows]

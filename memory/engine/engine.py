@@ -1,0 +1,155 @@
+"""The engine: encode units, prefill prompts, score and generate. Every call runs on the worker that owns the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
+from types import TracebackType
+
+import torch
+from transformers import PreTrainedModel
+
+from keep_agent.errors import ConfigError
+from memory.block import KVBlock
+from memory.engine import decode
+from memory.engine.cache import DenseCache
+from memory.engine.encode import encode
+from memory.engine.load import LoadedModel
+from memory.engine.prefill import Prefill, Transport
+from memory.engine.score import Scorer
+from memory.engine.spec import ModelSpec
+from memory.engine.trace import PrefillResult, ScoreResult
+from memory.engine.worker import Priority, Worker
+from memory.stages import Layout, Loading, Recompute
+
+EncodeRequest = tuple[KVBlock | None, Sequence[int]]  # the context a unit sees, and its token ids
+
+
+class Engine:
+    """One model, one worker. Safe to call from several threads; close it, or use it as a context manager."""
+
+    def __init__(self, model: LoadedModel, transport: str = "auto") -> None:
+        """:param transport: inline | thread | stream: how transfers run; auto: a stream on CUDA, else a thread."""
+        self.model = model
+        self.decoder = model.decoder
+        self._worker = Worker()
+        self._scorer = Scorer(model.decoder)
+        self._transport = _make_transport(transport, model.decoder.device)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.model.spec
+
+    @property
+    def model_key(self) -> str:
+        """Weights, dtype and configuration as one hash: the first part of every block's identity."""
+        return self.spec.model_key
+
+    def encode(
+        self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
+    ) -> list[KVBlock]:
+        """Blocks of ``units`` in their order; units with the same context share one packed forward.
+
+        :param identities: names of the blocks, one per unit; empty names if left out.
+        """
+        return self._worker.call(partial(self._encode, units, identities), priority)
+
+    def encode_later(self, units: Sequence[EncodeRequest], identities: Sequence[str] = ()) -> Future[list[KVBlock]]:
+        """The same in the background: every plan goes first."""
+        return self._worker.submit(partial(self._encode, units, identities), Priority.BACKGROUND)
+
+    def prefill(
+        self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
+        keep_raw: bool = False,
+    ) -> PrefillResult:
+        """Logits of the prompt's last row, its working cache and the trace.
+
+        :param context_block: exact keys and values of the context rows
+        :param keep_raw: keep unrotated keys, so that rows can be harvested
+        """
+        def work() -> PrefillResult:
+            run = Prefill(self.decoder, layout, recompute, loading, self._transport, context_block, keep_raw)
+            return run.run()
+
+        return self._worker.call(work)
+
+    def score(self, cache: DenseCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
+        """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie."""
+        return self._worker.call(partial(self._scorer.score, cache, candidates, reduce))
+
+    def generate(
+        self, cache: DenseCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
+    ) -> list[int]:
+        """Greedy continuation; ends before the first of ``stop_ids``."""
+        return self._worker.call(
+            partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids)))
+
+    def append(self, cache: DenseCache, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
+        ids = torch.tensor(list(token_ids), device=self.decoder.device)
+        return self._worker.call(partial(decode.append, self.decoder, cache, ids))
+
+    def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
+        """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
+        k, v = self._worker.call(partial(cache.harvest, index))
+        return KVBlock(identity, k, v)
+
+    def forward_plain(
+        self, ids: torch.Tensor, attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
+        position_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits (rows, vocab) of transformers' own forward on the same weights: the ruler, not the engine."""
+        def work() -> torch.Tensor:
+            given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+            return self.plain(input_ids=torch.atleast_2d(ids), **given).logits[0]
+
+        return self._worker.call(work)
+
+    @cached_property
+    def plain(self) -> PreTrainedModel:
+        """A twin that shares every parameter and runs transformers' SDPA (eager where there are attention sinks)."""
+        module = self.model.module
+        shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
+        twin = copy.deepcopy(module, shared)
+        twin.set_attn_implementation("eager" if self.spec.sinks else "sdpa")
+        return twin
+
+    def close(self) -> None:
+        """Stop the worker after what is queued."""
+        self._worker.close()
+        if self._transport.executor is not None:
+            self._transport.executor.shutdown()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _encode(self, units: Sequence[EncodeRequest], identities: Sequence[str]) -> list[KVBlock]:
+        if identities and len(identities) != len(units):
+            raise ConfigError(f"{len(units)} units but {len(identities)} identities; give one per unit, or none.")
+        names = identities or [""] * len(units)
+        contexts = {id(context): context for context, _ in units}
+        blocks: list[KVBlock | None] = [None] * len(units)
+        for context in contexts.values():
+            numbers = [i for i, (own, _) in enumerate(units) if own is context]
+            pairs = encode(self.decoder, [units[i][1] for i in numbers], context)
+            for i, (k, v) in zip(numbers, pairs, strict=True):
+                blocks[i] = KVBlock(names[i], k, v)
+        return [block for block in blocks if block is not None]
+
+
+def _make_transport(kind: str, device: torch.device) -> Transport:
+    if kind == "auto":
+        kind = "stream" if device.type == "cuda" else "thread"
+    if kind == "inline":
+        return Transport()
+    if kind == "thread":
+        return Transport(executor=ThreadPoolExecutor(1, thread_name_prefix="loader"))
+    if kind == "stream" and device.type == "cuda":
+        return Transport(stream=torch.cuda.Stream(device))
+    raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")

@@ -1,0 +1,150 @@
+"""Load a model for the engine: supported families only, safetensors only, and only what fits."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from keep_agent.errors import ConfigError, ModelError
+from memory.engine.attention import NAME
+from memory.engine.capacity import check_capacity
+from memory.engine.decoder import Decoder
+from memory.engine.shapes import SHAPES
+from memory.engine.spec import ModelSpec, check_supported, make_spec
+from memory.engine.weights import check_files, fingerprint, weight_files
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model the engine owns, and where its files lie (None for random weights without a folder)."""
+
+    name: str
+    decoder: Decoder
+    folder: Path | None = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.decoder.spec
+
+    @property
+    def module(self) -> PreTrainedModel:
+        return self.decoder.module
+
+
+def load_model(
+    name_or_path: str | Path,
+    dtype: str | torch.dtype = "bfloat16",
+    device: str | torch.device = "cpu",
+    init: str = "pretrained",
+    seed: int = 0,
+) -> LoadedModel:
+    """Load ``name_or_path`` (a folder, a hub name; with ``init="random"`` also a named shape or a config.json).
+
+    :raises ModelError: unsupported family, missing or corrupt weights.
+    :raises CapacityError: the model does not fit into the device's memory.
+    """
+    name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
+    if init == "random":
+        return _random(name, dtype, device, seed)
+    if init == "pretrained":
+        return _pretrained(name, dtype, device)
+    raise ConfigError(f"model.init={init!r} is unknown; use pretrained or random.")
+
+
+def from_config(config: PretrainedConfig, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0,
+                name: str = "random") -> LoadedModel:
+    """Random weights of any supported configuration; equal seeds give equal weights."""
+    config, where = _private(config), torch.device(device)
+    check_capacity(name, _count(config), dtype, where)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+    return wrap(module.to(where), name, f"random:{seed}")
+
+
+def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None) -> LoadedModel:
+    """Take over a model built with our attention; ``revision`` names its weights."""
+    module.eval().requires_grad_(False)
+    return LoadedModel(name, Decoder(module, make_spec(module, revision)), folder)
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """``"bfloat16"`` or ``torch.bfloat16`` as a torch dtype."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise ConfigError(f"model.dtype={dtype!r} is unknown; use one of {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
+
+
+def _random(name: str, dtype: torch.dtype, device: torch.device, seed: int) -> LoadedModel:
+    if name in SHAPES:
+        values = dict(SHAPES[name])
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+    else:
+        config = _config(name)
+    return from_config(config, dtype, str(device), seed, name)
+
+
+def _pretrained(name: str, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+    if name in SHAPES and not Path(name).exists():
+        raise ModelError(f"{name!r} names a shape without weights; use model.init=random, or a folder or hub name.")
+    config = _private(_config(name))
+    check_capacity(name, _count(config), dtype, device)
+    folder = _folder(name)
+    files = weight_files(folder)
+    check_files(files)
+    module, report = AutoModelForCausalLM.from_pretrained(
+        folder, config=config, dtype=dtype, attn_implementation=NAME, use_safetensors=True, trust_remote_code=False,
+        output_loading_info=True,
+    )
+    if report["missing_keys"] or report["mismatched_keys"]:
+        bad = sorted(str(key) for key in [*report["missing_keys"], *report["mismatched_keys"]])
+        raise ModelError(f"weights in {folder} lack or misshape {len(bad)} tensors, first {bad[0]}; "
+                         "config.json and the weights do not belong together.")
+    return wrap(module.to(device), name, fingerprint(files), folder)
+
+
+def _config(name: str) -> PretrainedConfig:
+    """Configuration of a folder, a config.json or a hub name."""
+    path = Path(name)
+    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
+        raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"no usable model configuration for {name!r} ({first}); give a folder with config.json, a hub "
+                         f"name, or with model.init=random one of {', '.join(SHAPES)}.") from error
+
+
+def _private(config: PretrainedConfig) -> PretrainedConfig:
+    """A copy that nobody else changes, of a family the engine supports."""
+    check_supported(config)
+    return copy.deepcopy(config)
+
+
+def _count(config: PretrainedConfig) -> int:
+    """Number of parameters, from a model without storage."""
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
+    return sum(p.numel() for p in module.parameters())
+
+
+def _folder(name: str) -> Path:
+    """Where the files of ``name`` lie, fetched from the hub if it is not a folder."""
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model"]))
+    except (OSError, HfHubHTTPError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"cannot fetch model {name!r} ({first}); check the name and the network, or give a folder.") from error

@@ -1,0 +1,142 @@
+"""Who may see whom, as block plans. Every mask is explicit; nothing is left to a kernel's idea of causality.
+
+A planner maps a sliding window (or None) to the blocks of one set of query rows; layers with the same window share
+them, and they are made anew only when the active rows change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from memory.engine.kernels import Block, query_block
+
+Planner = Callable[[int | None], list[Block]]
+
+
+@dataclass
+class MaskPlan:
+    """Blocks by window, made when first asked for."""
+
+    planner: Planner
+    _made: dict[int | None, list[Block]] = field(default_factory=dict)
+
+    def blocks(self, window: int | None) -> list[Block]:
+        if window not in self._made:
+            self._made[window] = self.planner(window)
+        return self._made[window]
+
+
+def bias_of(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where ``visible``, -inf elsewhere."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
+
+
+def _step(rows: int, dtype: torch.dtype, device: torch.device) -> int:
+    return rows if device.type == "cuda" else query_block(dtype)
+
+
+def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
+    """Query rows ``rows`` (sorted) see every earlier row and themselves; ``positions`` of all rows increase."""
+    return MaskPlan(partial(_causal_blocks, rows, positions, dtype))
+
+
+def _causal_blocks(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, window: int | None) -> list[Block]:
+    count = rows.numel()
+    step = _step(count, dtype, rows.device)
+    bounds = [(start, min(count, start + step)) for start in range(0, count, step)]
+    ends = rows[[b - 1 for _, b in bounds]].tolist()
+    firsts = rows[[a for a, _ in bounds]].tolist()
+    blocks = []
+    for (q0, q1), first, last in zip(bounds, firsts, ends, strict=True):
+        low = 0 if window is None else _window_start(positions, first, window)
+        free = first + 1 if window is None or (low == 0 and _spans(positions, last) <= window) else low
+        bias = _causal_bias(rows[q0:q1], positions, free, last + 1, window, dtype)
+        blocks.append(Block(q0, q1, low, last + 1, bias))
+    return blocks
+
+
+def _spans(positions: torch.Tensor, last: int) -> int:
+    return int(positions[last] - positions[0]) + 1
+
+
+def _window_start(positions: torch.Tensor, first: int, window: int) -> int:
+    """First row that row ``first`` may see: its position lies less than ``window`` back."""
+    return int(torch.searchsorted(positions, positions[first] - window, right=True))
+
+
+def _causal_bias(
+    rows: torch.Tensor, positions: torch.Tensor, start: int, stop: int, window: int | None, dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Bias over key rows ``start:stop``; None if that range is empty."""
+    if start >= stop:
+        return None
+    keys = torch.arange(start, stop, device=rows.device)
+    visible = keys[None] <= rows[:, None]
+    if window is not None:
+        visible &= positions[None, start:stop] > positions[rows][:, None] - window
+    return bias_of(visible, dtype)
+
+
+def unit_plan(lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device) -> MaskPlan:
+    """Packed units: each row sees the ``context`` rows in front and the earlier rows of its own unit.
+
+    Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``.
+    """
+    return MaskPlan(partial(_unit_blocks, tuple(lengths), context, dtype, device))
+
+
+def _unit_blocks(
+    lengths: tuple[int, ...], context: int, dtype: torch.dtype, device: torch.device, window: int | None
+) -> list[Block]:
+    sizes = torch.tensor(lengths, device=device)
+    unit = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
+    starts = (sizes.cumsum(0) - sizes)[unit]  # first packed row of each row's unit
+    total = unit.numel()
+    step = _step(total, dtype, device)
+    blocks = []
+    for q0 in range(0, total, step):
+        q1, k0 = min(total, q0 + step), int(starts[q0])
+        rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, q1, device=device)
+        visible = (unit[q0:q1, None] == unit[None, k0:q1]) & (keys[None] <= rows[:, None])
+        if window is not None:
+            visible = _with_context_window(visible, rows, keys, rows - starts[q0:q1], context, window)
+        blocks.append(Block(q0, q1, context + k0, context + q1, bias_of(visible, dtype), context))
+    return blocks
+
+
+def _with_context_window(
+    visible: torch.Tensor, rows: torch.Tensor, keys: torch.Tensor, offsets: torch.Tensor, context: int, window: int
+) -> torch.Tensor:
+    """Cut ``visible`` to the window and put the context's columns in front (``offsets``: row within its unit)."""
+    visible = visible & (rows[:, None] - keys[None] < window)
+    places = torch.arange(context, device=rows.device)
+    seen = context + offsets[:, None] - places[None] < window
+    return torch.cat([seen, visible], 1)
+
+
+def tree_plan(
+    ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype
+) -> MaskPlan:
+    """Trie nodes behind a prompt: each sees the prompt's rows and the nodes on its path, itself included.
+
+    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path
+    :param depth: (nodes,) 0 for the first token after the prompt
+    :param positions: (prompt rows,)
+    """
+    return MaskPlan(partial(_tree_blocks, ancestry, depth, positions, dtype))
+
+
+def _tree_blocks(
+    ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, window: int | None
+) -> list[Block]:
+    nodes, prompt = ancestry.shape[0], positions.numel()
+    if window is None:
+        return [Block(0, nodes, 0, prompt + nodes, ancestry)]
+    place = positions[-1] + 1 + depth
+    seen = bias_of(positions[None] > place[:, None] - window, dtype)
+    near = bias_of(depth[None] > depth[:, None] - window, dtype)
+    return [Block(0, nodes, 0, prompt + nodes, torch.cat([seen, ancestry + near], 1))]

@@ -1,0 +1,109 @@
+"""Score many continuations at once: a token trie behind the prompt, a tree mask, one forward."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.attention import Pass
+from memory.engine.cache import DenseCache
+from memory.engine.decoder import Decoder
+from memory.engine.masks import bias_of, tree_plan
+from memory.engine.trace import ScoreResult
+
+Candidates = tuple[tuple[int, ...], ...]
+KEPT_PLANS = 64
+
+
+@dataclass(frozen=True)
+class TriePlan:
+    """A candidate set as a trie. Only nodes with children are computed: a last token needs no logits of its own."""
+
+    tokens: torch.Tensor  # (nodes,)
+    depth: torch.Tensor  # (nodes,) 0 for first tokens
+    ancestry: torch.Tensor  # (nodes, nodes) bias: 0 on the node's path, itself included
+    parent: torch.Tensor  # (all tokens,) row of the logits that predict the token: 0 the prompt's, i + 1 node i's
+    token: torch.Tensor  # (all tokens,)
+    candidate: torch.Tensor  # (all tokens,) which candidate the token belongs to
+    lengths: torch.Tensor  # (candidates,)
+
+
+def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device) -> TriePlan:
+    """Plan of a candidate set.
+
+    :raises ConfigError: no candidates, or one without tokens.
+    """
+    if not candidates or not all(candidates):
+        raise ConfigError("scoring needs at least one candidate, and every candidate at least one token.")
+    nodes: dict[tuple[int, ...], int] = {(): 0}
+    for candidate in candidates:
+        for end in range(1, len(candidate)):
+            nodes.setdefault(candidate[:end], len(nodes))
+    paths = list(nodes)[1:]
+    parents = [nodes[candidate[:end]] for candidate in candidates for end in range(len(candidate))]
+    owners = [number for number, candidate in enumerate(candidates) for _ in candidate]
+
+    def tensor(values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long, device=device)
+
+    visible = torch.zeros(len(paths), len(paths), dtype=torch.bool)
+    pairs = [(row, nodes[path[:end]] - 1) for row, path in enumerate(paths) for end in range(1, len(path) + 1)]
+    if pairs:
+        rows, columns = torch.tensor(pairs).T
+        visible[rows, columns] = True
+    return TriePlan(
+        tokens=tensor([path[-1] for path in paths]), depth=tensor([len(path) - 1 for path in paths]),
+        ancestry=bias_of(visible.to(device), dtype), parent=tensor(parents),
+        token=tensor([token for candidate in candidates for token in candidate]), candidate=tensor(owners),
+        lengths=tensor([len(candidate) for candidate in candidates]),
+    )
+
+
+class Scorer:
+    """Scores candidate sets; keeps the plans of the sets seen last."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._plans: OrderedDict[Candidates, TriePlan] = OrderedDict()
+
+    def score(self, cache: DenseCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
+        """Log-likelihood of each candidate behind the prompt in ``cache``, which is left as it was.
+
+        :param reduce: sum or mean over a candidate's tokens
+        """
+        if reduce not in ("sum", "mean"):
+            raise ConfigError(f"score reduce={reduce!r} is unknown; use sum or mean.")
+        if cache.logits is None:
+            raise ConfigError("candidates can only be scored behind a prompt: prefill one first.")
+        plan = self._plan(tuple(map(tuple, candidates)))
+        logits = torch.cat([cache.logits, self._node_logits(cache, plan)]) if plan.tokens.numel() else cache.logits
+        chosen = logits[plan.parent, plan.token] - logits.logsumexp(-1)[plan.parent]
+        sums = chosen.new_zeros(plan.lengths.numel()).index_add_(0, plan.candidate, chosen)
+        return ScoreResult(sums / plan.lengths if reduce == "mean" else sums, plan.tokens.numel())
+
+    def _plan(self, candidates: Candidates) -> TriePlan:
+        plan = self._plans.pop(candidates, None)
+        if plan is None:
+            plan = build_trie(candidates, self._decoder.spec.dtype, self._decoder.device)
+        self._plans[candidates] = plan
+        if len(self._plans) > KEPT_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    def _node_logits(self, cache: DenseCache, plan: TriePlan) -> torch.Tensor:
+        """(nodes, vocab) float32; the nodes' keys go behind the prompt and are forgotten."""
+        decoder, nodes, start = self._decoder, plan.tokens.numel(), cache.length
+        cache.reserve(nodes)
+        places = plan.depth + cache.next_position
+        state = Pass(
+            cache=cache, rows=slice(start, start + nodes), visible=start + nodes,
+            angles=decoder.rope.at(places, cache.next_position + nodes),
+            plan=tree_plan(plan.ancestry, plan.depth, cache.positions, decoder.spec.dtype),
+            rope_keys=decoder.spec.rope_keys,
+        )
+        hidden = decoder.run(decoder.embed(plan.tokens), state)
+        return decoder.head(hidden[0]).to(cache.logits.dtype)

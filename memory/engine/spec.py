@@ -1,0 +1,119 @@
+"""What the engine must know of a model, and the refusals of models it cannot drive."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from keep_agent.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text", "gpt_oss")
+ATTENTION_KINDS = {"full_attention", "sliding_attention"}
+ROPE_KINDS = {"default", "linear", "llama3", "yarn", "longrope"}
+# Settings that say how a model was saved or is run, not what it computes.
+_UNRELATED = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "_name_or_path"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Shape and attention facts of a decoder-only model."""
+
+    family: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    max_positions: int
+    layer_types: tuple[str, ...]  # one per layer: full_attention | sliding_attention
+    window: int | None  # of the sliding layers, in tokens
+    rope_keys: tuple[str, ...]  # one per layer: which RoPE table it uses ("" where all layers share one)
+    rope_kinds: tuple[str, ...]
+    position_limit: int | None  # positions beyond it would change RoPE itself (longrope)
+    sinks: bool
+    dtype: torch.dtype
+    parameter_bytes: int
+    model_key: str  # weights, dtype and configuration (RoPE included) as one hash, for block identity
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token over all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+
+def rope_parameters(config: PretrainedConfig) -> dict[str, dict]:
+    """RoPE settings by layer type; the key is "" where one setting serves all layers."""
+    rope = getattr(config, "rope_parameters", None) or {"rope_type": "default"}
+    nested = {key: value for key, value in rope.items() if isinstance(value, dict)}
+    return nested or {"": rope}
+
+
+def check_supported(config: PretrainedConfig) -> None:
+    """Refuse, with one sentence, what the engine cannot compute correctly.
+
+    :raises ModelError: unknown family, MLA, linear attention, or a RoPE that depends on the prompt's length.
+    """
+    family, layer_types = config.model_type, set(getattr(config, "layer_types", None) or ())
+    if getattr(config, "kv_lora_rank", None):
+        raise ModelError(f"model family {family!r} uses multi-head latent attention (MLA), whose cache has no per-head "
+                         f"keys to reuse; choose one of {', '.join(FAMILIES)}.")
+    if "mamba" in family or layer_types - ATTENTION_KINDS:
+        kinds = ", ".join(sorted(layer_types - ATTENTION_KINDS)) or "state-space"
+        raise ModelError(f"model family {family!r} has {kinds} layers, whose state cannot be reused row by row; "
+                         f"choose one of {', '.join(FAMILIES)}.")
+    if family not in FAMILIES:
+        raise ModelError(f"model family {family!r} is not supported; choose one of {', '.join(FAMILIES)}.")
+    if getattr(config, "use_bidirectional_attention", False):
+        raise ModelError(f"model family {family!r} is set to bidirectional attention; only causal models can be driven.")
+    for rope in rope_parameters(config).values():
+        _check_rope(rope.get("rope_type", "default"))
+
+
+def _check_rope(kind: str) -> None:
+    if kind == "dynamic":
+        raise ModelError("RoPE type 'dynamic' (NTK) depends on the prompt's length, so stored keys cannot be moved; "
+                         "set rope_type to default, linear, llama3 or yarn.")
+    if kind not in ROPE_KINDS:
+        raise ModelError(f"RoPE type {kind!r} is not supported; use one of {', '.join(sorted(ROPE_KINDS))}.")
+
+
+def _position_limit(config: PretrainedConfig) -> int | None:
+    limits = [rope.get("original_max_position_embeddings") or config.max_position_embeddings
+              for rope in rope_parameters(config).values() if rope.get("rope_type") == "longrope"]
+    return min(limits) if limits else None
+
+
+def _windows(model: PreTrainedModel) -> list[int | None]:
+    """The sliding window of each layer as its attention module passes it on (Mistral reads it from the config)."""
+    config = model.config
+    modules = [layer.self_attn for layer in model.model.layers]
+    return [getattr(m, "sliding_window", getattr(config, "sliding_window", None)) for m in modules]
+
+
+def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
+    """Spec of a built model; ``fingerprint`` names its weights."""
+    config, windows = model.config, _windows(model)
+    types = tuple("sliding_attention" if window else "full_attention" for window in windows)
+    ropes = rope_parameters(config)
+    dtype = next(model.parameters()).dtype
+    described = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
+    text = json.dumps([fingerprint, str(dtype), described], sort_keys=True, default=str)
+    return ModelSpec(
+        family=config.model_type, layers=config.num_hidden_layers, heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads, head_dim=model.model.layers[0].self_attn.head_dim,
+        hidden=config.hidden_size, vocab=config.vocab_size, max_positions=config.max_position_embeddings,
+        layer_types=types, window=next((w for w in windows if w), None),
+        rope_keys=tuple(t if t in ropes else "" for t in (getattr(config, "layer_types", None) or types)),
+        rope_kinds=tuple(rope.get("rope_type", "default") for rope in ropes.values()),
+        position_limit=_position_limit(config), sinks=hasattr(model.model.layers[0].self_attn, "sinks"), dtype=dtype,
+        parameter_bytes=sum(p.nbytes for p in model.parameters()),
+        model_key=hashlib.sha256(text.encode()).hexdigest(),
+    )

@@ -1,0 +1,87 @@
+"""What a forward reports about itself. Times are seconds of ``time.perf_counter``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from memory.engine.cache import DenseCache
+
+
+@dataclass(frozen=True, slots=True)
+class LoadInterval:
+    """One copy of layers ``[first, last)`` into the working cache."""
+
+    first: int
+    last: int
+    start: float
+    end: float
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInterval:
+    layer: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """How a recompute stage came to its choice at one layer; segment -1 is the query."""
+
+    layer: int
+    hops: int
+    edges: tuple[tuple[int, int, float], ...]
+
+
+@dataclass
+class PrefillTrace:
+    """Counts and times of one prefill. Rows are prompt rows, the context prefix and the query included."""
+
+    rows: int
+    memory_rows: int  # rows between context and query
+    active_rows: list[int] = field(default_factory=list)  # per layer: fresh and recomputed
+    recomputed_rows: list[int] = field(default_factory=list)  # per layer: memory rows that had a block
+    last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
+    hops: list[Hops] = field(default_factory=list)
+    loads: list[LoadInterval] = field(default_factory=list)
+    computes: list[ComputeInterval] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)  # load: time spent waiting for transfers; prefill: the rest
+
+    @property
+    def token_layers(self) -> int:
+        return sum(self.active_rows)
+
+    @property
+    def computed_ratio(self) -> float:
+        """Token-layers / (prompt rows x layers)."""
+        return self.token_layers / (self.rows * len(self.active_rows))
+
+    @property
+    def recomputed_ratio(self) -> float:
+        """Recomputed memory rows / memory rows, over all layers but layer 0, which repairs nothing."""
+        later = self.recomputed_rows[1:]
+        return sum(later) / (self.memory_rows * len(later)) if self.memory_rows and later else 0.0
+
+    @property
+    def loaded_bytes(self) -> int:
+        return sum(load.nbytes for load in self.loads)
+
+
+@dataclass(frozen=True)
+class PrefillResult:
+    """The prompt's last logits (1, vocab) in float32, its working cache, and the trace."""
+
+    logits: torch.Tensor
+    cache: DenseCache
+    trace: PrefillTrace
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """Log-likelihood per candidate (sum or mean over its tokens), and the trie rows that were computed."""
+
+    scores: torch.Tensor
+    computed_tokens: int

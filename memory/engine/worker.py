@@ -1,0 +1,79 @@
+"""One thread owns the model. Plans go before background encoding; equal priorities in order of arrival."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import torch
+
+from keep_agent.errors import ModelError
+
+T = TypeVar("T")
+
+
+class Priority(IntEnum):
+    """Lower runs first."""
+
+    PLAN = 0
+    BACKGROUND = 1
+    CLOSE = 2
+
+
+@dataclass(order=True)
+class _Job:
+    priority: Priority
+    number: int
+    work: Callable[[], Any] | None = field(compare=False)
+    result: Future = field(compare=False)
+
+
+class Worker:
+    """Runs submitted work one piece at a time in its own thread, under ``torch.inference_mode``."""
+
+    def __init__(self, name: str = "engine") -> None:
+        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> Future[T]:
+        """Queue ``work``.
+
+        :raises ModelError: after ``close``.
+        """
+        if self._closed:
+            raise ModelError("this engine is closed; build a new one.")
+        future: Future[T] = Future()
+        self._jobs.put(_Job(priority, next(self._numbers), work, future))
+        return future
+
+    def call(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> T:
+        """Run ``work`` and return its result; work that already runs here calls straight through."""
+        if threading.current_thread() is self._thread:
+            return work()
+        return self.submit(work, priority).result()
+
+    def close(self) -> None:
+        """Finish what is queued, then stop. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(_Job(Priority.CLOSE, next(self._numbers), None, Future()))
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()).work is not None:
+            if not job.result.set_running_or_notify_cancel():
+                continue
+            try:
+                with torch.inference_mode():
+                    job.result.set_result(job.work())
+            except BaseException as error:
+                job.result.set_exception(error)
