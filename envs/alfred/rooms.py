@@ -251,6 +251,7 @@ SURFACE = {
 }  # fmt: skip
 
 FLOOR_TYPES = frozenset(
-    ["BaseballBat", "BasketBall", "Boots", "Box", "PaperTowelRoll", "Plunger", "ScrubBrush", "TeddyBear", "TennisRacket"]
+    {"BaseballBat", "BasketBall", "Boots", "Box", "PaperTowelRoll", "Plunger", "ScrubBrush", "TeddyBear"}
+    | {"TennisRacket"}
 )
 HOLDS_ONE = frozenset({"StoveBurner", "CoffeeMachine", "ToiletPaperHanger", "HandTowelHolder", "TowelHolder"})

@@ -1,10 +1,10 @@
 """Sentence patterns for the seven task types.
 
-``{a}`` is the object with its article ("an apple"), ``{the}`` with the definite one, ``{two}`` both of them, ``{plural}`` the
-bare plural; a word after it is an adjective: ``{a hot}``. ``{on}`` is the destination with its preposition ("in the fridge"),
-``{to}`` "to the fridge", ``{onto}`` "into the fridge". ``{a_carrier}``, ``{the_carrier}`` and ``{in_carrier}`` speak of the
-movable receptacle, ``{a_lamp}`` and ``{the_lamp}`` of the light, ``{a_whole}`` and ``{the_whole}`` of what is cut.
-``[put]``, ``[heat]``, ... are words with synonyms.
+``{a}`` is the object with its article ("an apple"), ``{the}`` with the definite one, ``{two}`` both of them,
+``{plural}`` the bare plural; a word after it is an adjective: ``{a hot}``. ``{on}`` is the destination with its
+preposition ("in the fridge"), ``{to}`` "to the fridge", ``{onto}`` "into the fridge". ``{a_carrier}``,
+``{the_carrier}`` and ``{in_carrier}`` speak of the movable receptacle, ``{a_lamp}`` and ``{the_lamp}`` of the light,
+``{a_whole}`` and ``{the_whole}`` of what is cut. ``[put]``, ``[heat]``, ... are words with synonyms.
 """
 
 from __future__ import annotations

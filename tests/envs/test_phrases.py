@@ -1,0 +1,73 @@
+"""Instructions: varied, grammatical in the small, unambiguous, reproducible."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from envs.alfred.drawing import TASK_TYPES
+from envs.alfred.generator import generate_episode
+from envs.alfred.names import NAMES, names_for, plural
+from envs.alfred.objects import LOTA_PICKUPABLE
+from envs.alfred.phrases import all_phrasings, phrase
+from envs.alfred.scene import Task
+from keep_agent.errors import DataError
+
+
+@pytest.mark.parametrize("task_type", TASK_TYPES)
+def test_at_least_twelve_phrasings_each(task_type: str) -> None:
+    task = generate_episode(3, task_type=task_type).tasks[0]
+    assert len(set(all_phrasings(task))) >= 12
+    if task_type != "look_at_obj_in_light":
+        cut = all_phrasings(replace(task, object_target="Apple", sliced=True))
+        assert all(re.search("slice|piece|cut", sentence) for sentence in cut)
+
+
+def test_every_object_type_has_a_name() -> None:
+    assert set(NAMES) >= LOTA_PICKUPABLE
+
+
+def test_sentences_are_clean() -> None:
+    for seed in range(300):
+        sentence = generate_episode(seed).tasks[0].instruction
+        assert not re.search(r"[\[\]{}]|  |\ba [aeio]|\ban [^aeiou]| (up|off|down) it", sentence), sentence
+
+
+def test_same_rng_same_sentence_and_many_sentences() -> None:
+    task = Task("pick_heat_then_place_in_recep", "Mug", "Fridge")
+    assert phrase(task, Random(5)) == phrase(task, Random(5))
+    said = {phrase(task, Random(seed)) for seed in range(200)}
+    assert len(said) > 120
+    assert {word for word in ("fridge", "refrigerator", "warm", "microwave") if any(word in s for s in said)} == {
+        "fridge",
+        "refrigerator",
+        "warm",
+        "microwave",
+    }
+
+
+def test_shared_names_are_avoided_where_both_types_are_present() -> None:
+    assert "table" in names_for("SideTable", frozenset({"SideTable", "Desk"}))
+    assert "table" not in names_for("SideTable", frozenset({"SideTable", "DiningTable"}))
+    task = Task("look_at_obj_in_light", "Mug", toggle_target="DeskLamp")
+    both = frozenset({"DeskLamp", "FloorLamp", "Cup", "Mug"})
+    for seed in range(100):
+        said = phrase(task, Random(seed), both).lower()
+        assert re.search("desk lamp|table lamp|small lamp", said) and re.search("mug|coffee cup", said), said
+
+
+@pytest.mark.parametrize(
+    ("one", "many"),
+    [("knife", "knives"), ("bar of soap", "bars of soap"), ("box of tissues", "boxes of tissues"), ("watch", "watches"),
+     ("potato", "potatoes"), ("lettuce", "heads of lettuce"), ("slice of bread", "slices of bread"), ("key", "keys")],
+)  # fmt: skip
+def test_plurals(one: str, many: str) -> None:
+    assert plural(one) == many
+
+
+def test_unknown_task_type() -> None:
+    with pytest.raises(DataError, match="juggle"):
+        phrase(Task("juggle", "Mug"), Random(0))
