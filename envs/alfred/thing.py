@@ -1,0 +1,102 @@
+"""What a world is made of: snapshots of things, and outcomes of what is done to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from envs.alfred import objects
+from envs.alfred.scene import Item, Position, Scene
+from keep_agent.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Whether a primitive or skill worked; the sentence says why it did not (empty on success)."""
+
+    ok: bool
+    message: str = ""
+
+
+DONE = Outcome(True)
+
+
+def failed(message: str) -> Outcome:
+    """A failure with its reason."""
+    return Outcome(False, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A snapshot of one thing; the world replaces it when something changes, so read it again after an action."""
+
+    id: str
+    type: str
+    position: Position  # where it was last put down, while it is held
+    parent: str | None = None  # receptacle it is in or on; None: on the floor, held, or a fixture of its own
+    contents: tuple[str, ...] = ()  # ids of the objects directly in or on it
+    is_open: bool = False
+    is_on: bool = False
+    source: str = ""  # the official object id
+
+    @property
+    def pickupable(self) -> bool:
+        return self.type in objects.PICKUPABLE
+
+    @property
+    def receptacle(self) -> bool:
+        return self.type in objects.RECEPTACLES
+
+    @property
+    def movable(self) -> bool:
+        """A receptacle that can be carried: bowl, box, cup, mug, plate, pan, pot."""
+        return self.type in objects.MOVABLE_RECEPTACLES
+
+    @property
+    def openable(self) -> bool:
+        return self.type in objects.OPENABLE
+
+    @property
+    def toggleable(self) -> bool:
+        return self.type in objects.TOGGLEABLE
+
+    @property
+    def shut(self) -> bool:
+        """Hides its content now."""
+        return not self.is_open and self.type in objects.CONTAINERS
+
+
+def things_of(scene: Scene) -> dict[str, Thing]:
+    """The start state of all things, in scene order."""
+    things: dict[str, Thing] = {}
+    for item in scene.items:
+        if item.id in things:
+            raise DataError(f"scene {scene.id}: two things are called {item.id!r}; count ids from 1 within a type")
+        things[item.id] = _thing(scene, item)
+    for thing in tuple(things.values()):
+        if thing.parent is not None:
+            _settle(scene, things, thing)
+    return things
+
+
+def _thing(scene: Scene, item: Item) -> Thing:
+    if item.type not in objects.KNOWN_TYPES:
+        raise DataError(f"scene {scene.id}: {item.id!r} has the unknown type {item.type!r}; leave it out of the scene")
+    open_at_start = "open" in item.states or (item.type in objects.STARTS_OPEN and "closed" not in item.states)
+    return Thing(
+        id=item.id,
+        type=item.type,
+        position=item.position,
+        parent=item.parent,
+        is_open=open_at_start and item.type in objects.OPENABLE,
+        is_on="on" in item.states,
+        source=item.source,
+    )
+
+
+def _settle(scene: Scene, things: dict[str, Thing], thing: Thing) -> None:
+    """Enter an object into its receptacle's contents; a fixture (a lamp on a desk) only keeps the name of its place."""
+    parent = things.get(thing.parent or "")
+    if parent is None or not parent.receptacle or (parent.movable and (thing.movable or not thing.pickupable)):
+        raise DataError(f"scene {scene.id}: {thing.id!r} cannot start in {thing.parent!r}; name a receptacle, or None")
+    if thing.pickupable:
+        things[parent.id] = replace(parent, contents=(*parent.contents, thing.id))

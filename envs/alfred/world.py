@@ -1,0 +1,200 @@
+"""The symbolic state of one ALFRED scene and what each primitive does to it.
+
+Effects follow ALFRED's env/thor_env.py (commit f91f4c0): a microwave heats when it is switched on, a fridge cools when
+it is closed, a faucet cleans what lies in the sink basin nearest to it. From AI2-THOR itself: a microwave starts only
+while closed and opens only while off, a laptop closes when picked up, a stove burner carries one thing. Heat, cold and
+water also reach what is nested in a container. Every cut gives ``SLICES`` pieces.
+
+The primitives check the state (hand, doors, nesting), not the distance: that is the skills' business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from envs.alfred import objects
+from envs.alfred.objects import say
+from envs.alfred.scene import Position
+from envs.alfred.state import Agent, State
+from envs.alfred.thing import DONE, Outcome, Thing, failed
+
+
+class World(State):
+    """A scene one can act in. Every primitive returns an Outcome; an unknown id raises SkillError."""
+
+    __slots__ = ()
+
+    def goto(self, thing_id: str) -> Outcome:
+        """Stand at a thing, or at the fixture that holds it, closed or not."""
+        place = self.place_of(thing_id)
+        if place == self.holding:
+            return failed(_carried(thing_id, place))
+        self.agent = Agent(*self.ground.stand(self.things[place].position), place)
+        return DONE
+
+    def open(self, thing_id: str) -> Outcome:
+        thing = self[thing_id]
+        if not thing.openable:
+            return failed(f"{say(thing_id)} cannot be opened")
+        if thing.is_open:
+            return failed(f"{say(thing_id)} is already open")
+        if thing.is_on:
+            return failed(f"{say(thing_id)} is on, turn it off first")
+        if refusal := self._out_of_hand(thing_id):
+            return refusal
+        self._change(thing_id, is_open=True)
+        return DONE
+
+    def close(self, thing_id: str) -> Outcome:
+        thing = self[thing_id]
+        if not thing.openable:
+            return failed(f"{say(thing_id)} cannot be closed")
+        if not thing.is_open:
+            return failed(f"{say(thing_id)} is already closed")
+        if refusal := self._out_of_hand(thing_id):
+            return refusal
+        self._change(thing_id, is_open=False)
+        if thing.type == "Fridge":
+            self.cooled.update(inner.id for inner in self.within(thing_id))
+        return DONE
+
+    def pick(self, thing_id: str) -> Outcome:
+        thing = self[thing_id]
+        if not thing.pickupable:
+            return failed(f"{say(thing_id)} cannot be picked up")
+        if self.holding is not None:
+            return failed(f"you are already holding {say(self.holding)}")
+        if refusal := self._out_of_hand(thing_id):
+            return refusal
+        self._detach(thing)
+        if thing.type == "Laptop" and thing.is_open:
+            self._change(thing_id, is_open=False)
+        self.holding = thing_id
+        if self.agent.at == thing_id:
+            self.agent = replace(self.agent, at=None)
+        return DONE
+
+    def put(self, thing_id: str, receptacle_id: str) -> Outcome:
+        """Put the held thing into or onto a receptacle; which types belong there is not checked (as officially)."""
+        thing, receptacle = self[thing_id], self[receptacle_id]
+        if self.holding != thing_id:
+            return failed(f"you are not holding {say(thing_id)}")
+        if refusal := self._no_room(thing, receptacle):
+            return refusal
+        self.holding = None
+        self._change(thing_id, parent=receptacle_id)
+        self._change(receptacle_id, contents=(*receptacle.contents, thing_id))
+        self._move(thing_id, receptacle.position)
+        return DONE
+
+    def drop(self) -> Outcome:
+        """Let the held thing fall to the floor."""
+        if self.holding is None:
+            return failed("you are not holding anything")
+        dropped, self.holding = self.holding, None
+        self._move(dropped, (self.agent.x, 0.0, self.agent.z))
+        return DONE
+
+    def slice(self, thing_id: str) -> Outcome:
+        """Cut with the knife in the hand: the whole thing disappears, its slices lie where it was."""
+        thing = self[thing_id]
+        if thing.type not in objects.SLICEABLE:
+            return failed(f"{say(thing_id)} cannot be sliced")
+        if self.holding is None or self.things[self.holding].type not in objects.KNIVES:
+            return failed("you need a knife in your hand to slice")
+        if refusal := self._out_of_hand(thing_id):
+            return refusal
+        pieces = self._pieces(thing)
+        del self.things[thing_id]
+        self.things.update((piece.id, piece) for piece in pieces)
+        self._types[thing.type] = tuple(other for other in self.of_type(thing.type) if other != thing_id)
+        self._types[pieces[0].type] = (*self.of_type(pieces[0].type), *(piece.id for piece in pieces))
+        self._replace_with(thing, tuple(piece.id for piece in pieces))
+        return DONE
+
+    def turn_on(self, thing_id: str) -> Outcome:
+        thing = self[thing_id]
+        if not thing.toggleable:
+            return failed(f"{say(thing_id)} cannot be turned on")
+        if thing.is_on:
+            return failed(f"{say(thing_id)} is already on")
+        if thing.type == "Microwave" and thing.is_open:
+            return failed(f"{say(thing_id)} is open, close it first")
+        self._change(thing_id, is_on=True)
+        if thing.type == "Microwave":
+            self.heated.update(inner.id for inner in self.within(thing_id))
+        basin = self.ground.basin_of.get(thing_id)
+        if basin is not None and self.things[basin].type == "SinkBasin":
+            self.cleaned.update(inner.id for inner in self.within(basin))
+        return DONE
+
+    def turn_off(self, thing_id: str) -> Outcome:
+        thing = self[thing_id]
+        if not thing.toggleable:
+            return failed(f"{say(thing_id)} cannot be turned off")
+        if not thing.is_on:
+            return failed(f"{say(thing_id)} is already off")
+        self._change(thing_id, is_on=False)
+        return DONE
+
+    # how a state changes
+
+    def _change(self, thing_id: str, **fields: object) -> None:
+        self.things[thing_id] = replace(self.things[thing_id], **fields)
+
+    def _move(self, thing_id: str, position: Position) -> None:
+        """Set the position of a thing and of all it carries."""
+        for moved in (self.things[thing_id], *self.within(thing_id)):
+            self._change(moved.id, position=position)
+
+    def _detach(self, thing: Thing) -> None:
+        if thing.parent is not None:
+            rest = tuple(other for other in self.things[thing.parent].contents if other != thing.id)
+            self._change(thing.parent, contents=rest)
+            self._change(thing.id, parent=None)
+
+    def _out_of_hand(self, thing_id: str) -> Outcome | None:
+        """Why a thing cannot be worked on: it is carried, or behind a closed door."""
+        place = self.place_of(thing_id)
+        if self.holding is not None and place == self.holding:
+            return failed(_carried(thing_id, place))
+        hiding = self.hidden_in(thing_id)
+        return failed(f"{say(thing_id)} is in {say(hiding)}, which is closed") if hiding else None
+
+    def _no_room(self, thing: Thing, receptacle: Thing) -> Outcome | None:
+        if not receptacle.receptacle:
+            return failed(f"{say(receptacle.id)} is not a receptacle")
+        if receptacle.movable and thing.movable:
+            return failed(f"{say(thing.id)} does not go in {say(receptacle.id)}: no container goes in another")
+        if receptacle.shut:
+            return failed(f"{say(receptacle.id)} is closed")
+        if receptacle.type == "StoveBurner" and receptacle.contents:
+            return failed(f"{say(receptacle.id)} is occupied by {say(receptacle.contents[0])}")
+        return self._out_of_hand(receptacle.id)
+
+    def _pieces(self, thing: Thing) -> list[Thing]:
+        kind = f"{thing.type}Sliced"
+        first = len(self.of_type(kind)) + 1
+        return [
+            Thing(
+                id=f"{objects.snake(kind)}_{first + offset}",
+                type=kind,
+                position=thing.position,
+                parent=thing.parent,
+                source=f"{thing.source}|{kind}_{offset + 1}" if thing.source else "",
+            )
+            for offset in range(objects.SLICES)
+        ]
+
+    def _replace_with(self, thing: Thing, pieces: tuple[str, ...]) -> None:
+        if thing.parent is not None:
+            rest = tuple(other for other in self.things[thing.parent].contents if other != thing.id)
+            self._change(thing.parent, contents=(*rest, *pieces))
+        if self.agent.at == thing.id:
+            self.agent = replace(self.agent, at=pieces[0])
+
+
+def _carried(thing_id: str, holder: str) -> str:
+    if thing_id == holder:
+        return f"you are holding {say(thing_id)}"
+    return f"{say(thing_id)} is in {say(holder)}, which you are holding"
