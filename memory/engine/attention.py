@@ -60,7 +60,7 @@ def memory_attention(
     memory_pass: Pass | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Write the pass's keys and values into its cache, attend over the visible rows, return (1, rows, heads, head_dim)."""
+    """Write the pass's keys and values into its cache and attend over the visible rows: (1, rows, heads, head_dim)."""
     state, layer = memory_pass, module.layer_idx
     if state is None:
         raise ModelError("this model is driven by the memory engine; use Engine.forward_plain for a plain forward.")

@@ -34,7 +34,9 @@ class DenseCache:
     are to be harvested. ``positions`` are those of rows ``0:length``; ``logits`` are those of the last row.
     """
 
-    def __init__(self, spec: ModelSpec, capacity: int, device: torch.device, requests: int = 1, raw: bool = False) -> None:
+    def __init__(
+        self, spec: ModelSpec, capacity: int, device: torch.device, requests: int = 1, raw: bool = False
+    ) -> None:
         self._shape = (spec.layers, requests, spec.kv_heads, capacity, spec.head_dim)
         self.k = torch.empty(self._shape, dtype=spec.dtype, device=device)
         self.v = torch.empty_like(self.k)

@@ -11,8 +11,10 @@ from keep_agent.errors import CapacityError
 HEADROOM = 0.1  # of the parameters, for activations and caches
 HEADROOM_BYTES = 256 << 20
 _GIB = 1 << 30
-_CGROUP = (("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-           ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"))
+_CGROUP = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -33,9 +35,11 @@ def check_capacity(name: str, parameters: int, dtype: torch.dtype, device: torch
     free = available_bytes(device)
     if free is not None and needed > free:
         remedy = "a smaller model" if dtype.itemsize <= 2 else "dtype=bfloat16 or a smaller model"
-        raise CapacityError(f"model {name!r} needs {needed / _GIB:.1f} GiB ({parameters / 1e9:.2f} billion parameters in "
-                            f"{str(dtype).removeprefix('torch.')} and headroom), but {device} has {free / _GIB:.1f} GiB "
-                            f"free; use {remedy}, or a machine with more memory.")
+        raise CapacityError(
+            f"model {name!r} needs {needed / _GIB:.1f} GiB ({parameters / 1e9:.2f} billion parameters in "
+            f"{str(dtype).removeprefix('torch.')} and headroom), but {device} has {free / _GIB:.1f} GiB free; "
+            f"use {remedy}, or a machine with more memory."
+        )
 
 
 def _meminfo() -> int | None:

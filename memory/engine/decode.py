@@ -31,16 +31,20 @@ def generate(
 
 
 def append(decoder: Decoder, cache: DenseCache, token_ids: torch.Tensor) -> torch.Tensor:
-    """Compute ``token_ids`` (rows,) behind the rows in ``cache``, make them part of it, return the last logits (1, vocab)."""
+    """Logits (1, vocab) after ``token_ids`` (rows,), computed behind the rows in ``cache`` and made part of it."""
     count, start, position = token_ids.numel(), cache.length, cache.next_position
     cache.reserve(count)
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)
     state = Pass(
-        cache=cache, rows=slice(start, start + count), visible=start + count,
-        angles=decoder.rope.at(places, position + count), plan=causal_plan(rows, positions, decoder.spec.dtype),
-        rope_keys=decoder.spec.rope_keys, bare=cache.raw is not None,
+        cache=cache,
+        rows=slice(start, start + count),
+        visible=start + count,
+        angles=decoder.rope.at(places, position + count),
+        plan=causal_plan(rows, positions, decoder.spec.dtype),
+        rope_keys=decoder.spec.rope_keys,
+        bare=cache.raw is not None,
     )
     hidden = decoder.run(decoder.embed(token_ids), state)
     logits = decoder.head(hidden[:, -1])

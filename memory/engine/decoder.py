@@ -39,8 +39,13 @@ class Decoder:
         """Run one decoder layer on the rows of ``state``."""
         embeddings = self._unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
         out = self.layers[index](
-            hidden, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False,
-            position_embeddings=embeddings, memory_pass=state,
+            hidden,
+            attention_mask=None,
+            position_ids=None,
+            past_key_values=None,
+            use_cache=False,
+            position_embeddings=embeddings,
+            memory_pass=state,
         )
         return out[0] if isinstance(out, tuple) else out
 

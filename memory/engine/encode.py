@@ -19,7 +19,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
-    """Unrotated keys and values (layers, kv_heads, tokens, head_dim) of each unit, which sees itself and ``context``."""
+    """Unrotated keys, and values (layers, kv_heads, tokens, head_dim) of each unit: it sees itself and ``context``."""
     if any(not len(unit) for unit in units):
         raise ConfigError("a unit without tokens cannot be encoded; leave empty segments out.")
     return [pair for pack in _packs(units) for pair in _encode_pack(decoder, pack, context)]
@@ -46,16 +46,22 @@ def _encode_pack(decoder: Decoder, units: list[Sequence[int]], context: KVBlock 
     ids = torch.tensor([token for unit in units for token in unit], device=device)
     places = torch.cat([torch.arange(before, before + n, device=device) for n in lengths])
     state = Pass(
-        cache=cache, rows=slice(before, before + total), visible=before + total, angles=decoder.rope.at(places, top),
-        plan=unit_plan(lengths, before, spec.dtype, device), rope_keys=spec.rope_keys, bare=True,
+        cache=cache,
+        rows=slice(before, before + total),
+        visible=before + total,
+        angles=decoder.rope.at(places, top),
+        plan=unit_plan(lengths, before, spec.dtype, device),
+        rope_keys=spec.rope_keys,
+        bare=True,
     )
     hidden = decoder.embed(ids)
     for layer in range(spec.layers - 1):
         hidden = decoder.layer(layer, hidden, state)
     _write_last(decoder, cache, state, hidden)
     keys, values = cache.raw[:, 0, :, before:], cache.v[:, 0, :, before:]
-    return [(k.contiguous(), v.contiguous())
-            for k, v in zip(keys.split(lengths, 2), values.split(lengths, 2), strict=True)]
+    return [
+        (k.contiguous(), v.contiguous()) for k, v in zip(keys.split(lengths, 2), values.split(lengths, 2), strict=True)
+    ]
 
 
 def _write_last(decoder: Decoder, cache: DenseCache, state: Pass, hidden: torch.Tensor) -> None:

@@ -61,7 +61,11 @@ class Engine:
         return self._worker.submit(partial(self._encode, units, identities), Priority.BACKGROUND)
 
     def prefill(
-        self, layout: Layout, recompute: Recompute, loading: Loading, context_block: KVBlock | None = None,
+        self,
+        layout: Layout,
+        recompute: Recompute,
+        loading: Loading,
+        context_block: KVBlock | None = None,
         keep_raw: bool = False,
     ) -> PrefillResult:
         """Logits of the prompt's last row, its working cache and the trace.
@@ -69,6 +73,7 @@ class Engine:
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
         """
+
         def work() -> PrefillResult:
             run = Prefill(self.decoder, layout, recompute, loading, self._transport, context_block, keep_raw)
             return run.run()
@@ -84,7 +89,8 @@ class Engine:
     ) -> list[int]:
         """Greedy continuation; ends before the first of ``stop_ids``."""
         return self._worker.call(
-            partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids)))
+            partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
+        )
 
     def append(self, cache: DenseCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
@@ -98,10 +104,13 @@ class Engine:
         return KVBlock(identity, k, v)
 
     def forward_plain(
-        self, ids: torch.Tensor, attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
+        self,
+        ids: torch.Tensor,
+        attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Logits (rows, vocab) of transformers' own forward on the same weights: the ruler, not the engine."""
+
         def work() -> torch.Tensor:
             given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
             return self.plain(input_ids=torch.atleast_2d(ids), **given).logits[0]

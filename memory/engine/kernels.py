@@ -51,7 +51,7 @@ def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tenso
 def block_probabilities(
     q: torch.Tensor, keys: torch.Tensor, block: Block, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Attention weights ``(requests * heads, q rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
+    """Weights ``(requests * heads, rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
     requests, heads, _, dim = q.shape
     rows, groups = block.q1 - block.q0, requests * heads // keys.shape[0]
     folded = q[:, :, block.q0 : block.q1].reshape(keys.shape[0], groups * rows, dim)
@@ -79,7 +79,7 @@ def grouped_attention(
     """
     if q.is_cuda and sinks is None and softcap is None:
         return _device_attention(q, k, v, blocks, scale)
-    requests, heads, rows, dim = q.shape
+    requests, heads, _, dim = q.shape
     q, k, v = q * scale, k.flatten(0, 1), v.flatten(0, 1)
     parts = []
     for block in blocks:

@@ -59,8 +59,13 @@ def load_model(
     raise ConfigError(f"model.init={init!r} is unknown; use pretrained or random.")
 
 
-def from_config(config: PretrainedConfig, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0,
-                name: str = "random") -> LoadedModel:
+def from_config(
+    config: PretrainedConfig,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+    name: str = "random",
+) -> LoadedModel:
     """Random weights of any supported configuration; equal seeds give equal weights."""
     config, where = _private(config), torch.device(device)
     check_capacity(name, _count(config), dtype, where)
@@ -103,13 +108,20 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device) -> LoadedMo
     files = weight_files(folder)
     check_files(files)
     module, report = AutoModelForCausalLM.from_pretrained(
-        folder, config=config, dtype=dtype, attn_implementation=NAME, use_safetensors=True, trust_remote_code=False,
+        folder,
+        config=config,
+        dtype=dtype,
+        attn_implementation=NAME,
+        use_safetensors=True,
+        trust_remote_code=False,
         output_loading_info=True,
     )
     if report["missing_keys"] or report["mismatched_keys"]:
         bad = sorted(str(key) for key in [*report["missing_keys"], *report["mismatched_keys"]])
-        raise ModelError(f"weights in {folder} lack or misshape {len(bad)} tensors, first {bad[0]}; "
-                         "config.json and the weights do not belong together.")
+        raise ModelError(
+            f"weights in {folder} lack or misshape {len(bad)} tensors, first {bad[0]}; "
+            "config.json and the weights do not belong together."
+        )
     return wrap(module.to(device), name, fingerprint(files), folder)
 
 
@@ -122,8 +134,10 @@ def _config(name: str) -> PretrainedConfig:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ModelError(f"no usable model configuration for {name!r} ({first}); give a folder with config.json, a hub "
-                         f"name, or with model.init=random one of {', '.join(SHAPES)}.") from error
+        raise ModelError(
+            f"no usable model configuration for {name!r} ({first}); give a folder with config.json, a hub "
+            f"name, or with model.init=random one of {', '.join(SHAPES)}."
+        ) from error
 
 
 def _private(config: PretrainedConfig) -> PretrainedConfig:
@@ -147,4 +161,4 @@ def _folder(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model"]))
     except (OSError, HfHubHTTPError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ModelError(f"cannot fetch model {name!r} ({first}); check the name and the network, or give a folder.") from error
+        raise ModelError(f"cannot fetch model {name!r} ({first}); check its name and the network.") from error

@@ -114,8 +114,10 @@ class Loader:
         started = time.perf_counter()
         if inactive is not None and (inactive > self._covered[layer]).any():
             missing = np.flatnonzero(inactive & ~self._covered[layer])
-            raise ConfigError(f"the loading stage left {missing.size} rows without keys at layer {layer}, first row "
-                              f"{missing[0]}; every row that is not active must be transferred.")
+            raise ConfigError(
+                f"the loading stage left {missing.size} rows without keys at layer {layer}, first row "
+                f"{missing[0]}; every row that is not active must be transferred."
+            )
         for first, last, token in self._pending:
             if first <= layer < last:
                 self._join(token)

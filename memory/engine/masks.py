@@ -118,9 +118,7 @@ def _with_context_window(
     return torch.cat([seen, visible], 1)
 
 
-def tree_plan(
-    ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype
-) -> MaskPlan:
+def tree_plan(ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
     """Trie nodes behind a prompt: each sees the prompt's rows and the nodes on its path, itself included.
 
     :param ancestry: (nodes, nodes) bias, 0 for nodes on the path

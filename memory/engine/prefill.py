@@ -33,8 +33,14 @@ class Prefill:
     """One prefill. ``run`` may be called once."""
 
     def __init__(
-        self, decoder: Decoder, layout: Layout, recompute: Recompute, loading: Loading, transport: Transport,
-        context: KVBlock | None = None, keep_raw: bool = False,
+        self,
+        decoder: Decoder,
+        layout: Layout,
+        recompute: Recompute,
+        loading: Loading,
+        transport: Transport,
+        context: KVBlock | None = None,
+        keep_raw: bool = False,
     ) -> None:
         check_layout(layout, context)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
@@ -97,13 +103,14 @@ class Prefill:
     def _probe(
         self, layer: int, active: torch.Tensor, state: Pass, entered: torch.Tensor, left: torch.Tensor
     ) -> LayerProbe:
-        return LayerProbe(layer, self.decoder, self.layout, self.table, self.cache, self.trace, active,
-                          state.attended, entered, left)
+        return LayerProbe(
+            layer, self.decoder, self.layout, self.table, self.cache, self.trace, active, state.attended, entered, left
+        )
 
     def _checked(self, active: torch.Tensor) -> torch.Tensor:
         """Fresh rows must be active: nothing else can give them keys."""
         if int(self.layout.fresh[active].sum()) != self.fresh_rows:
-            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; they must be active at every layer.")
+            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; they stay active at every layer.")
         return active
 
     @property
@@ -114,8 +121,10 @@ class Prefill:
         """Places of ``narrowed`` within ``active``; also notes the last layer of the rows dropped here."""
         index = torch.searchsorted(active, narrowed).clamp(max=active.numel() - 1)
         if not torch.equal(active[index], narrowed):
-            raise ConfigError(f"{type(self.recompute).__name__} revived rows that were not active; a row without a "
-                              "hidden state cannot be recomputed.")
+            raise ConfigError(
+                f"{type(self.recompute).__name__} revived rows that were not active; a row without a "
+                "hidden state cannot be recomputed."
+            )
         self._note_last(active)
         return index
 
@@ -150,13 +159,17 @@ def check_layout(layout: Layout, context: KVBlock | None) -> None:
     :raises ConfigError: no query, positions that do not increase, or a context block of another length.
     """
     if not layout.context <= layout.query < layout.rows:
-        raise ConfigError(f"a prompt of {layout.rows} rows needs a query behind its {layout.context} context rows, "
-                          f"but the query starts at row {layout.query}.")
+        raise ConfigError(
+            f"a prompt of {layout.rows} rows needs a query behind its {layout.context} context rows, "
+            f"but the query starts at row {layout.query}."
+        )
     if not bool((layout.positions[1:] > layout.positions[:-1]).all()):
         raise ConfigError("positions of a prompt must increase from row to row.")
     if not bool(layout.fresh[layout.query :].all()):
         raise ConfigError("query rows must be fresh.")
     if context is not None and context.tokens != layout.context:
-        raise ConfigError(f"the context block holds {context.tokens} tokens, but the prompt has {layout.context} context rows.")
+        raise ConfigError(
+            f"the context block holds {context.tokens} tokens, but the prompt has {layout.context} context rows."
+        )
     if context is None and layout.context and not bool(layout.fresh[: layout.context].all()):
         raise ConfigError(f"the prompt's {layout.context} context rows have no block: give one, or mark them fresh.")

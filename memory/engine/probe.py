@@ -89,8 +89,9 @@ class LayerProbe:
         :raises ConfigError: for layers other than this one and the next, or rows that are not active.
         """
         if layer not in (self.layer, self.layer + 1):
-            raise ConfigError(f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, "
-                              f"not {layer}.")
+            raise ConfigError(
+                f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
+            )
         index = torch.searchsorted(self.active, rows).clamp(max=self.active.numel() - 1)
         if not torch.equal(self.active[index], rows):
             raise ConfigError(f"fresh keys of rows that are not active at layer {self.layer} do not exist.")
@@ -107,8 +108,9 @@ class LayerProbe:
         index = torch.searchsorted(numbers, rows).clamp(max=max(numbers.numel() - 1, 0))
         if numbers.numel() == 0 or not torch.equal(numbers[index], rows):
             raise ConfigError("cached keys were asked for rows that no block covers.")
-        k, v = (torch.cat([getattr(p.block, name)[layer] for p in placed], 1).to(rows.device)[:, index] for name in "kv")
-        return k, v
+        keys = torch.cat([p.block.k[layer] for p in placed], 1).to(rows.device)
+        values = torch.cat([p.block.v[layer] for p in placed], 1).to(rows.device)
+        return keys[:, index], values[:, index]
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         """Note in the trace how this layer's choice came about."""
@@ -149,7 +151,8 @@ class LayerProbe:
     def _bias(self, rows: torch.Tensor, total: int, causal: bool) -> torch.Tensor:
         places, window = self.layout.positions, self.attended.window
         keys = torch.arange(total, device=rows.device)
-        visible = keys[None] <= rows[:, None] if causal else torch.ones(rows.numel(), total, dtype=torch.bool, device=rows.device)
+        latest = rows[:, None] if causal else total
+        visible = (keys[None] <= latest).expand(rows.numel(), total)
         if window is not None:
             visible = visible & (places[None] > places[rows][:, None] - window)
         return bias_of(visible, self.attended.query.dtype)

@@ -21,7 +21,7 @@ Angles = Mapping[str, tuple[torch.Tensor, torch.Tensor]]  # by RoPE key: cos and
 
 
 def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate ``x`` (batch, heads, rows, head_dim) as the family of ``attention`` does; cos, sin (1 or batch, rows, width)."""
+    """Rotate ``x`` (batch, heads, rows, head_dim) as the family of ``attention`` does; cos, sin (1, rows, width)."""
     apply = sys.modules[type(attention).__module__].apply_rotary_pos_emb
     return apply(x, x[:, :0], cos, sin)[0]
 
@@ -71,8 +71,10 @@ class RopeTables:
     def _grow(self, top: int, device: torch.device) -> None:
         limit = self.spec.position_limit
         if limit is not None and top > limit:
-            raise CapacityError(f"position {top - 1} lies beyond the {limit} tokens up to which this model's longrope "
-                                "keeps its frequencies; shorten the prompt or use a model with yarn or llama3 RoPE.")
+            raise CapacityError(
+                f"position {top - 1} lies beyond the {limit} tokens up to which this model's longrope "
+                "keeps its frequencies; shorten the prompt or use a model with yarn or llama3 RoPE."
+            )
         size = max(top, 2 * self._size, 512)
         size = min(size, limit) if limit is not None else size
         like = torch.empty(1, 1, dtype=self.spec.dtype, device=device)

@@ -56,9 +56,12 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
         rows, columns = torch.tensor(pairs).T
         visible[rows, columns] = True
     return TriePlan(
-        tokens=tensor([path[-1] for path in paths]), depth=tensor([len(path) - 1 for path in paths]),
-        ancestry=bias_of(visible.to(device), dtype), parent=tensor(parents),
-        token=tensor([token for candidate in candidates for token in candidate]), candidate=tensor(owners),
+        tokens=tensor([path[-1] for path in paths]),
+        depth=tensor([len(path) - 1 for path in paths]),
+        ancestry=bias_of(visible.to(device), dtype),
+        parent=tensor(parents),
+        token=tensor([token for candidate in candidates for token in candidate]),
+        candidate=tensor(owners),
         lengths=tensor([len(candidate) for candidate in candidates]),
     )
 
@@ -100,7 +103,9 @@ class Scorer:
         cache.reserve(nodes)
         places = plan.depth + cache.next_position
         state = Pass(
-            cache=cache, rows=slice(start, start + nodes), visible=start + nodes,
+            cache=cache,
+            rows=slice(start, start + nodes),
+            visible=start + nodes,
             angles=decoder.rope.at(places, cache.next_position + nodes),
             plan=tree_plan(plan.ancestry, plan.depth, cache.positions, decoder.spec.dtype),
             rope_keys=decoder.spec.rope_keys,

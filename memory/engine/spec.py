@@ -63,31 +63,40 @@ def check_supported(config: PretrainedConfig) -> None:
     """
     family, layer_types = config.model_type, set(getattr(config, "layer_types", None) or ())
     if getattr(config, "kv_lora_rank", None):
-        raise ModelError(f"model family {family!r} uses multi-head latent attention (MLA), whose cache has no per-head "
-                         f"keys to reuse; choose one of {', '.join(FAMILIES)}.")
+        raise ModelError(
+            f"model family {family!r} uses multi-head latent attention (MLA), whose cache has no per-head "
+            f"keys to reuse; choose one of {', '.join(FAMILIES)}."
+        )
     if "mamba" in family or layer_types - ATTENTION_KINDS:
         kinds = ", ".join(sorted(layer_types - ATTENTION_KINDS)) or "state-space"
-        raise ModelError(f"model family {family!r} has {kinds} layers, whose state cannot be reused row by row; "
-                         f"choose one of {', '.join(FAMILIES)}.")
+        raise ModelError(
+            f"model family {family!r} has {kinds} layers, whose state cannot be reused row by row; "
+            f"choose one of {', '.join(FAMILIES)}."
+        )
     if family not in FAMILIES:
         raise ModelError(f"model family {family!r} is not supported; choose one of {', '.join(FAMILIES)}.")
     if getattr(config, "use_bidirectional_attention", False):
-        raise ModelError(f"model family {family!r} is set to bidirectional attention; only causal models can be driven.")
+        raise ModelError(f"model family {family!r} is set to bidirectional attention; only causal models work.")
     for rope in rope_parameters(config).values():
         _check_rope(rope.get("rope_type", "default"))
 
 
 def _check_rope(kind: str) -> None:
     if kind == "dynamic":
-        raise ModelError("RoPE type 'dynamic' (NTK) depends on the prompt's length, so stored keys cannot be moved; "
-                         "set rope_type to default, linear, llama3 or yarn.")
+        raise ModelError(
+            "RoPE type 'dynamic' (NTK) depends on the prompt's length, so stored keys cannot be moved; "
+            "set rope_type to default, linear, llama3 or yarn."
+        )
     if kind not in ROPE_KINDS:
         raise ModelError(f"RoPE type {kind!r} is not supported; use one of {', '.join(sorted(ROPE_KINDS))}.")
 
 
 def _position_limit(config: PretrainedConfig) -> int | None:
-    limits = [rope.get("original_max_position_embeddings") or config.max_position_embeddings
-              for rope in rope_parameters(config).values() if rope.get("rope_type") == "longrope"]
+    limits = [
+        rope.get("original_max_position_embeddings") or config.max_position_embeddings
+        for rope in rope_parameters(config).values()
+        if rope.get("rope_type") == "longrope"
+    ]
     return min(limits) if limits else None
 
 
@@ -107,13 +116,21 @@ def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
     described = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
     text = json.dumps([fingerprint, str(dtype), described], sort_keys=True, default=str)
     return ModelSpec(
-        family=config.model_type, layers=config.num_hidden_layers, heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads, head_dim=model.model.layers[0].self_attn.head_dim,
-        hidden=config.hidden_size, vocab=config.vocab_size, max_positions=config.max_position_embeddings,
-        layer_types=types, window=next((w for w in windows if w), None),
+        family=config.model_type,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=model.model.layers[0].self_attn.head_dim,
+        hidden=config.hidden_size,
+        vocab=config.vocab_size,
+        max_positions=config.max_position_embeddings,
+        layer_types=types,
+        window=next((w for w in windows if w), None),
         rope_keys=tuple(t if t in ropes else "" for t in (getattr(config, "layer_types", None) or types)),
         rope_kinds=tuple(rope.get("rope_type", "default") for rope in ropes.values()),
-        position_limit=_position_limit(config), sinks=hasattr(model.model.layers[0].self_attn, "sinks"), dtype=dtype,
+        position_limit=_position_limit(config),
+        sinks=hasattr(model.model.layers[0].self_attn, "sinks"),
+        dtype=dtype,
         parameter_bytes=sum(p.nbytes for p in model.parameters()),
         model_key=hashlib.sha256(text.encode()).hexdigest(),
     )

@@ -57,8 +57,10 @@ def check_files(files: list[Path]) -> None:
         except (SafetensorError, OSError) as error:
             raise ModelError(f"weight file {path} is corrupt ({error}); fetch or build it again.") from error
         if path.name in sums and (found := _sha256(path)) != sums[path.name]:
-            raise ModelError(f"weight file {path} is corrupt: SHA-256 {found[:12]}... instead of "
-                             f"{sums[path.name][:12]}... in {CHECKSUMS}; fetch or build it again.")
+            raise ModelError(
+                f"weight file {path} is corrupt: SHA-256 {found[:12]}... instead of "
+                f"{sums[path.name][:12]}... in {CHECKSUMS}; fetch or build it again."
+            )
 
 
 def fingerprint(files: list[Path]) -> str:
