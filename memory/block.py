@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 
@@ -37,5 +38,5 @@ def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int
         digest.update(len(raw).to_bytes(8, "little") + raw)
     for ids in (context_ids, token_ids):
         digest.update(len(ids).to_bytes(8, "little"))
-        digest.update(b"".join(int(i).to_bytes(4, "little") for i in ids))
+        digest.update(np.asarray(ids, "<u4").tobytes())
     return digest.hexdigest()

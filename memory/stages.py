@@ -6,13 +6,18 @@ A stage is one small class in one small file. The engine calls these Protocols a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from memory.block import KVBlock
     from memory.segment import Segment
     from memory.store import SegmentStore
@@ -27,6 +32,7 @@ class Capabilities:
     harvests: bool = False  # takes rows from the working cache after the turn
     evicts: bool = False  # hides rows
     per_layer: bool = False  # visible rows differ from layer to layer
+    reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,25 @@ class Unit:
     spans: tuple[Span, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
     namespace: str = ""
     reusable: bool = True  # False: these rows are always fresh (never looked up or stored)
+
+    @classmethod
+    def of(cls, kind: str, parts: Iterable[tuple[str, Sequence[int]]]) -> Unit:
+        """A unit of whole segments, one after another: ``(segment id, its token ids)`` each."""
+        tokens: list[int] = []
+        spans = []
+        for id, ids in parts:
+            spans.append(Span(id, len(tokens), len(tokens) + len(ids)))
+            tokens.extend(ids)
+        return cls(kind, tuple(tokens), tuple(spans))
+
+    def part(self, start: int, stop: int) -> Unit:
+        """Tokens ``start:stop`` as a unit of their own, with the parts of segments that lie in it."""
+        spans = tuple(
+            Span(span.segment, max(span.start, start) - start, min(span.stop, stop) - start)
+            for span in self.spans
+            if span.start < stop and span.stop > start
+        )
+        return replace(self, token_ids=self.token_ids[start:stop], spans=spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +108,27 @@ class Layout:
     @property
     def rows(self) -> int:
         return self.token_ids.numel()
+
+    @cached_property
+    def block_of(self) -> NDArray[np.int64]:
+        """(rows,) index of the placement whose block covers the row, -1 where there is none."""
+        owner = np.full(self.rows, -1)
+        for index, placement in enumerate(self.placements):
+            if placement.block is not None:
+                owner[placement.start : placement.stop] = index
+        return owner
+
+    def runs(self, wanted: NDArray[np.bool_]) -> list[tuple[int, tuple[int, int]]]:
+        """``(placement, (start, stop) in unit rows)`` of the runs of ``wanted`` (rows,) bool that have a block."""
+        owner = np.where(wanted, self.block_of, -1)
+        edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
+        found = []
+        for first, last in pairwise(edges):
+            index = int(owner[first])
+            if index >= 0:
+                start = self.placements[index].start
+                found.append((index, (first - start, last - start)))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,32 @@
+"""Blocks of a fixed number of tokens, cut through segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from keep_agent.errors import ConfigError
+from memory.segment import Segment
+from memory.stages import Capabilities, Unit
+from memory.store import SegmentStore
+
+
+@dataclass(frozen=True)
+class FixedBlocks:
+    """The memory's tokens in blocks of ``size``, as CacheBlend (arXiv 2405.16444) and Prompt Cache are run by KEEP.
+
+    A block is named by its own tokens: a change invalidates its block, and those behind it as far as the tokens shift.
+    """
+
+    size: int = 128
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True)
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError(f"size={self.size} tokens is no block: use 1 or more")
+
+    def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
+        whole = Unit.of("block", ((segment.id, store.tokens(segment.id)) for segment in segments))
+        total = len(whole.token_ids)
+        return [whole.part(start, min(start + self.size, total)) for start in range(0, total, self.size)]

@@ -1,0 +1,37 @@
+"""Load what can no longer become active for all layers to come, as early as the link has time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memory.stages import Capabilities, Layout, Transfer
+
+
+@dataclass
+class LayerBalanced:
+    """KEEP (arXiv 2602.23592, section 4.3): a row that is not active at a layer is never active again.
+
+    So its slices of all later layers are asked for at once, the layer that is due first. The later ones come in chunks
+    of growing depth, so that a slice that is due soon never waits behind one big copy.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    _seen: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # rows whose transfers are on their way
+
+    def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
+        resting = np.ones(layout.rows, bool)
+        resting[active.cpu().numpy()] = False
+        runs = layout.runs(resting if layer == 0 else resting & ~self._seen)
+        self._seen = resting
+        transfers = []
+        first, depth = layer, 1
+        while first < layers and runs:
+            last = min(layers, first + depth)
+            transfers += [Transfer(place, first, last, rows) for place, rows in runs]
+            first, depth = last, 2 * depth
+        return transfers

@@ -1,0 +1,33 @@
+"""Load the next layer's slices while this layer is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memory.stages import Capabilities, Layout, Transfer
+
+
+@dataclass
+class NextLayer:
+    """KEEP's figure 8 (b): during layer l the slices of layer l + 1 of every row that is not active at l.
+
+    A row that stops being active at l + 1 was not foreseen; its slice is loaded when the layer is due.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    _loaded: NDArray[np.bool_] = field(init=False, repr=False, compare=False)
+
+    def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
+        resting = np.ones(layout.rows, bool)
+        resting[active.cpu().numpy()] = False
+        missing = resting if layer == 0 else resting & ~self._loaded
+        transfers = [Transfer(place, layer, layer + 1, rows) for place, rows in layout.runs(missing)]
+        if layer + 1 < layers:
+            transfers += [Transfer(place, layer + 1, layer + 2, rows) for place, rows in layout.runs(resting)]
+        self._loaded = resting
+        return transfers

@@ -1,0 +1,23 @@
+"""Load a layer's slices when the layer is due: nothing overlaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from memory.stages import Capabilities, Layout, Transfer
+
+
+@dataclass(frozen=True)
+class Serial:
+    """The plain order of KEEP's figure 8 (a): load layer l, compute layer l."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
+        resting = np.ones(layout.rows, bool)
+        resting[active.cpu().numpy()] = False
+        return [Transfer(place, layer, layer + 1, rows) for place, rows in layout.runs(resting)]

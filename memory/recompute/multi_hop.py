@@ -1,0 +1,143 @@
+"""KEEP's choice of what to recompute: importance travels from the query over segments to segments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from keep_agent.errors import ConfigError
+from memory.stages import Capabilities, Layout, Probe
+
+SHAPES = ("linear", "cosine", "step")
+DIRECTIONS = ("causal", "both")
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Share of memory segments to recompute at layers 1, 2, ...; layer 0 always computes all of them.
+
+    The paper says that the share falls gradually and keeps a low average, and gives no formula. ``average`` is over
+    layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``step`` falls once, after a
+    third of the layers; ``linear`` and ``cosine`` fall all the way.
+    """
+
+    shape: str = "linear"
+    average: float = 0.2
+    last: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ConfigError(f"shape={self.shape!r} is unknown: use one of {', '.join(SHAPES)}")
+        if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
+            raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
+
+    def ratios(self, layers: int) -> list[float]:
+        """Shares at layers 1 .. ``layers`` - 1, falling, of mean ``average``."""
+        count = layers - 1
+        if count <= 1:
+            return [self.average] * count
+        low = max(self.last * self.average, 2 * self.average - 1)
+        falls = [self._fall(i, count) for i in range(count)]
+        mean = sum(falls) / count
+        high = low + (self.average - low) / mean
+        if high > 1:  # a step cannot rise above everything: what it may not have, the rest gets
+            high, low = 1.0, (self.average - mean) / (1 - mean)
+        return [low + (high - low) * fall for fall in falls]
+
+    def _fall(self, index: int, count: int) -> float:
+        """From 1 at the first to 0 at the last."""
+        if self.shape == "step":
+            return float(index < math.ceil(count / 3))
+        x = index / (count - 1)
+        return 1 - x if self.shape == "linear" else (1 + math.cos(math.pi * x)) / 2
+
+
+@dataclass
+class MultiHop:
+    """KEEP (arXiv 2602.23592, section 4.2): after a layer's attention the top share of segments stays active.
+
+    Importance is the attention mass from the query, then from the segments chosen last, until the choice stands still
+    or ``max_hops`` are done; the mean over heads and rows, and over a segment's tokens, so that length does not decide.
+    ``max_hops=0`` leaves the query's own choice. ``direction=both`` also scores segments behind the chosen ones, which
+    causal attention never reaches. Segments without usable blocks are always active and compete for nothing.
+    """
+
+    schedule: Schedule = field(default_factory=Schedule)
+    max_hops: int = 4
+    direction: str = "causal"
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
+
+    def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise ConfigError(f"direction={self.direction!r} is unknown: use one of {', '.join(DIRECTIONS)}")
+        if self.max_hops < 0:
+            raise ConfigError(f"max_hops={self.max_hops} is negative: use 0 (the query's own choice) or more")
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        fresh = layout.fresh.cpu().numpy()
+        self._layout = layout
+        self._weights = np.array([span.stop - span.start for span in layout.segments], np.float64)
+        self._playing = np.array([not fresh[span.start : span.stop].all() for span in layout.segments], bool)
+        count = int(self._playing.sum())
+        self._counts = [max(1, round(r * count)) if r > 0 else 0 for r in [1.0, *self.schedule.ratios(layers)]]
+        return torch.arange(layout.context, layout.rows, device=layout.token_ids.device)
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        if layer + 1 >= len(self._counts):
+            return active
+        count = self._counts[layer + 1]
+        if count >= int(self._playing.sum()):
+            return active
+        chosen = self._choose(count, probe) if count else np.zeros(0, np.int64)
+        self._playing[:] = False
+        self._playing[chosen] = True
+        playing = torch.from_numpy(np.append(self._playing, False)).to(active.device)  # -1 is no segment
+        return active[playing[self._layout.segment_of[active]] | self._layout.fresh[active]]
+
+    def _choose(self, count: int, probe: Probe) -> NDArray[np.int64]:
+        """The relevant set: indices of ``count`` segments."""
+        mass = _numbers(probe.mass_from_query())
+        chosen = self._top(mass, count)
+        came = {int(segment): (-1, int(segment), float(mass[segment])) for segment in chosen}
+        between = np.zeros((len(mass), len(mass)))
+        known = np.zeros(len(mass), bool)
+        hops = 0
+        while hops < self.max_hops:
+            hops += 1
+            new = chosen[~known[chosen]]
+            between[new] = self._between(new, probe)
+            known[new] = True
+            following = self._top(self._weights[chosen] @ between[chosen], count)
+            came = {int(to): came.get(int(to)) or _edge(int(to), chosen, between) for to in following}
+            same = np.array_equal(chosen, following)
+            chosen = following
+            if same:
+                break
+        probe.report(hops, tuple(came.values()))
+        return chosen
+
+    def _between(self, segments: NDArray[np.int64], probe: Probe) -> Array:
+        if not len(segments):
+            return np.zeros((0, len(self._weights)))
+        return _numbers(probe.mass_between(torch.from_numpy(segments), causal=self.direction == "causal"))
+
+    def _top(self, mass: Array, count: int) -> NDArray[np.int64]:
+        """Sorted indices of the ``count`` largest masses still in play; ties go to the earlier segment."""
+        order = np.argsort(np.where(self._playing, -mass, np.inf), kind="stable")
+        return np.sort(order[:count])
+
+
+def _numbers(mass: torch.Tensor) -> Array:
+    return mass.double().cpu().numpy()
+
+
+def _edge(to: int, sources: NDArray[np.int64], between: Array) -> tuple[int, int, float]:
+    """The strongest way to a segment from those chosen before it."""
+    best = int(sources[between[sources, to].argmax()])
+    return best, to, float(between[best, to])

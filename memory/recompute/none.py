@@ -1,0 +1,23 @@
+"""Only fresh rows are computed; blocks are taken as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from memory.stages import Capabilities, Layout, Probe
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Full reuse (arXiv 2311.04934): exact positions, no attention across units. Exact where the blocks are."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        return layout.fresh.nonzero()[:, 0]
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        return active

@@ -1,0 +1,72 @@
+"""Layouts and probes made up by hand, for testing stages without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from memory.block import KVBlock
+from memory.stages import Layout, Placement, Span, Unit
+
+
+def block(tokens: int, layers: int = 4, name: str = "block") -> KVBlock:
+    k = torch.randn(layers, 2, tokens, 4)
+    return KVBlock(name, k, torch.randn_like(k))
+
+
+def make_layout(lengths: Sequence[int], fresh: Sequence[int] = (), context: int = 1, query: int = 3) -> Layout:
+    """``[context][one segment per length][query]``; the segments numbered in ``fresh`` have no block."""
+    placements, spans, row = [], [], context
+    segment_of, is_fresh = [-1] * context, [False] * context
+    for number, length in enumerate(lengths):
+        unit = Unit.of("segment", [(f"s{number}", range(row, row + length))])
+        placements.append(Placement(unit, row, None if number in fresh else block(length)))
+        spans.append(Span(f"s{number}", row, row + length))
+        segment_of += [number] * length
+        is_fresh += [number in fresh] * length
+        row += length
+    rows = row + query
+    return Layout(
+        token_ids=torch.arange(rows),
+        positions=torch.arange(rows),
+        context=context,
+        query=row,
+        placements=tuple(placements),
+        segments=tuple(spans),
+        segment_of=torch.tensor(segment_of + [-1] * query),
+        fresh=torch.tensor(is_fresh + [True] * query),
+    )
+
+
+class MatrixProbe:
+    """A probe over written-out attention weights (rows, rows): what is asked is computed by loops."""
+
+    def __init__(self, layout: Layout, weights: torch.Tensor, later: torch.Tensor, layer: int) -> None:
+        self.layout, self.weights, self.later, self.layer = layout, weights, later, layer
+        self.hops: int | None = None
+        self.edges: list[tuple[int, int, float]] = []
+
+    def _mass(self, rows: Sequence[int], weights: torch.Tensor) -> torch.Tensor:
+        masses = []
+        for span in self.layout.segments:
+            total = sum(float(weights[row, column]) for row in rows for column in range(span.start, span.stop))
+            masses.append(total / len(rows) / (span.stop - span.start))
+        return torch.tensor(masses, dtype=torch.float64)
+
+    def _rows(self, segment: int) -> list[int]:
+        span = self.layout.segments[segment]
+        return list(range(span.start, span.stop))
+
+    def mass_from_query(self) -> torch.Tensor:
+        return self._mass(range(self.layout.query, self.layout.rows), self.weights)
+
+    def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        rows = [row for segment in chosen.tolist() for row in self._rows(segment)]
+        return self._mass(rows, self.weights if causal else self.later)
+
+    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        return torch.stack([self.mass_from_segments(chosen[i : i + 1], causal) for i in range(len(chosen))])
+
+    def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
+        self.hops, self.edges = hops, list(edges)

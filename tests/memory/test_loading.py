@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.loading.serial import Serial
+from memory.stages import Layout, Loading, Transfer
+from tests.memory.layouts import make_layout
+
+LAYERS = 6
+
+
+def follow(loading: Loading, layout: Layout, actives: list[list[int]]) -> tuple[np.ndarray, list[list[Transfer]]]:
+    """How often each (layer, row) was transferred; checks that nothing is missing when a layer is due."""
+    loaded = np.zeros((LAYERS, layout.rows), int)
+    calls = []
+    for layer, active in enumerate(actives):
+        calls.append(loading.schedule(layout, layer, torch.tensor(active, dtype=torch.long), LAYERS))
+        for transfer in calls[-1]:
+            start = layout.placements[transfer.placement].start
+            assert transfer.first < transfer.last <= LAYERS
+            assert transfer.first >= layer
+            loaded[transfer.first : transfer.last, start + transfer.rows[0] : start + transfer.rows[1]] += 1
+        resting = (layout.block_of >= 0) & ~np.isin(np.arange(layout.rows), active)
+        assert (loaded[layer][resting] > 0).all()
+    return loaded, calls
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_everything_that_rests_is_loaded_once(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 4), max_size=6))
+    fresh = data.draw(st.sets(st.sampled_from(range(len(lengths))))) if lengths else set()
+    layout = make_layout(lengths, fresh=sorted(fresh))
+    active = list(range(layout.context, layout.rows))
+    must = set(layout.fresh.nonzero()[:, 0].tolist())
+    actives = []
+    for _ in range(LAYERS):
+        actives.append(active)
+        active = [row for row in active if row in must or data.draw(st.booleans())]
+    for loading in (Serial(), NextLayer(), LayerBalanced()):
+        loaded, _ = follow(loading, layout, actives)
+        assert loaded.max(initial=0) <= 1
+        for layer, rows in enumerate(actives):
+            assert not loaded[layer][rows].any()  # what is computed is not loaded
+        again, _ = follow(loading, layout, actives)  # a stage serves the next prompt as well
+        assert np.array_equal(loaded, again)
+
+
+@pytest.fixture
+def layout() -> Layout:
+    return make_layout([2, 3])
+
+
+def test_serial_loads_when_the_layer_is_due(layout: Layout) -> None:
+    _, calls = follow(Serial(), layout, [[6, 7, 8]] * LAYERS)
+    assert calls[3] == [Transfer(0, 3, 4, (0, 2)), Transfer(1, 3, 4, (0, 3))]
+
+
+def test_next_layer_is_one_ahead(layout: Layout) -> None:
+    _, calls = follow(NextLayer(), layout, [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2))
+    assert calls[0] == [Transfer(1, 0, 1, (0, 3)), Transfer(1, 1, 2, (0, 3))]
+    assert calls[2] == [Transfer(0, 2, 3, (0, 2)), Transfer(0, 3, 4, (0, 2)), Transfer(1, 3, 4, (0, 3))]
+
+
+def test_layer_balanced_asks_for_all_later_layers_at_once(layout: Layout) -> None:
+    _, calls = follow(LayerBalanced(), layout, [[1, 2, 6, 7, 8]] * 2 + [[6, 7, 8]] * (LAYERS - 2))
+    assert calls[0] == [Transfer(1, 0, 1, (0, 3)), Transfer(1, 1, 3, (0, 3)), Transfer(1, 3, 6, (0, 3))]
+    assert calls[1] == []
+    assert calls[2] == [Transfer(0, 2, 3, (0, 2)), Transfer(0, 3, 5, (0, 2)), Transfer(0, 5, 6, (0, 2))]
+
+
+def test_parts_of_a_unit_are_loaded_as_runs(layout: Layout) -> None:
+    _, calls = follow(Serial(), layout, [[4, 6, 7, 8]] * LAYERS)
+    assert calls[0] == [Transfer(0, 0, 1, (0, 2)), Transfer(1, 0, 1, (0, 1)), Transfer(1, 0, 1, (2, 3))]

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError
+from memory.recompute.full import Full
+from memory.recompute.multi_hop import SHAPES, MultiHop, Schedule
+from memory.recompute.none import Nothing
+from memory.stages import Layout
+from tests.memory.layouts import MatrixProbe, make_layout
+
+
+@given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1))
+@settings(max_examples=300, deadline=None)
+def test_schedules_fall_and_keep_their_average(shape: str, layers: int, average: float, last: float) -> None:
+    ratios = Schedule(shape, average, last).ratios(layers)
+    assert len(ratios) == layers - 1
+    assert sum(ratios) / len(ratios) == pytest.approx(average)
+    assert all(b <= a + 1e-9 for a, b in zip([1.0, *ratios], [*ratios, 0.0], strict=True))
+
+
+def test_bad_knobs_are_sentences() -> None:
+    for make in (
+        lambda: Schedule(shape="cubic"), lambda: Schedule(average=1.5), lambda: Schedule(last=-1),
+        lambda: MultiHop(direction="up"), lambda: MultiHop(max_hops=-1),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            make()
+
+
+def random_weights(layout: Layout, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax weights with a causal mask, and without one."""
+    scores = 3 * torch.randn(layout.rows, layout.rows, generator=torch.Generator().manual_seed(seed)).double()
+    causal = torch.ones_like(scores).tril().bool()
+    return scores.masked_fill(~causal, -torch.inf).softmax(-1), scores.softmax(-1)
+
+
+def reference(
+    layout: Layout, probes: list[MatrixProbe], ratios: list[float], hops: int, direction: str
+) -> list[set[int]]:
+    """Section 4.2 written out: the segments active at layers 1, 2, ..., without those that have no block."""
+    playing = {i for i, span in enumerate(layout.segments) if not layout.fresh[span.start]}
+    total, active = len(playing), []
+    for probe, ratio in zip(probes, ratios, strict=True):
+        count = max(1, round(ratio * total))
+
+        def top(mass: torch.Tensor, count: int = count, playing: set[int] = playing) -> set[int]:
+            return set(sorted(playing, key=lambda i: (-float(mass[i]), i))[:count])
+
+        relevant = top(probe.mass_from_query())
+        for _ in range(hops):
+            previous = relevant
+            relevant = top(probe.mass_from_segments(torch.tensor(sorted(previous)), direction == "causal"))
+            if relevant == previous:
+                break
+        playing = relevant
+        active.append(relevant)
+    return active
+
+
+@pytest.mark.parametrize("direction", ["causal", "both"])
+@pytest.mark.parametrize("hops", [0, 1, 6])
+@pytest.mark.parametrize("seed", range(4))
+def test_choice_equals_the_written_out_paper(direction: str, hops: int, seed: int) -> None:
+    layers, schedule = 6, Schedule(average=0.4)
+    layout = make_layout([3, 1, 4, 2, 5, 2, 6, 3, 1], fresh=[2])
+    probes = [MatrixProbe(layout, *random_weights(layout, 10 * seed + n), n) for n in range(layers - 1)]
+    expected = reference(layout, probes, schedule.ratios(layers), hops, direction)
+    stage = MultiHop(schedule, hops, direction)
+    active = stage.first(layout, layers)
+    assert active.tolist() == list(range(1, layout.rows))  # everything but the context
+    for probe, relevant in zip(probes, expected, strict=True):
+        following = stage.narrow(probe.layer, active, probe)
+        assert set(following.tolist()) <= set(active.tolist())
+        segments = set(layout.segment_of[following].tolist()) - {-1}
+        assert segments == relevant | {2}
+        whole = [r for s in segments for r in range(layout.segments[s].start, layout.segments[s].stop)]
+        assert sorted([*whole, *range(layout.query, layout.rows)]) == following.tolist()
+        if probe.hops is not None:
+            assert {edge[1] for edge in probe.edges} == relevant
+            assert probe.hops <= hops
+        active = following
+    assert stage.narrow(layers - 1, active, probes[-1]) is active
+
+
+def test_importance_travels_over_a_chain() -> None:
+    """Door -> key -> table: the query only sees the door, and the table matters."""
+    layout = make_layout([1] * 5, context=0, query=1)
+    weights = torch.full((6, 6), 1e-3, dtype=torch.float64)
+    weights[5, 4] = 0.9  # query -> door
+    weights[5, 3] = 0.05
+    weights[4, 2] = weights[4, 4] = 0.5  # door -> key
+    weights[2, 0] = weights[2, 2] = 0.8  # key -> table
+    schedule = Schedule("step", 0.4, 1.0)
+
+    def choose(hops: int) -> tuple[set[int], MatrixProbe]:
+        stage, probe = MultiHop(schedule, hops), MatrixProbe(layout, weights, weights, 0)
+        active = stage.narrow(0, stage.first(layout, 3), probe)
+        return set(layout.segment_of[active].tolist()) - {-1}, probe
+
+    assert choose(0)[0] == {3, 4}
+    assert choose(1)[0] == {2, 4}
+    chosen, probe = choose(8)
+    assert chosen == {0, 2}
+    assert probe.hops == 3  # the last one finds that nothing changes
+    assert [edge[:2] for edge in probe.edges] == [(2, 0), (4, 2)]
+
+
+def test_no_memory_and_no_share_leave_the_fresh_rows() -> None:
+    empty = make_layout([])
+    stage = MultiHop()
+    active = stage.first(empty, 4)
+    assert stage.narrow(0, active, MatrixProbe(empty, *random_weights(empty, 0), 0)) is active
+    layout = make_layout([2, 2])
+    stage = MultiHop(Schedule(average=0.0))
+    active = stage.narrow(0, stage.first(layout, 4), MatrixProbe(layout, *random_weights(layout, 0), 0))
+    assert active.tolist() == [5, 6, 7]
+
+
+def test_full_and_none() -> None:
+    layout = make_layout([2, 3], fresh=[1])
+    probe = MatrixProbe(layout, *random_weights(layout, 0), 0)
+    everything, fresh = Full().first(layout, 4), Nothing().first(layout, 4)
+    assert everything.tolist() == list(range(9))
+    assert fresh.tolist() == [3, 4, 5, 6, 7, 8]
+    assert Full().narrow(0, everything, probe) is everything
+    assert Nothing().narrow(0, fresh, probe) is fresh
