@@ -236,7 +236,7 @@ FOOD = ("Apple", "Bread", "Egg", "Lettuce", "Potato", "Tomato")
 # How readily a thing is left there, by receptacle type (default 1).
 PLACE_WEIGHT = {
     "CounterTop": 4.0, "DiningTable": 4.0, "CoffeeTable": 3.0, "Desk": 3.0, "Dresser": 3.0, "SideTable": 2.0,
-    "Shelf": 1.2, "Drawer": 0.7, "Cabinet": 0.7, "Fridge": 2.5, "Microwave": 0.4, "GarbageCan": 0.5, "Toaster": 0.0,
+    "Shelf": 1.2, "Drawer": 1.3, "Cabinet": 1.3, "Fridge": 3.0, "Microwave": 0.4, "GarbageCan": 0.5, "Toaster": 0.0,
     "CoffeeMachine": 0.4, "Bed": 2.0, "Sofa": 1.5, "HandTowelHolder": 4.0, "TowelHolder": 4.0, "StoveBurner": 0.7,
     "ToiletPaperHanger": 1.5, "LaundryHamper": 0.5, "Safe": 0.6, "BathtubBasin": 0.7,
 }  # fmt: skip
