@@ -21,7 +21,7 @@ from envs.alfred.grounded import GroundedSkills
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import LotaSkills
 from envs.alfred.goals import succeeded
-from envs.alfred.phrases import all_phrasings
+from envs.alfred.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.world import World
 from envs.fact import Fact
@@ -79,7 +79,12 @@ def generated(count: int, first: int, rng: random.Random, wordings: int) -> Iter
         start = int(first * share)
         for index in range(start, start + int(count * share)):
             episode = episodes[index]
-            yield episode, [rng.sample(p := all_phrasings(task), min(wordings, len(p))) for task in episode.tasks]
+            yield episode, [_wordings(task, rng, wordings) for task in episode.tasks]
+
+
+def _wordings(task: Task, rng: random.Random, count: int) -> list[str]:
+    """Distinct phrasings, the episode's own among them."""
+    return list(dict.fromkeys([task.instruction, *(phrase(task, rng) for _ in range(count - 1))]))
 
 
 def official(data: str) -> Iterator[tuple[Episode, list[list[str]]]]:

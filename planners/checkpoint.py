@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,9 +16,16 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError
 from planners import packed_attention
-from planners.tokenizer import BOS, PAD, load_tokenizer
+from planners.tokenizer import BOS, PAD, UNK, load_tokenizer
 
 BUNDLED = Path(__file__).parent / "planner_tiny"
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": BOS,
+    "pad_token": PAD,
+    "unk_token": UNK,
+    "clean_up_tokenization_spaces": False,
+}
 WEIGHTS, TOKENIZER, HISTORY = "model.safetensors", "tokenizer.json", "training.json"
 
 
@@ -64,13 +72,17 @@ def save_planner(model: Qwen2ForCausalLM, tokenizer: Tokenizer, history: dict, f
     config.pop("attn_implementation", None)
     _replace(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
     _replace(folder / TOKENIZER, lambda path: tokenizer.save(str(path)))
-    _replace(folder / "config.json", lambda path: path.write_text(json.dumps(config, indent=1, sort_keys=True) + "\n"))
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "tokenizer_config.json", TOKENIZER_CONFIG)
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    record = json.dumps(history | {"weights_sha256": digest}, indent=1) + "\n"
-    _replace(folder / HISTORY, lambda path: path.write_text(record))
+    _write_json(folder / HISTORY, history | {"weights_sha256": digest})
 
 
-def _replace(path: Path, write) -> None:
+def _write_json(path: Path, value: dict) -> None:
+    _replace(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n"))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     write(temporary)
     with open(temporary, "rb") as stream:

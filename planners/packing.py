@@ -121,13 +121,14 @@ class Packer:
 
     def _pack(self, skills: str, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
         kept = self._sample_lines(memory, replay.touched)
-        ids = {line.id for line in kept}
+        shown = [line for line in kept if line.category != "agent"]  # the agent's line belongs to each slot's tail
+        ids = {line.id for line in shown}
         slots = [self._trajectory(skills, self._wording(task), replay) for _ in range(self.mix.trajectories)]
         labelled = list(range(len(task.steps)))
         for index in self.random.sample(labelled, min(self.mix.steps, len(labelled))):
             slots.append(self._step(skills, self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, ids))]
-        return Pack(tuple((line.id, self._encode(line.text)) for line in kept if line.category != "agent"), tuple(slots))
+        return Pack(tuple((line.id, self._encode(line.text)) for line in shown), tuple(slots))
 
     def _wording(self, task: TaskRecord) -> str:
         return self.random.choice(task.instructions)

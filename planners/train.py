@@ -245,7 +245,7 @@ class Trainer:
         if not window:
             return
         kinds = sorted({kind for _, scores in window for kind in scores.total})
-        exact = {k: round(sum(s.right.get(k, 0) for _, s in window) / max(1, sum(s.total.get(k, 0) for _, s in window)), 4) for k in kinds}
+        exact = {f"exact_{k}": round(sum(s.right.get(k, 0) for _, s in window) / max(1, sum(s.total.get(k, 0) for _, s in window)), 4) for k in kinds}
         progress = self.progress
         row = {"step": progress.step, "seconds": round(progress.seconds), "tokens": progress.tokens, "level": progress.level}
         row |= {"loss": round(sum(loss for loss, _ in window) / len(window), 4), **exact}

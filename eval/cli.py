@@ -1,0 +1,87 @@
+"""How every command ends: a result, or one line that names the bad value and the remedy, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from keep_agent.errors import ConfigError, KeepError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+MODEL = "model="
+CUSTOM_MODEL = "custom"
+
+
+def guarded(function: Callable[[], Any]) -> int:
+    """Run a command; its exit code. Errors the user can act on become one line on standard error."""
+    try:
+        function()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (KeepError, HydraException, OmegaConfBaseException) as error:
+        sys.stderr.write(f"error: {one_line(error)}\n")
+        return BAD_INPUT
+    return 0
+
+
+def one_line(error: Exception) -> str:
+    """The message without line breaks; Hydra's list of options is kept, its search path is not."""
+    text = str(error)
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        return f"unknown {group} {name!r}; choose one of: {', '.join(sorted(error.options))}"
+    return " ".join(text.split())
+
+
+def hydra_command(config_name: str, job: Callable[[DictConfig, Path], None]) -> int:
+    """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder)``.
+
+    With -m the job runs once per combination; all are tried, and the exit code tells whether any failed.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # hand composition errors to us instead of printing them over many lines
+    codes: list[int] = []
+
+    def run(config: DictConfig) -> None:
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        codes.append(guarded(lambda: job(config, folder)))
+        with suppress(OSError):  # Hydra has made a folder; if nothing was written, none is left behind
+            folder.rmdir()
+            folder.parent.rmdir()
+        if codes[-1] == INTERRUPTED:
+            raise KeyboardInterrupt
+
+    def command() -> None:
+        sys.argv[1:] = expand_model(sys.argv[1:])
+        hydra.main(version_base="1.3", config_path="pkg://configs", config_name=config_name)(run)()
+
+    codes.append(guarded(command))
+    return max(codes)
+
+
+def expand_model(arguments: Sequence[str]) -> list[str]:
+    """Let ``model=Qwen/Qwen2.5-14B-Instruct`` stand for any hub name or folder, not only for a file in configs/model."""
+    known = {path.name.removesuffix(".yaml") for path in files("configs").joinpath("model").iterdir()}
+    expanded: list[str] = []
+    for argument in arguments:
+        names = argument.removeprefix(MODEL).split(",") if argument.startswith(MODEL) else []
+        strange = [name for name in names if name not in known]
+        if not strange:
+            expanded.append(argument)
+        elif len(strange) < len(names):
+            raise ConfigError(f"{argument} mixes configured and other models; sweep them in two commands")
+        else:
+            quoted = ",".join(f"'{name}'" for name in names)
+            expanded += [f"{MODEL}{CUSTOM_MODEL}", f"model.name={quoted}"]
+    return expanded

@@ -1,0 +1,191 @@
+"""Prompt formats: how the parts of a prompt become token ids for a given model.
+
+A prompt is ``[context][memory segments][query]``; the parts are encoded one by one and spliced as ids, never joined
+as text and re-tokenised. Each segment ends with a newline that is its own token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from keep_agent.errors import ConfigError, ModelError
+from planners.prompt import CUE, Turn, candidate_text, clean, query_text, task_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_HERE = "\u241f"  # stands for the memory while a chat template is rendered; never reaches the model
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An in-context example: an instruction and the skills that carried it out."""
+
+    instruction: str
+    skills: tuple[str, ...]
+
+
+class Format(Protocol):
+    name: str
+
+    def context(self) -> list[int]:
+        """Token ids before the memory: the context prefix every block is encoded after."""
+        ...
+
+    def line(self, text: str) -> list[int]:
+        """Token ids of one segment."""
+        ...
+
+    def opening(self, skills: str, instruction: str) -> list[int]:
+        """What a task adds to an `append` transcript after the memory."""
+        ...
+
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn]) -> list[int]:
+        """The fresh end of a prompt in the `memory` layout, up to the place where a skill is expected."""
+        ...
+
+    def cue(self, number: int) -> list[int]:
+        """What asks for skill ``number`` (from 1) in an `append` transcript."""
+        ...
+
+    def candidate(self, skill: str) -> list[int]:
+        """What a candidate skill adds to the prompt, its end mark included."""
+        ...
+
+    def stops(self) -> set[int]:
+        """Tokens that end a generated skill."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class Splicer:
+    """Encodes pieces of text without special tokens; a trailing newline is always a token of its own."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        newline = self.raw("\n")
+        if len(newline) != 1:
+            raise ModelError(f"the tokenizer has no single newline token (got {newline}); units cannot be spliced safely")
+        self.newline = newline[0]
+
+    def raw(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False) if text else []
+
+    def lines(self, text: str) -> list[int]:
+        """Ids of text made of whole lines, plus an unfinished last one if there is any."""
+        *whole, rest = text.split("\n")
+        ids: list[int] = []
+        for line in whole:
+            ids += [*self.raw(line), self.newline]
+        return ids + self.raw(rest)
+
+
+class PlainFormat:
+    """planner-tiny's own format: nothing but lines."""
+
+    name = "default"
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._splice = Splicer(tokenizer)
+
+    def context(self) -> list[int]:
+        return []
+
+    def line(self, text: str) -> list[int]:
+        return self._splice.lines(text)
+
+    def opening(self, skills: str, instruction: str) -> list[int]:
+        return self._splice.lines(task_line(skills, instruction))
+
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn]) -> list[int]:
+        return self._splice.lines(query_text(skills, instruction, turns))
+
+    def cue(self, number: int) -> list[int]:
+        return self._splice.lines(CUE)
+
+    def candidate(self, skill: str) -> list[int]:
+        return self._splice.lines(candidate_text(skill))
+
+    def stops(self) -> set[int]:
+        return {self._splice.newline}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._splice.tokenizer.decode(ids)
+
+
+INTRODUCTION = (
+    "You control a robot in a household. You are shown worked examples, then what is known about the house, one fact "
+    "per line (type, name, place, states), then an instruction. Write the next skill of the plan.\n"
+)
+
+
+@dataclass
+class LotaFormat:
+    """LoTA-Bench's prompt (arXiv 2402.08178) for instruct models: chat template, examples, numbered skills.
+
+    The introduction and the examples stand before the memory, so that they belong to the context prefix.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    examples: Sequence[Example] = ()
+    name: str = "lota"
+    _splice: Splicer = field(init=False)
+    _before: str = field(init=False)
+    _after: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this one")
+        self._splice = Splicer(self.tokenizer)
+        shown = "".join(f"Human: {clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples)
+        message = [{"role": "user", "content": f"{INTRODUCTION}{shown}Known facts:\n{_HERE}"}]
+        text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        self._before, _, self._after = text.partition(_HERE)
+
+    def context(self) -> list[int]:
+        return self._splice.lines(self._before)
+
+    def line(self, text: str) -> list[int]:
+        return self._splice.lines(text)
+
+    def opening(self, skills: str, instruction: str) -> list[int]:
+        return self._splice.lines(f"Human: {clean(instruction)}{self._after}Robot:")
+
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn]) -> list[int]:
+        ids = self.opening(skills, instruction)
+        for number, turn in enumerate(turns, 1):
+            ids += self.cue(number) + self._splice.raw(f" {_done(turn)},")
+        return ids + self.cue(len(turns) + 1)
+
+    def cue(self, number: int) -> list[int]:
+        return self._splice.raw(f" {number}.")
+
+    def candidate(self, skill: str) -> list[int]:
+        return self._splice.raw(f" {skill},")
+
+    def stops(self) -> set[int]:
+        ends = {self._splice.newline, self._splice.raw("a,")[-1], self.tokenizer.eos_token_id}
+        return {token for token in ends if token is not None}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def _done(turn: Turn) -> str:
+    return f"{turn.skill} (this action failed: {clean(turn.failure)})" if turn.failure else turn.skill
+
+
+def _numbered(skills: Sequence[str]) -> str:
+    return ", ".join(f"{number}. {skill}" for number, skill in enumerate(skills, 1)) + "."
+
+
+def make_format(name: str, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()) -> Format:
+    """A prompt format by name; raises `ConfigError` naming the known ones."""
+    if name == "default":
+        return PlainFormat(tokenizer)
+    if name == "lota":
+        return LotaFormat(tokenizer, examples)
+    raise ConfigError(f"unknown prompt format {name!r}; choose one of: default, lota")

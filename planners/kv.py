@@ -1,0 +1,114 @@
+"""The KV-cached planner: facts to segments, memory to a prefilled prompt, candidates to a skill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from keep_agent.errors import ConfigError
+from planners.base import Decision, Finished
+from planners.prompt import Turn, clean, entity_text
+from planners.styles import Edit, history_edit, make_style, task_edit
+
+if TYPE_CHECKING:
+    from memory.session import MemorySession
+    from planners.formats import Format
+    from planners.styles import FactView
+
+POLICIES = ("score", "generate")
+REDUCTIONS = ("sum", "mean")
+SHOWN = 5  # best candidates kept for the trace
+
+
+class KVPlanner:
+    """Scores the admissible skills (or writes one) behind a prompt whose memory comes from the KV cache.
+
+    ``policy=score``: log-likelihood of every admissible skill, ``reduce`` over its tokens, ties to the first.
+    ``policy=generate``: greedy text; what is not admissible is answered with the nearest candidate by scoring.
+    """
+
+    def __init__(
+        self,
+        session: MemorySession,
+        format: Format,
+        style: str = "plain",
+        policy: str = "score",
+        reduce: str = "sum",
+        max_new_tokens: int = 24,
+        name: str = "kv",
+    ) -> None:
+        if policy not in POLICIES:
+            raise ConfigError(f"unknown planner policy {policy!r}; choose one of: {', '.join(POLICIES)}")
+        if reduce not in REDUCTIONS:
+            raise ConfigError(f"unknown score reduction {reduce!r}; choose one of: {', '.join(REDUCTIONS)}")
+        self.name = name
+        self.session = session
+        self._format = format
+        self._style = make_style(style)
+        self._policy, self._reduce, self._max_new_tokens = policy, reduce, max_new_tokens
+        self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
+        self._instruction, self._skills = "", ""
+        self._turns: list[Turn] = []
+        self._done = self._tasks = 0
+
+    def reset(self, instruction: str, skills: str) -> None:
+        self.session.reset()
+        self._style.reset()
+        self._instruction, self._skills = instruction, skills
+        self._turns, self._done, self._tasks = [], 0, 0
+
+    def observe(self, facts: Sequence[FactView]) -> None:
+        self._write(self._style.edits(facts))
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        query = self._format.query(self._skills, self._instruction, self._turns)
+        prefill = self.session.prefill(clean(self._instruction), query)
+        began = time.perf_counter()
+        skill, scores, tokens = self._choose(prefill, admissible)
+        took = (time.perf_counter() - began) * 1e3
+        return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens)
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        self._turns.append(Turn(skill, "" if ok else message))
+        self.session.advance()
+
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        """Remember what was done: every executed skill, then the task itself."""
+        edits = []
+        for turn in self._turns:
+            self._done += 1
+            edits.append(history_edit(self._done, entity_text(turn.skill)))
+        self._tasks += 1
+        edits.append(task_edit(self._tasks, clean(result.instruction), result.success, result.steps))
+        self._write(edits)
+        self._turns = []
+        self._instruction = following or ""
+
+    def _write(self, edits: Sequence[Edit]) -> None:
+        store = self.session.store
+        for edit in edits:
+            if edit.text is not None:
+                store.put(edit.id, edit.category, edit.text, edit.parent)
+            elif edit.id in store:
+                store.remove(edit.id)
+
+    def _choose(self, prefill: Any, admissible: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
+        """(skill, best candidates, rows scored or tokens decoded)."""
+        if not admissible:
+            raise ConfigError("there is no admissible skill to choose from")
+        tokens = 0
+        if self._policy == "generate":
+            text, tokens = self._generate(prefill)
+            exact = next((skill for skill in admissible if clean(entity_text(skill)) == text), None)
+            if exact is not None:
+                return exact, (), tokens
+        result = self.session.score(prefill, [self._candidate(skill) for skill in admissible], self._reduce)
+        values = result.scores.tolist()
+        order = sorted(range(len(admissible)), key=lambda i: (-values[i], i))[:SHOWN]
+        return admissible[order[0]], tuple((admissible[i], values[i]) for i in order), tokens + result.computed_tokens
+
+    def _generate(self, prefill: Any) -> tuple[str, int]:
+        ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
+        return clean(self._format.decode(ids)), len(ids)
