@@ -1,9 +1,9 @@
 """What the agent knows of a world, and the facts that changed.
 
 ``full``: everything, always. ``partial``: all fixtures and what lies on the floor are known from the start; the content
-of a receptacle is seen when the agent stands at it and it is open or has no door. Until then the fixture is
-``unseen``. A closed box keeps its content to itself wherever it is carried. What was seen is remembered; nobody but the
-agent moves things, so a memory never lies.
+of a receptacle is seen when the agent opens it, or stands at it and it is open or has no door. Until then the fixture
+is ``unseen``. A closed box keeps its content to itself wherever it is carried. What was seen is remembered; nobody but
+the agent moves things, so a memory never lies.
 """
 
 from __future__ import annotations
@@ -111,10 +111,15 @@ class Knowledge:
             self.seen.update(thing.id for thing in world.things.values() if thing.receptacle)
             return
         self.known.update(world.things.keys() - world.ground.ids)  # slices: the agent cut them itself
-        for place in (world.holding, world.at):
+        for place in (world.holding, world.at, *self._just_opened()):
             if place is not None:
                 self.known.add(place)
                 self._look_into(place)
+
+    def _just_opened(self) -> list[str]:
+        """Containers opened since the last update, wherever exactly the agent stood."""
+        told = self._told
+        return [name for name, thing in self.world.things.items() if name in told and told[name][0].shut > thing.shut]
 
     def _look_into(self, place: str) -> None:
         """See what is in or on a thing, and in open things within it."""

@@ -13,33 +13,34 @@ from types import MappingProxyType
 ROOMS = ("kitchen", "livingroom", "bedroom", "bathroom")
 
 
-def _types(names: str) -> frozenset[str]:
+def types(names: str) -> frozenset[str]:
+    """A set of types, written as one string with spaces."""
     return frozenset(names.split())
 
 
-MOVABLE_RECEPTACLES = _types("Bowl Box Cup Mug Plate Pan Pot")
-CONTAINERS = _types("Fridge Cabinet Microwave Drawer Safe Box")  # closed, they hide what is in them
+MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
+CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # closed, they hide what is in them
 OPENABLE = CONTAINERS | {"Laptop"}
-STARTS_OPEN = _types("Box")  # ALFRED's plans put into boxes without opening them, 127 times of 127
-LAMPS = _types("DeskLamp FloorLamp")
+STARTS_OPEN = types("Box")  # ALFRED's plans put into boxes without opening them, 127 times of 127
+LAMPS = types("DeskLamp FloorLamp")
 TOGGLEABLE = LAMPS | {"Faucet", "Microwave"}
-KNIVES = _types("Knife ButterKnife")
-SLICEABLE = _types("Apple Bread Lettuce Potato Tomato")  # ALFRED lists Egg too, but no plan cuts one
+KNIVES = types("Knife ButterKnife")
+SLICEABLE = types("Apple Bread Lettuce Potato Tomato")  # ALFRED lists Egg too, but no plan cuts one
 SLICED = frozenset(f"{name}Sliced" for name in SLICEABLE)
 SLICES = 3  # pieces of every cut; the simulator's own number varies from cut to cut
-HEATABLE = _types("Apple Bread Potato Tomato AppleSliced BreadSliced PotatoSliced TomatoSliced Cup Egg Mug Plate")
-COOLABLE = SLICED | _types("Apple Bread Lettuce Potato Tomato Bowl Cup Egg Mug Pan Plate Pot WineBottle")
-CLEANABLE = (SLICED - {"BreadSliced"}) | _types(
+HEATABLE = types("Apple Bread Potato Tomato AppleSliced BreadSliced PotatoSliced TomatoSliced Cup Egg Mug Plate")
+COOLABLE = SLICED | types("Apple Bread Lettuce Potato Tomato Bowl Cup Egg Mug Pan Plate Pot WineBottle")
+CLEANABLE = (SLICED - {"BreadSliced"}) | types(
     """Apple Lettuce Potato Tomato Bowl ButterKnife Cloth Cup DishSponge Egg Fork Kettle Knife Ladle Mug Pan Plate Pot
     SoapBar Spatula Spoon"""
 )
-LOTA_PICKUPABLE = _types(
+LOTA_PICKUPABLE = types(
     """AlarmClock Apple BaseballBat BasketBall Book Bowl Box Bread ButterKnife CD Candle CellPhone Cloth CreditCard Cup
     DishSponge Egg Fork Glassbottle HandTowel Kettle KeyChain Knife Ladle Laptop Lettuce Mug Newspaper Pan Pen Pencil
     PepperShaker Pillow Plate Plunger Pot Potato RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon SprayBottle
     Statue TennisRacket TissueBox ToiletPaper Tomato Vase Watch WateringCan WineBottle"""
 )
-PICKUPABLE = (LOTA_PICKUPABLE | SLICED) | _types(
+PICKUPABLE = (LOTA_PICKUPABLE | SLICED) | types(
     "Boots Footstool PaperTowel PaperTowelRoll ScrubBrush TeddyBear ToiletPaperRoll Towel"
 )
 
@@ -123,7 +124,7 @@ _ACCEPTED: dict[str, str] = {
     "TowelHolder": "Towel",
 }
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
-    {name: _types(content) for names, content in _ACCEPTED.items() for name in names.split()}
+    {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
 """What ALFRED samples into each receptacle type. Goals and plans keep to it; the simulator does not enforce it."""
 
@@ -162,6 +163,7 @@ def spoken(object_type: str) -> str:
     return short if short.isupper() else " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]*", short)).lower()
 
 
+@cache
 def say(thing_id: str) -> str:
     """How grounded skills say an instance: "cabinet_3" -> "cabinet 3"."""
     return thing_id.replace("_", " ")

@@ -32,6 +32,7 @@ class Focus:
     tried: tuple[str, ...] = ()  # instances reached by the same `find` repeated
     placed: frozenset[str] = frozenset()  # objects put into a receptacle in this task
     used: tuple[str, ...] = ()  # receptacles they were put into, latest last
+    cut: bool = False  # something was sliced in this task
 
 
 class State:

@@ -76,16 +76,29 @@ class World(State):
 
     def put(self, thing_id: str, receptacle_id: str) -> Outcome:
         """Put the held thing into or onto a receptacle; which types belong there is not checked (as officially)."""
-        thing, receptacle = self[thing_id], self[receptacle_id]
+        receptacle = self[receptacle_id]
         if self.holding != thing_id:
             return failed(f"you are not holding {say(thing_id)}")
-        if refusal := self._no_room(thing, receptacle):
+        if refusal := self.no_room(thing_id, receptacle_id):
             return refusal
         self.holding = None
         self._change(thing_id, parent=receptacle_id)
         self._change(receptacle_id, contents=(*receptacle.contents, thing_id))
         self._move(thing_id, receptacle.position)
         return DONE
+
+    def no_room(self, thing_id: str, receptacle_id: str) -> Outcome | None:
+        """Why a thing cannot go in or on a receptacle, or None if it can."""
+        thing, receptacle = self[thing_id], self[receptacle_id]
+        if not receptacle.receptacle:
+            return failed(f"{say(receptacle.id)} is not a receptacle")
+        if receptacle.movable and thing.movable:
+            return failed(f"{say(thing.id)} does not go in {say(receptacle.id)}: no container goes in another")
+        if receptacle.shut:
+            return failed(f"{say(receptacle.id)} is closed")
+        if receptacle.type == "StoveBurner" and receptacle.contents:
+            return failed(f"{say(receptacle.id)} is occupied by {say(receptacle.contents[0])}")
+        return self._out_of_hand(receptacle.id)
 
     def drop(self) -> Outcome:
         """Let the held thing fall to the floor."""
@@ -160,17 +173,6 @@ class World(State):
             return failed(_carried(thing_id, place))
         hiding = self.hidden_in(thing_id)
         return failed(f"{say(thing_id)} is in {say(hiding)}, which is closed") if hiding else None
-
-    def _no_room(self, thing: Thing, receptacle: Thing) -> Outcome | None:
-        if not receptacle.receptacle:
-            return failed(f"{say(receptacle.id)} is not a receptacle")
-        if receptacle.movable and thing.movable:
-            return failed(f"{say(thing.id)} does not go in {say(receptacle.id)}: no container goes in another")
-        if receptacle.shut:
-            return failed(f"{say(receptacle.id)} is closed")
-        if receptacle.type == "StoveBurner" and receptacle.contents:
-            return failed(f"{say(receptacle.id)} is occupied by {say(receptacle.contents[0])}")
-        return self._out_of_hand(receptacle.id)
 
     def _pieces(self, thing: Thing) -> list[Thing]:
         kind = f"{thing.type}Sliced"

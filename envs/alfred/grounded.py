@@ -1,0 +1,179 @@
+"""Instance-level skills: "go to cabinet 3", "open cabinet 3", "put mug 2 in fridge 1", ... and "done".
+
+One goes to a receptacle, a lamp, a faucet, or to an object on the floor; everything else works only where the agent
+stands: on the thing itself, on what lies in or on it, on a lamp or faucet beside it. Refusals do not tell where
+a hidden thing is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from envs.alfred import objects
+from envs.alfred.knowledge import Knowledge
+from envs.alfred.objects import say
+from envs.alfred.skills import unknown_skill
+from envs.alfred.thing import DONE, Outcome, failed
+from envs.alfred.world import World
+
+_FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
+_PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
+
+
+class GroundedSkills:
+    """Instance-level skills of the scene at hand."""
+
+    def execute(self, world: World, skill: str) -> Outcome:
+        """Do it; raises SkillError for words that are no skill or name a thing the scene does not have."""
+        if skill == "done":
+            return DONE
+        if match := _PUT.fullmatch(skill):
+            thing, receptacle = (_resolve(world, skill, name) for name in match.groups())
+            return _missing(world, thing, receptacle) or _put(world, thing, receptacle)
+        if match := _FORM.fullmatch(skill):
+            thing = _resolve(world, skill, match[2])
+            return _missing(world, thing) or _DO[match[1]](world, thing)
+        raise unknown_skill(skill, _possible(world))
+
+    def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
+        """What makes sense now given what is known, in scene order by verb."""
+        known = world.things.keys() if knowledge is None else knowledge.known
+        here = [one for one in _here(world) if one in known]
+        skills = [f"go to {say(one)}" for one in _destinations(world) if one in known and one != world.at]
+        skills += [words for one in here for words in _on_thing(world, one)]
+        skills += [words for one in _switches(world) for words in _on_switch(world, one)]
+        return (*skills, "done")
+
+
+def _resolve(world: World, skill: str, name: str) -> str:
+    """The id of a thing of this scene, there now or gone."""
+    thing_id = name.replace(" ", "_")
+    if thing_id not in world.things and thing_id not in world.ground.ids:
+        raise unknown_skill(skill, _possible(world))
+    return thing_id
+
+
+def _possible(world: World) -> Iterator[str]:
+    """Every skill that could ever work on something in the scene, but for the many ways to put."""
+    yield "done"
+    for thing in world.things.values():
+        name = say(thing.id)
+        yield f"go to {name}"
+        if thing.openable:
+            yield from (f"open {name}", f"close {name}")
+        if thing.toggleable:
+            yield from (f"turn on {name}", f"turn off {name}")
+        if thing.type in objects.SLICEABLE:
+            yield f"slice {name}"
+        if thing.pickupable:
+            yield f"pick up {name}"
+            yield f"put {name} in {say(thing.parent or world.at or thing.id)}"
+
+
+# where things are
+
+
+def _here(world: World) -> list[str]:
+    """The thing the agent stands at and all one can see in or on it."""
+    if world.at is None or world.at == world.holding:
+        return []
+    inner = (thing.id for thing in world.within(world.at))
+    return [world.at, *(one for one in inner if world.hidden_in(one) is None)]
+
+
+def _switches(world: World) -> list[str]:
+    """Lamps, faucets and microwaves within reach."""
+    ids = (one for kind in sorted(objects.TOGGLEABLE) for one in world.of_type(kind))
+    return [one for one in ids if _within_reach(world, one)]
+
+
+def _within_reach(world: World, one: str) -> bool:
+    if world[one].toggleable and not world[one].receptacle:
+        return world.near(one)
+    return world.at is not None and world.place_of(one) == world.at
+
+
+def _destinations(world: World) -> list[str]:
+    return [one for one, thing in world.things.items() if not thing.pickupable or world.on_floor(one)]
+
+
+# refusals
+
+
+def _missing(world: World, *things: str) -> Outcome | None:
+    gone = next((one for one in things if one not in world.things), None)
+    return failed(f"{say(gone)} was sliced and no longer exists") if gone else None
+
+
+def _out_of_reach(world: World, one: str) -> Outcome | None:
+    """Why a thing cannot be touched from here, without telling where it is."""
+    if one == world.holding:
+        return failed(f"you are holding {say(one)}")
+    if not world[one].pickupable:
+        return None if _within_reach(world, one) else failed(f"you are not at {say(one)}")
+    if _within_reach(world, one) and world.hidden_in(one) is None:
+        return None
+    if world.at is not None and world.at in world.things and world[world.at].shut:
+        return failed(f"{say(world.at)} is closed")
+    return failed(f"{say(one)} is not here")
+
+
+# what the skills do
+
+
+def _go(world: World, one: str) -> Outcome:
+    if one == world.holding:
+        return failed(f"you are holding {say(one)}")
+    if world[one].pickupable and not world.on_floor(one):
+        return failed(f"{say(one)} is not on the floor, go to the receptacle it is in")
+    return world.goto(one)
+
+
+def _touch(primitive: Callable[[World, str], Outcome]) -> Callable[[World, str], Outcome]:
+    """A skill that is one primitive on something within reach."""
+    return lambda world, one: _out_of_reach(world, one) or primitive(world, one)
+
+
+def _put(world: World, thing: str, receptacle: str) -> Outcome:
+    if world.holding != thing:
+        return failed(f"you are not holding {say(thing)}")
+    return _out_of_reach(world, receptacle) or world.put(thing, receptacle)
+
+
+_DO: dict[str, Callable[[World, str], Outcome]] = {
+    "go to": _go,
+    "open": _touch(World.open),
+    "close": _touch(World.close),
+    "pick up": _touch(World.pick),
+    "slice": _touch(World.slice),
+    "turn on": _touch(World.turn_on),
+    "turn off": _touch(World.turn_off),
+}
+
+
+# what makes sense
+
+
+def _on_thing(world: World, one: str) -> Iterator[str]:
+    """Sensible skills on something at hand; only usual things go into a bowl or box, anything onto furniture."""
+    thing, held = world[one], world.holding
+    if thing.type in objects.CONTAINERS and not thing.is_on:
+        yield f"{'close' if thing.is_open else 'open'} {say(one)}"
+    if held is None:
+        if thing.pickupable:
+            yield f"pick up {say(one)}"
+        return
+    usual = not thing.movable or objects.may_hold(thing.type, world[held].type)
+    if usual and world.no_room(held, one) is None:
+        yield f"put {say(held)} in {say(one)}"
+    if thing.type in objects.SLICEABLE and world[held].type in objects.KNIVES:
+        yield f"slice {say(one)}"
+
+
+def _on_switch(world: World, one: str) -> Iterator[str]:
+    thing = world[one]
+    if thing.is_on:
+        yield f"turn off {say(one)}"
+    elif not thing.is_open:
+        yield f"turn on {say(one)}"
