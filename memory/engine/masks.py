@@ -121,7 +121,7 @@ def _with_context_window(
 def tree_plan(ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
     """Trie nodes behind a prompt: each sees the prompt's rows and the nodes on its path, itself included.
 
-    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path
+    :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents stand before their children
     :param depth: (nodes,) 0 for the first token after the prompt
     :param positions: (prompt rows,)
     """
@@ -131,10 +131,13 @@ def tree_plan(ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tens
 def _tree_blocks(
     ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, window: int | None
 ) -> list[Block]:
-    nodes, prompt = ancestry.shape[0], positions.numel()
-    if window is None:
-        return [Block(0, nodes, 0, prompt + nodes, ancestry)]
-    place = positions[-1] + 1 + depth
-    seen = bias_of(positions[None] > place[:, None] - window, dtype)
-    near = bias_of(depth[None] > depth[:, None] - window, dtype)
-    return [Block(0, nodes, 0, prompt + nodes, torch.cat([seen, ancestry + near], 1))]
+    nodes, prompt, bias = ancestry.shape[0], positions.numel(), ancestry
+    if window is not None:
+        place = positions[-1] + 1 + depth
+        seen = bias_of(positions[None] > place[:, None] - window, dtype)
+        near = bias_of(depth[None] > depth[:, None] - window, dtype)
+        bias = torch.cat([seen, ancestry + near], 1)
+    before = bias.shape[1] - nodes  # columns of the prompt
+    step = _step(nodes, dtype, depth.device)
+    cuts = [(start, min(nodes, start + step)) for start in range(0, nodes, step)]
+    return [Block(q0, q1, 0, prompt + q1, bias[q0:q1, : before + q1]) for q0, q1 in cuts]
