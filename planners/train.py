@@ -51,7 +51,7 @@ def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
     texts += ["where door state hand floor start nothing finished succeeded failed after steps did\n"] * 50
     for path in files:
         for rollout in islice(read_rollouts(path), limit):
-            texts += _rollout_texts(rollout)
+            texts += rollout_texts(rollout)
     for text in texts:
         names.update(word for word in text.split() if _is_entity(word))
     types = {name.rsplit("_", 1)[0] for name in names}
@@ -63,7 +63,7 @@ def _is_entity(word: str) -> bool:
     return kind.isalpha() and number.isdigit()
 
 
-def _rollout_texts(rollout: Rollout) -> Iterable[str]:
+def rollout_texts(rollout: Rollout) -> Iterable[str]:
     style = make_style("plain")
     for task in rollout.tasks:
         yield from (f"{text}\n" for text in task.instructions)

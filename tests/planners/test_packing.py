@@ -1,0 +1,95 @@
+"""Packs must say exactly what the planner will see at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from planners.packed_attention import HIDE, collate
+from planners.packing import IGNORE, Mix, Pack, Packer, Slot
+from planners.records import Rollout
+from planners.tokenizer import BOS, PAD, train_tokenizer
+from planners.train import rollout_texts
+
+Make = Callable[..., Rollout]
+
+
+@pytest.fixture
+def tokenizer(make_rollout: Make) -> Tokenizer:
+    texts = [text for seed in range(5) for text in rollout_texts(make_rollout(seed))]
+    names = {word for text in texts for word in text.split() if "_" in word}
+    return train_tokenizer([*texts, "where state door"], names, 600)
+
+
+def packs_of(tokenizer: Tokenizer, rollout: Rollout, style: str, **mix: int) -> list[Pack]:
+    return list(Packer(lambda text: tokenizer.encode(text).ids, Mix(**mix)).packs(rollout, style))
+
+
+def read(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
+    return tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def supervised(slot: Slot) -> tuple[int, ...]:
+    return tuple(token for token in slot.labels if token != IGNORE)
+
+
+def test_a_step_slot_repeats_what_changed_and_hides_the_old_line(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    rollout = make_rollout(1)
+    (pack,) = packs_of(tokenizer, rollout, "plain", trajectories=0, steps=99, probes=0)
+    shown = {name for name, _ in pack.memory}
+    assert "agent" not in shown
+    last = max(pack.slots, key=lambda slot: len(slot.hidden))
+    text = read(tokenizer, last.ids)
+    mug = next(name for name in last.hidden if name.startswith("mug"))
+    assert last.hidden <= shown
+    assert f"mug {mug} diningtable_1" in text
+    assert "agent at diningtable_1 holding nothing" in text
+    assert read(tokenizer, supervised(last)).strip() == "done"
+
+
+def test_labels_are_the_experts_choice_also_where_the_rollout_was_perturbed(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    rollout = make_rollout(1)
+    wrong = next(step for step in rollout.tasks[0].steps if step.skill != step.label)
+    label = wrong.label.replace("mug ", "mug_")
+    (pack,) = packs_of(tokenizer, rollout, "linked", trajectories=1, steps=99, probes=0)
+    steps = [slot for slot in pack.slots if slot.kind == "step"]
+    assert any(read(tokenizer, supervised(slot)).strip() == label for slot in steps)
+    (trajectory,) = (slot for slot in pack.slots if slot.kind == "trajectory")
+    assert "open diningtable_1" not in read(tokenizer, supervised(trajectory))
+    assert "failed diningtable_1 cannot be opened" in read(tokenizer, trajectory.ids)
+
+
+def test_probes_ask_what_the_memory_says(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    rollout = make_rollout(2)
+    place = {fact.id: fact.place for fact in rollout.tasks[0].facts}
+    (pack,) = packs_of(tokenizer, rollout, "plain", trajectories=0, steps=0, probes=1, questions=20)
+    lines = read(tokenizer, pack.slots[0].ids).split("\n")
+    needles = [line.split() for line in lines if line.strip().startswith("where")]
+    assert needles and all(place[name] == answer for _, name, answer in needles)
+
+
+def test_lines_the_task_touches_survive_sampling(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    rollout = make_rollout(3, receptacles=20, objects=20)
+    (pack,) = packs_of(tokenizer, rollout, "plain", memory_lines=6, trajectories=0, steps=1, probes=0)
+    shown = {name for name, _ in pack.memory}
+    mug = rollout.tasks[0].steps[3].facts[0].id
+    assert len(shown) <= 6 and {mug, "diningtable_1"} <= shown
+
+
+def test_a_batch_lets_slots_see_the_memory_but_not_each_other(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    (pack,) = packs_of(tokenizer, make_rollout(1), "plain", trajectories=0, steps=99, probes=0)
+    batch = collate([pack], tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD))
+    memory = 1 + pack.memory_tokens
+    assert batch.ids[0, 0] == tokenizer.token_to_id(BOS)
+    assert torch.equal(batch.positions[0, :memory], torch.arange(memory))
+    width = (batch.ids.shape[1] - batch.memory) // batch.slots
+    for number, slot in enumerate(pack.slots):
+        assert batch.positions[0, batch.memory + number * width] == memory
+        start = 1
+        for name, ids in pack.memory:
+            hidden = batch.slot_bias[0, 0, number, 0, start : start + len(ids)] <= HIDE / 2
+            assert hidden.all() if name in slot.hidden else not hidden.any()
+            start += len(ids)
