@@ -37,9 +37,8 @@ def _walk(view: View, thing_id: str) -> str | None:
     """Go to where the thing is, unless the agent is there; a faucet is at hand at its basin."""
     world = view.world
     place = world.place_of(thing_id)
-    if world.at in (place, world.ground.basin_of.get(thing_id)) and world.at is not None:
-        return None
-    return f"go to {say(place)}"
+    at_hand = world.at is not None and world.at in (place, world.ground.basin_of.get(thing_id))
+    return None if at_hand else f"go to {say(place)}"
 
 
 def _open_up(view: View, thing_id: str) -> str | None:

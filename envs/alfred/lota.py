@@ -46,7 +46,7 @@ class _Skill:
     type: str
 
 
-def _find_words(name: str) -> str:
+def find_words(name: str) -> str:
     words = spoken(name)
     return f"find {'an' if words[0] in 'aeiou' else 'a'} {words}"
 
@@ -63,7 +63,7 @@ def _catalogue() -> dict[str, _Skill]:
         "turn off": objects.TOGGLEABLE,
     }
     skills = {"done": _Skill("done", "")}
-    skills |= {_find_words(name): _Skill("find", name) for name in sorted(FINDABLE)}
+    skills |= {find_words(name): _Skill("find", name) for name in sorted(FINDABLE)}
     return skills | {
         f"{verb} the {spoken(name)}": _Skill(verb, name) for verb, names in verbs.items() for name in sorted(names)
     }

@@ -123,7 +123,7 @@ _EITHER = frozenset({"ArmChair", "CoffeeMachine", "Plate", "Pan", "Toaster"})
 
 
 def prepositions(kind: str) -> tuple[str, ...]:
-    """"in" or "on", the usual one first."""
+    """Whether a thing goes "in" or "on" it, the usual word first."""
     words = ("in",) if kind in _IN else ("on",)
     return (*words, "on" if words == ("in",) else "in") if kind in _EITHER else words
 

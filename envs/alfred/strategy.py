@@ -59,6 +59,16 @@ class View:
         """Whether the agent stands where the thing is and no door is in between."""
         return self.world.at == self.world.place_of(thing.id) and self.world.hidden_in(thing.id) is None
 
+    @property
+    def here(self) -> Thing | None:
+        """What the agent stands at."""
+        return self.world.things.get(self.world.at or "")
+
+    def aside(self, held: Thing) -> list[Thing]:
+        """Where the held thing can be put out of the way, the best type first."""
+        belongs = [kind for kind in PUT_ASIDE if may_hold(kind, held.type)]
+        return self.of(*belongs) or self.of(*PUT_ASIDE) or self.of(*sorted(CONTAINERS))
+
     def best(self, things: Iterable[Thing]) -> Thing | None:
         """What is at hand, else the first."""
         things = list(things)
@@ -237,14 +247,9 @@ class _Strategy:
 
     def _put_aside(self, held: Thing) -> Step:
         """Put down what is in the way: where the agent stands if things can lie there, else on the best surface."""
-        here = self.world.things.get(self.world.at or "")
+        here = self.view.here
         if here is not None and here.type in PUT_ASIDE and may_hold(here.type, held.type):
             return Step("put", held.id, here.id)
-        belongs = [kind for kind in PUT_ASIDE if may_hold(kind, held.type)]
-        places = self.view.of(*belongs) or self.view.of(*PUT_ASIDE) or self._any_place()
-        return Step("put", held.id, places[0].id) if places else DONE
-
-    def _any_place(self) -> list[Thing]:
-        fixtures = [thing for thing in self.world.things.values() if thing.receptacle and not thing.pickupable]
-        return sorted(fixtures, key=lambda thing: thing.type in CONTAINERS)
-
+        places = self.view.aside(held)
+        place = self.view.best(place for place in places if place.type == places[0].type)
+        return Step("put", held.id, place.id) if place else DONE
