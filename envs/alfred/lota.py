@@ -47,6 +47,7 @@ class _Skill:
 
 
 def find_words(name: str) -> str:
+    """The words that find a type: "Apple" -> "find an apple"."""
     words = spoken(name)
     return f"find {'an' if words[0] in 'aeiou' else 'a'} {words}"
 
@@ -154,11 +155,16 @@ def _close_rank(world: World, one: str) -> tuple[bool, ...]:
 
 
 def _on_rank(world: World, one: str) -> tuple[bool, ...]:
-    return world[one].is_on, one != world.focus.target
+    return world[one].is_on, *_switch_rank(world, one)
 
 
 def _off_rank(world: World, one: str) -> tuple[bool, ...]:
-    return not world[one].is_on, one != world.focus.target
+    return not world[one].is_on, *_switch_rank(world, one)
+
+
+def _switch_rank(world: World, one: str) -> tuple[bool, ...]:
+    found = world.focus.target
+    return one != found, found is None or world.ground.basin_of.get(one) != found
 
 
 _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
