@@ -1,0 +1,125 @@
+"""How often the inferred receptacle of an object is the one the demonstration shows, each trial left out in turn.
+
+    python -m benchmarks.receptacle_inference --data PATH/json_2.1.0 [--split train]
+
+Scored are the first pick-ups of each object, whose receptacle the demonstration names. Beside the data's folder, the
+files receptacles.json and initial_receptacles_SPLIT.jsonl[.gz] of another inference are compared with, if present.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from envs.alfred.mining import Survey, position_of, type_of
+from envs.alfred.objects import PICKUPABLE
+from envs.alfred.official import OfficialEpisodes
+from envs.alfred.receptacles import leave_one_out
+from envs.alfred.scene import Item, Position
+from envs.alfred.survey_cache import load_survey
+from envs.alfred.trajectories import Corpus, Trajectory
+from keep_agent.errors import KeepError
+
+_SAME = 0.06  # metres between two spellings of one receptacle
+_SOURCES = {"g": "read from the demonstration", "k": "from neighbours", "p": "from positions", "n": "none near"}
+
+
+def score(survey: Survey, trials: frozenset[str]) -> str:
+    """Accuracy and the commonest confusions, as text."""
+    pairs = list(leave_one_out(survey, trials))
+    if not pairs:
+        return "no demonstration shows a pick-up from a receptacle"
+    wrong = Counter(
+        (type_of(label.fixture), type_of(guess) or "nothing") for label, guess in pairs if label.fixture != guess
+    )
+    right = len(pairs) - wrong.total()
+    types = right + sum(count for (truth, guess), count in wrong.items() if truth == guess)
+    lines = [
+        f"first pick-ups      {len(pairs)} of {len(trials)} trials, each trial left out in turn",
+        f"id accuracy         {right / len(pairs):.2%}",
+        f"type accuracy       {types / len(pairs):.2%}",
+        *(f"  {truth:>18} taken for {guess:<14} {count}" for (truth, guess), count in wrong.most_common(10)),
+    ]
+    return "\n".join(lines)
+
+
+def agreement(folder: Path, split: str, trajectories: list[Trajectory], survey: Survey) -> str:
+    """Share of all objects placed as in the reference files, by how the reference knew; "" without such files."""
+    places, lines = _read(folder / "receptacles.json"), _lines(folder, split)
+    if places is None or not lines:
+        return ""
+    episodes = OfficialEpisodes([(trajectory, 0) for trajectory in trajectories], survey)
+    seen: Counter[str] = Counter()
+    same: Counter[str] = Counter()
+    for trajectory, episode in zip(trajectories, track(episodes, "comparing with the reference"), strict=True):
+        line = lines.get(trajectory.name)
+        if line is None:
+            continue
+        things = {item.id: item for item in episode.scene.items}
+        for item, index, source in zip(_objects(episode.scene.items), line["receptacle"], line["source"], strict=True):
+            other = places[trajectory.floor_plan][index] if index >= 0 else None
+            seen[source] += 1
+            same[source] += _agree(item, things, other)
+    rows = [f"  {_SOURCES.get(key, key):<28} {same[key] / seen[key]:.2%} of {seen[key]}" for key in sorted(seen)]
+    return "\n".join([f"same as the reference {same.total() / seen.total():.2%} of {seen.total()} objects", *rows])
+
+
+def _objects(items: tuple[Item, ...]) -> list[Item]:
+    """The things to pick up, in the order of the official poses."""
+    return [item for item in items if item.type in PICKUPABLE]
+
+
+def _agree(item: Item, things: dict[str, Item], other: dict[str, Any] | None) -> bool:
+    if item.parent is None or other is None:
+        return item.parent is None and other is None
+    mine = things[item.parent]
+    return mine.type == other["type"] and _near(mine.position, position_of(other["id"]), tuple(other["position"]))
+
+
+def _near(mine: Position, *others: Position) -> bool:
+    return any(max(abs(a - b) for a, b in zip(mine, other, strict=True)) < _SAME for other in others)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_bytes()) if path.is_file() else None
+
+
+def _lines(folder: Path, split: str) -> dict[str, dict[str, Any]]:
+    return {line["task"]: line for line in _parsed(folder, f"initial_receptacles_{split}.jsonl")}
+
+
+def _parsed(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    for path, opener in ((folder / name, open), (folder / f"{name}.gz", gzip.open)):
+        if path.is_file():
+            with opener(path, "rt", encoding="utf-8") as file:
+                yield from map(json.loads, file)
+
+
+def main() -> int:
+    """Print the figures; 1 with one line on standard error where the data cannot be read."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", required=True, help="ALFRED's folder json_2.1.0")
+    parser.add_argument("--split", default="train", help="whose pick-ups are scored (default: train)")
+    arguments = parser.parse_args()
+    try:
+        corpus = Corpus(arguments.data)
+        trajectories = corpus.trajectories(arguments.split)
+        survey = load_survey(corpus)
+        print(score(survey, frozenset(trajectory.trial for trajectory in trajectories)))
+        print(agreement(corpus.root.parent, arguments.split, trajectories, survey))
+    except KeepError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,114 @@
+"""Episodes of official ALFRED data (json_2.1.0): one per annotation of every trial."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import overload
+
+from envs.alfred.mining import Survey
+from envs.alfred.scene import Episode, Scene, Task
+from envs.alfred.start import build_scene
+from envs.alfred.survey_cache import load_survey
+from envs.alfred.trajectories import Corpus, Trajectory
+from keep_agent.errors import DataError
+
+log = logging.getLogger(__name__)
+
+SPLITS_FILE = "oct21.json"
+_KEPT_SCENES = 64  # annotations of a trial share its scene
+
+
+class OfficialEpisodes(Sequence[Episode]):
+    """Episodes of one split by task, trial and annotation; scenes are built when they are asked for."""
+
+    def __init__(self, entries: Sequence[tuple[Trajectory, int]], survey: Survey) -> None:
+        """``entries`` are trajectories with the number of the annotation to use."""
+        self._entries = entries
+        self._survey = survey
+        self._scenes: OrderedDict[str, Scene] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+        if isinstance(index, slice):
+            return OfficialEpisodes(self._entries[index], self._survey)
+        trajectory, annotation = self._entries[index]
+        task = task_of(trajectory, annotation)
+        return Episode(f"{trajectory.trial}-{annotation}", self._scene(trajectory, task), (task,))
+
+    def _scene(self, trajectory: Trajectory, task: Task) -> Scene:
+        if trajectory.trial not in self._scenes:
+            self._scenes[trajectory.trial] = build_scene(trajectory, task, self._survey)
+        self._scenes.move_to_end(trajectory.trial)
+        while len(self._scenes) > _KEPT_SCENES:
+            self._scenes.popitem(last=False)
+        return self._scenes[trajectory.trial]
+
+
+def load_official(
+    path: str | Path, split: str, seed: int = 0, limit: int | None = None, progress: Callable[[], None] | None = None
+) -> OfficialEpisodes:
+    """All annotations of a split, or ``limit`` of them drawn with ``seed``, in the order of task, trial, annotation.
+
+    Where the official splits file (splits/oct21.json, in or beside the folder) knows the split, what it does not list
+    is left out. ``progress`` is called once per trajectory that is mined. Raises DataError for missing or damaged
+    files, ConfigError for a split that is not there.
+    """
+    corpus = Corpus(path)
+    entries = [(found, number) for found in corpus.trajectories(split) for number in range(len(found.instructions))]
+    listed = _listed(corpus, split)
+    if listed is not None:
+        entries = _only(listed, entries, split)
+    if limit is not None and limit < len(entries):
+        entries = [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]
+    return OfficialEpisodes(entries, load_survey(corpus, progress))
+
+
+def task_of(trajectory: Trajectory, annotation: int) -> Task:
+    """The task of a trial in the words of one annotation."""
+    params = trajectory.params
+    return Task(
+        type=trajectory.task_type,
+        object_target=params["object_target"],
+        parent_target=params["parent_target"],
+        toggle_target=params["toggle_target"],
+        mrecep_target=params["mrecep_target"],
+        sliced=bool(params["object_sliced"]),
+        instruction=trajectory.instructions[annotation],
+        id=trajectory.trial,
+        expert_steps=trajectory.steps,
+    )
+
+
+def _listed(corpus: Corpus, split: str) -> frozenset[tuple[str, int]] | None:
+    """(TASK/TRIAL, annotation) the splits file lists for a split; None without such a file or split."""
+    for folder in (corpus.root, corpus.root.parent):
+        path = folder / "splits" / SPLITS_FILE
+        if path.is_file():
+            try:
+                entries = json.loads(path.read_bytes()).get(split)
+                return None if entries is None else frozenset((e["task"], e["repeat_idx"]) for e in entries)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
+    return None
+
+
+def _only(
+    listed: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
+) -> list[tuple[Trajectory, int]]:
+    kept = [(found, number) for found, number in entries if (found.name, number) in listed]
+    if len(kept) < len(listed):
+        log.info("%s: %d of the %d annotations the splits file lists are here", split, len(kept), len(listed))
+    return kept
