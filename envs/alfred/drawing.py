@@ -198,6 +198,8 @@ def book(task: Task, stock: Stock) -> None:
         stock.free[task.parent_target] -= 1
     if task.mrecep_target:
         stock.spent |= {task.object_target, task.mrecep_target}
+    if task.toggle_target:  # still in the hand: it may be put down anywhere
+        stock.spent.add(task.object_target)
     if task.sliced:
         stock.spent |= {whole(task.object_target)} | KNIVES
 
