@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AttentionInterface
 
 from keep_agent.errors import ModelError
 from memory.engine.cache import DenseCache, Rows
-from memory.engine.kernels import grouped_attention
+from memory.engine.kernels import Block, grouped_attention
 from memory.engine.masks import MaskPlan
 from memory.engine.rope import Angles, rotate
 
@@ -27,6 +28,8 @@ class Attended:
     softcap: float | None
     sinks: torch.Tensor | None
     window: int | None
+    blocks: Sequence[Block]
+    weights: Sequence[torch.Tensor]  # one per block, (requests * heads, rows, keys); empty where the kernel keeps none
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Pass:
     plan: MaskPlan
     rope_keys: tuple[str, ...]
     bare: bool = False
+    keep_weights: bool = False
     attended: Attended | None = None
 
 
@@ -70,9 +74,11 @@ def memory_attention(
         query, key = rotate(module, query, *angles), rotate(module, key, *angles)
     state.cache.write(layer, state.rows, key, value)
     keys, values = state.cache.read(layer, state.visible)
-    state.attended = Attended(query, scaling, softcap, s_aux, sliding_window)
     blocks = state.plan.blocks(sliding_window)
-    return grouped_attention(query, keys, values, blocks, scaling, softcap, s_aux), None
+    weights: list[torch.Tensor] | None = [] if state.keep_weights else None
+    out = grouped_attention(query, keys, values, blocks, scaling, softcap, s_aux, weights)
+    state.attended = Attended(query, scaling, softcap, s_aux, sliding_window, blocks, weights or ())
+    return out, None
 
 
 AttentionInterface.register(NAME, memory_attention)

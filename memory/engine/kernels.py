@@ -72,10 +72,12 @@ def grouped_attention(
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    kept: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Attention of ``q`` (requests, heads, rows, head_dim) over ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 
-    Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order.
+    Returns ``(requests, rows, heads, head_dim)``. ``blocks`` cover the query rows in order. Where the weights of a
+    block exist as a tensor (requests * heads, rows, keys), they are appended to ``kept``.
     """
     if q.is_cuda and sinks is None and softcap is None:
         return _device_attention(q, k, v, blocks, scale)
@@ -84,6 +86,8 @@ def grouped_attention(
     parts = []
     for block in blocks:
         weights = block_probabilities(q, block.take(k), block, softcap, sinks)
+        if kept is not None:
+            kept.append(weights)
         folded = weights.reshape(k.shape[0], -1, weights.shape[-1])
         out = torch.bmm(folded, block.take(v))
         parts.append(out.view(requests, heads, block.q1 - block.q0, dim).transpose(1, 2))

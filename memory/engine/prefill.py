@@ -20,6 +20,8 @@ from memory.engine.probe import LayerProbe, SegmentTable
 from memory.engine.trace import ComputeInterval, PrefillResult, PrefillTrace
 from memory.stages import Layout, Loading, Recompute
 
+KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
+
 
 @dataclass(frozen=True, slots=True)
 class Transport:
@@ -98,7 +100,17 @@ class Prefill:
             self.inactive = inactive.numpy()
         angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
         plan = causal_plan(active, layout.positions, self.spec.dtype)
-        return Pass(self.cache, rows, layout.rows, angles, plan, self.spec.rope_keys, bare=self.keep_raw)
+        size = self.spec.heads * active.numel() * layout.rows * self.spec.dtype.itemsize
+        return Pass(
+            self.cache,
+            rows,
+            layout.rows,
+            angles,
+            plan,
+            self.spec.rope_keys,
+            bare=self.keep_raw,
+            keep_weights=size <= KEPT_WEIGHTS,
+        )
 
     def _probe(
         self, layer: int, active: torch.Tensor, state: Pass, entered: torch.Tensor, left: torch.Tensor

@@ -58,6 +58,8 @@ class LayerProbe:
     def mass_from_query(self) -> torch.Tensor:
         """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
         first = int(torch.searchsorted(self.active, self.layout.query))
+        if self.attended.weights:
+            return self._all_mass[first:].mean(0)
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._row_mass(rows, causal=True).mean(0)
 
@@ -133,8 +135,19 @@ class LayerProbe:
     def _add_lines(self, lines: torch.Tensor, new: torch.Tensor, causal: bool) -> None:
         owner = self._active_segments
         rows = (new[owner.clamp(min=0)] & (owner >= 0)).nonzero()[:, 0]
-        sums = torch.zeros_like(lines).index_add_(0, owner[rows], self._row_mass(rows, causal))
+        kept = causal and self.attended.weights
+        mass = self._all_mass[rows] if kept else self._row_mass(rows, causal)
+        sums = torch.zeros_like(lines).index_add_(0, owner[rows], mass)
         lines += sums / self._active_counts.clamp(min=1)[:, None]
+
+    @cached_property
+    def _all_mass(self) -> torch.Tensor:
+        """(active rows, segments) from the weights that the layer's own attention left behind."""
+        parts = []
+        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
+            averaging = self.table.averaging[block.k0 : block.k1].to(self._mass_dtype)
+            parts.append(weights.mean(0, dtype=self._mass_dtype) @ averaging)
+        return torch.cat(parts)
 
     def _row_mass(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
         """(len(rows), segments) mass of the active rows number ``rows``: mean over heads, mean over tokens."""
