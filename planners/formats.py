@@ -54,6 +54,10 @@ class Format(Protocol):
         """What a candidate skill adds to the prompt, its end mark included."""
         ...
 
+    def answer(self, turn: Turn) -> list[int]:
+        """What an `append` transcript keeps of a turn after its cue: the skill, and why it failed."""
+        ...
+
     def stops(self) -> set[int]:
         """Tokens that end a generated skill."""
         ...
@@ -109,6 +113,9 @@ class PlainFormat:
     def candidate(self, skill: str) -> list[int]:
         return self._splice.lines(candidate_text(skill))
 
+    def answer(self, turn: Turn) -> list[int]:
+        return self._splice.lines(turn.text.removeprefix(CUE))
+
     def stops(self) -> set[int]:
         return {self._splice.newline}
 
@@ -157,7 +164,7 @@ class LotaFormat:
     def query(self, skills: str, instruction: str, turns: Sequence[Turn]) -> list[int]:
         ids = self.opening(skills, instruction)
         for number, turn in enumerate(turns, 1):
-            ids += self.cue(number) + self._splice.raw(f" {_done(turn)},")
+            ids += self.cue(number) + self.answer(turn)
         return ids + self.cue(len(turns) + 1)
 
     def cue(self, number: int) -> list[int]:
@@ -165,6 +172,9 @@ class LotaFormat:
 
     def candidate(self, skill: str) -> list[int]:
         return self._splice.raw(f" {skill},")
+
+    def answer(self, turn: Turn) -> list[int]:
+        return self._splice.raw(f" {_done(turn)},")
 
     def stops(self) -> set[int]:
         ends = {self._splice.newline, self._splice.raw("a,")[-1], self.tokenizer.eos_token_id}

@@ -63,7 +63,7 @@ class KVPlanner:
         self._write(self._style.edits(facts))
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        query = self._format.query(self._skills, self._instruction, self._turns)
+        query = self._query()
         prefill = self.session.prefill(clean(self._instruction), query)
         began = time.perf_counter()
         skill, scores, tokens = self._choose(prefill, admissible)
@@ -71,13 +71,16 @@ class KVPlanner:
         return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens)
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        self._turns.append(Turn(skill, "" if ok else message))
+        turn = Turn(skill, "" if ok else message)
+        self._turns.append(turn)
+        if self._appends:
+            self.session.append_turn(self._format.answer(turn))
         self.session.advance()
 
     def finish_task(self, result: Finished, following: str | None) -> None:
-        """Remember what was done: every executed skill, then the task itself."""
+        """Remember what was done: every executed skill (a transcript has them already), then the task itself."""
         edits = []
-        for turn in self._turns:
+        for turn in self._turns if not self._appends else ():
             self._done += 1
             edits.append(history_edit(self._done, entity_text(turn.skill)))
         self._tasks += 1
@@ -85,6 +88,17 @@ class KVPlanner:
         self._write(edits)
         self._turns = []
         self._instruction = following or ""
+
+    @property
+    def _appends(self) -> bool:
+        return self.session.method.layout == "append"
+
+    def _query(self) -> list[int]:
+        """The prompt's fresh end; in a transcript only what the last turn did not bring."""
+        if not self._appends:
+            return self._format.query(self._skills, self._instruction, self._turns)
+        opening = self._format.opening(self._skills, self._instruction) if not self._turns else []
+        return opening + self._format.cue(len(self._turns) + 1)
 
     def _write(self, edits: Sequence[Edit]) -> None:
         store = self.session.store

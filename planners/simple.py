@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from planners.base import Decision, Finished
@@ -29,12 +29,15 @@ class _Forgetful:
 
 
 class ExpertPlanner(_Forgetful):
-    """Does what the world's scripted expert says: ``info["oracle"]`` is a call without arguments that names the skill."""
+    """Does what a scripted oracle says, which reads the world's state from ``info``."""
 
     name = "expert"
 
+    def __init__(self, oracle: Callable[[Mapping[str, Any]], str]) -> None:
+        self._oracle = oracle
+
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        return Decision(info["oracle"]())
+        return Decision(self._oracle(info))
 
 
 class RandomPlanner(_Forgetful):
