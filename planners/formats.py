@@ -96,7 +96,9 @@ class PlainFormat:
         self._splice = Splicer(tokenizer)
 
     def context(self) -> list[int]:
-        return []
+        """The start token, where the tokenizer has one."""
+        start = self._splice.tokenizer.bos_token_id
+        return [] if start is None else [start]
 
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
