@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.progress import track
+from rich.progress import Progress, track
 
 from envs.alfred.mining import Survey, position_of, type_of
 from envs.alfred.objects import PICKUPABLE
@@ -112,7 +112,9 @@ def main() -> int:
     try:
         corpus = Corpus(arguments.data)
         trajectories = corpus.trajectories(arguments.split)
-        survey = load_survey(corpus)
+        with Progress(transient=True) as bar:
+            reading = bar.add_task("reading demonstrations", total=None)
+            survey = load_survey(corpus, lambda: bar.advance(reading))
         print(score(survey, frozenset(trajectory.trial for trajectory in trajectories)))
         print(agreement(corpus.root.parent, arguments.split, trajectories, survey))
     except KeepError as error:

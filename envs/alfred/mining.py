@@ -10,11 +10,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from envs.alfred.objects import FIXTURES, LAMPS
 from envs.alfred.scene import Position
-from envs.alfred.trajectories import Step, steps_of
+from envs.alfred.trajectories import Pose, Step, Trajectory
+from keep_agent.errors import DataError
 
 _TOUCHING = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
 _APPLIANCES = frozenset({"CleanObject", "HeatObject", "CoolObject"})  # name the appliance as their object
@@ -81,11 +82,17 @@ def _number(value: float) -> str:
     return f"{sign}{rounded:05.2f}"
 
 
-def survey(demonstrations: Iterable[tuple[str, dict[str, Any]]], progress: Callable[[], None] | None = None) -> Survey:
-    """Mine all demonstrations, (file, traj_data.json) each. ``progress`` is called once per trajectory."""
+def survey(
+    demonstrations: Iterable[tuple[Trajectory, list[Step]]], progress: Callable[[], None] | None = None
+) -> Survey:
+    """Mine all demonstrations. ``progress`` is called once per trajectory. Raises DataError for a malformed id."""
     miners: defaultdict[str, _Miner] = defaultdict(_Miner)
-    for file, content in demonstrations:
-        miners[content["scene"]["floor_plan"]].add(content["task_id"], content["scene"], steps_of(file, content))
+    for trajectory, steps in demonstrations:
+        try:
+            miners[trajectory.floor_plan].add(trajectory, steps)
+        except ValueError as error:
+            where = f"{trajectory.split}/{trajectory.name}/traj_data.json"
+            raise DataError(f"{where} holds a malformed object id ({error}); restore it, or delete it") from error
         if progress is not None:
             progress()
     return {plan: miner.room() for plan, miner in sorted(miners.items())}
@@ -101,13 +108,13 @@ class _Miner:
         self.exact: dict[tuple[str, Position], Position] = {}
         self.labels: list[tuple[str, str, Position, tuple[str, Position] | None]] = []
 
-    def add(self, trial: str, scene: dict[str, Any], steps: list[Step]) -> None:
+    def add(self, trajectory: Trajectory, steps: list[Step]) -> None:
         moved: set[str] = set()
         for step in steps:
-            self._name(trial, step)
+            self._name(trajectory.trial, step)
             if step.action == "PickupObject" and _whole_id(step.object) not in moved:
                 moved.add(_whole_id(step.object))
-                self._label(trial, scene, step)
+                self._label(trajectory, step)
 
     def _name(self, trial: str, step: Step) -> None:
         """Fixtures by id (low-level actions) and by exact position (high-level actions)."""
@@ -123,12 +130,13 @@ class _Miner:
             if official := _id_of_receptacle(step):
                 self.ids[key] = official
 
-    def _label(self, trial: str, scene: dict[str, Any], step: Step) -> None:
+    def _label(self, trajectory: Trajectory, step: Step) -> None:
         place = _key(step) if step.receptacle_type in FIXTURES else None
         if place is None and step.receptacle_type:
             return  # in a container that may have been carried there
         kind = step.object.partition("|")[0]
-        self.labels.append((trial, kind, _exact(kind, position_of(step.object), scene), place))
+        position = _exact(kind, position_of(step.object), trajectory.poses)
+        self.labels.append((trajectory.trial, kind, position, place))
 
     def room(self) -> Room:
         exact = {self._official(key): self.exact[key] for key in self.placed}
@@ -169,13 +177,10 @@ def _id_of_receptacle(step: Step) -> str:
     return next((thing for thing in opened if type_of(thing) == step.receptacle_type), "")
 
 
-def _exact(kind: str, position: Position, scene: dict[str, Any]) -> Position:
+def _exact(kind: str, position: Position, poses: tuple[Pose, ...]) -> Position:
     """The unrounded start position of the object an id names."""
-    for pose in scene["object_poses"]:
-        place = pose["position"]["x"], pose["position"]["y"], pose["position"]["z"]
-        if pose["objectName"].startswith(f"{kind}_") and _chebyshev(place, position) < _MATCH:
-            return place
-    return position
+    near = (pose.position for pose in poses if pose.type == kind and _chebyshev(pose.position, position) < _MATCH)
+    return next(near, position)
 
 
 def _chebyshev(one: Position, other: Position) -> float:

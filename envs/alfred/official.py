@@ -71,6 +71,8 @@ def load_official(
     listed = _listed(corpus, split)
     if listed is not None:
         entries = _only(listed, entries, split)
+    if not entries:
+        raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
     if limit is not None and limit < len(entries):
         entries = [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]
     return OfficialEpisodes(entries, load_survey(corpus, progress))

@@ -6,17 +6,20 @@ import hashlib
 import json
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from envs.alfred.scene import Position
 from keep_agent.errors import ConfigError, DataError
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
+T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
+_PARAMS = ("object_target", "parent_target", "toggle_target", "mrecep_target", "object_sliced")
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _REMEDY = "restore it from the ALFRED download, or delete it"
 
 
@@ -73,7 +76,10 @@ class Source:
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
-            yield str(path), path.read_bytes()
+            try:
+                yield str(path), path.read_bytes()
+            except OSError as error:
+                raise DataError(f"{path} cannot be read ({error}); {_REMEDY}") from error
 
 
 class Corpus:
@@ -105,13 +111,13 @@ class Corpus:
         found = [parse(split, file, text) for file, text in self.sources[split].read()]
         return sorted(found, key=lambda trajectory: trajectory.name)
 
-    def demonstrations(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(file, content) of every trajectory of every split that shows its demonstration."""
-        for source in self.sources.values():
+    def demonstrations(self) -> Iterator[tuple[Trajectory, list[Step]]]:
+        """Every trajectory of every split that shows its demonstration, with the steps of that."""
+        for split, source in self.sources.items():
             for file, text in source.read():
                 content = _decode(file, text)
-                if "plan" in content:
-                    yield file, content
+                if _playable(content):
+                    yield _guarded(file, _trajectory, split, file, content), _guarded(file, _steps, content)
 
 
 def _find_root(path: Path) -> Path:
@@ -158,11 +164,20 @@ def _decode(file: str, text: bytes) -> dict[str, Any]:
 def parse(split: str, file: str, text: bytes) -> Trajectory:
     """One traj_data.json. Raises DataError with the file's name."""
     content = _decode(file, text)
-    if "pddl_params" not in content or "plan" not in content:
+    if not _playable(content):
         raise DataError(f"{file} has no pddl_params or plan; a split without them (a test split) cannot be played")
+    return _guarded(file, _trajectory, split, file, content)
+
+
+def _playable(content: dict[str, Any]) -> bool:
+    return "pddl_params" in content and "plan" in content
+
+
+def _guarded(file: str, read: Callable[..., T], *arguments: Any) -> T:
+    """What ``read`` makes of the arguments; a content that is not as expected is the file's fault."""
     try:
-        return _trajectory(split, file, content)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        return read(*arguments)
+    except _MALFORMED as error:
         raise DataError(f"{file} is no trajectory ({type(error).__name__}: {error}); {_REMEDY}") from error
 
 
@@ -175,7 +190,7 @@ def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
         trial=content["task_id"],
         floor_plan=scene["floor_plan"],
         task_type=content["task_type"],
-        params=content["pddl_params"],
+        params={key: content["pddl_params"][key] for key in _PARAMS},
         poses=tuple(_pose(pose) for pose in scene["object_poses"]),
         agent=(float(start["x"]), float(start["z"])),
         toggles={toggle["objectType"]: bool(toggle["isOn"]) for toggle in scene.get("object_toggles", ())},
@@ -189,18 +204,15 @@ def _pose(pose: dict[str, Any]) -> Pose:
     return Pose(pose["objectName"].partition("_")[0], (float(place["x"]), float(place["y"]), float(place["z"])))
 
 
-def steps_of(file: str, content: dict[str, Any]) -> list[Step]:
-    """The demonstration's high-level steps. Raises DataError with the file's name."""
-    try:
-        low: dict[int, list[tuple[str, str, str]]] = {}
-        for entry in content["plan"]["low_actions"]:
-            action = entry["api_action"]
-            ids = action.get("objectId", ""), action.get("receptacleObjectId", "")
-            if ids[0]:
-                low.setdefault(entry["high_idx"], []).append((action["action"], *ids))
-        return [_step(entry, low.get(entry["high_idx"], [])) for entry in content["plan"]["high_pddl"]]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DataError(f"{file} is no trajectory ({type(error).__name__}: {error}); {_REMEDY}") from error
+def _steps(content: dict[str, Any]) -> list[Step]:
+    """The demonstration's high-level steps."""
+    low: dict[int, list[tuple[str, str, str]]] = {}
+    for entry in content["plan"]["low_actions"]:
+        action = entry["api_action"]
+        if "objectId" in action:
+            interaction = action["action"], action["objectId"], action.get("receptacleObjectId", "")
+            low.setdefault(entry["high_idx"], []).append(interaction)
+    return [_step(entry, low.get(entry["high_idx"], [])) for entry in content["plan"]["high_pddl"]]
 
 
 def _step(entry: dict[str, Any], low: list[tuple[str, str, str]]) -> Step:
