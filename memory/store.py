@@ -33,13 +33,19 @@ class SegmentStore:
     def __init__(
         self, encode_text: Callable[[str], Sequence[int]] | None = None, graph: SegmentGraph | None = None
     ) -> None:
-        self.history: list[Change] = []
-        self.step = 0
         self._encode_text = encode_text
         self._graph = graph
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, the history and the graph too; begin at step 0."""
+        self.history: list[Change] = []
+        self.step = 0
         self._segments: dict[str, Segment] = {}
         self._tokens: dict[str, tuple[int, ...]] = {}
         self._created = 0
+        if self._graph is not None:
+            self._graph.clear()
 
     def put(self, id: str, category: str, text: str, parent: str | None = None) -> Segment:
         """Write a segment. The same text and parent change nothing; a new text is a new version.

@@ -29,4 +29,4 @@ class FixedBlocks:
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         whole = Unit.of("block", ((segment.id, store.tokens(segment.id)) for segment in segments))
         total = len(whole.token_ids)
-        return [whole.part(start, min(start + self.size, total)) for start in range(0, total, self.size)]
+        return whole.cut([min(start + self.size, total) for start in range(0, total, self.size)])

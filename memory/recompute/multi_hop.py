@@ -71,7 +71,7 @@ class MultiHop:
     schedule: Schedule = field(default_factory=Schedule)
     max_hops: int = 4
     direction: str = "causal"
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:

@@ -1,0 +1,61 @@
+"""The exact prefix index: a hash chain over blocks of tokens. Approximate keys and values never enter it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from keep_agent.errors import ConfigError
+from memory.block import KVBlock, identity
+from memory.pool import Holder
+
+
+class PrefixIndex:
+    """Finds the longest stored prefix of a prompt, in whole blocks of ``block_size`` tokens.
+
+    A block is named by the context and all tokens up to its end, so that equal names mean equal exact keys and values.
+    The names lie in a space of their own: no unit that was encoded in isolation can be found here.
+    """
+
+    def __init__(self, holder: Holder, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
+        if block_size < 1:
+            raise ConfigError(f"block_size={block_size} tokens is no block: use 1 or more")
+        self.block_size = block_size
+        self._holder = holder
+        self._root = identity(f"prefix chain of {model_key}", context, (), space).encode()
+
+    def chain(self, token_ids: Sequence[int]) -> list[str]:
+        """Names of the full blocks of ``token_ids``."""
+        raw, names, parent = np.asarray(token_ids, "<u4").tobytes(), [], self._root
+        step = 4 * self.block_size
+        for stop in range(step, len(raw) + 1, step):
+            name = hashlib.sha256(parent + raw[stop - step : stop]).hexdigest()
+            names.append(name)
+            parent = name.encode()
+        return names
+
+    def match(self, chain: Sequence[str]) -> list[KVBlock]:
+        """Stored blocks of the longest prefix of ``chain``."""
+        found = []
+        for name in chain:
+            block = self._holder.get(name)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def insert(self, chain: Sequence[str], first: int, rows: KVBlock, exact: bool) -> None:
+        """Store the blocks of ``chain`` from number ``first`` on, whose keys and values are ``rows``.
+
+        Raises ConfigError if the rows are not exact, or are not as many as the blocks need.
+        """
+        names = chain[first:]
+        if not exact:
+            raise ConfigError("approximate keys and values may not enter the exact prefix index")
+        if rows.tokens != len(names) * self.block_size:
+            raise ConfigError(f"{len(names)} blocks of {self.block_size} tokens do not fit {rows.tokens} rows")
+        pieces = zip(rows.k.split(self.block_size, 2), rows.v.split(self.block_size, 2), strict=True)
+        for name, (k, v) in zip(names, pieces, strict=True):
+            self._holder.put(KVBlock(name, k.contiguous(), v.contiguous()))

@@ -1,0 +1,120 @@
+"""A memory method: one choice for each of the six stages, and the refusal of choices that make no sense together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from keep_agent.errors import ConfigError
+from memory.graph import Grouping
+from memory.pool import BlockPool
+from memory.retention.keep_all import KeepAll
+from memory.stages import Capabilities, Construction, Loading, Recompute, Retention, Retrieval, Storage
+from memory.storage.ram import Ram
+
+LAYOUTS = ("memory", "append")
+CONTEXTS = ("none", "bos", "system")
+CALLS = {
+    "retrieval": "select",
+    "construction": "plan",
+    "recompute": "narrow",
+    "loading": "schedule",
+    "retention": "keep",
+    "storage": "get",
+}
+
+
+@dataclass(frozen=True)
+class MemoryMethod:
+    """Everything that tells one memory from another. Sessions of one method share its storage.
+
+    ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only ever adds turns. ``context`` is what an
+    isolated unit sees before itself when it is encoded: nothing, the start token, or the whole context prefix.
+    ``grouping`` belongs to the setting: methods that are compared share it, so that all choose the same segments.
+    """
+
+    name: str
+    retrieval: Retrieval
+    construction: Construction
+    recompute: Recompute
+    loading: Loading
+    retention: Retention = field(default_factory=KeepAll)
+    storage: Storage = field(default_factory=Ram)
+    layout: str = "memory"
+    context: str = "system"
+    grouping: Grouping = field(default_factory=Grouping)
+    paper: str = ""  # arXiv id
+
+    def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise ConfigError(f"memory method {self.name!r}: {problem}")
+
+    @property
+    def chains(self) -> bool:
+        """Are exact rows harvested after the turn and found again as a prefix?"""
+        own = self.construction.capabilities
+        return own.exact and own.harvests
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of the whole: exact if every part is, otherwise what any part does."""
+        parts = [getattr(self, stage).capabilities for stage in CALLS]
+        reads = self.recompute.capabilities.reads_blocks
+        resting = (self.construction, self.storage) if reads else ()
+        return Capabilities(
+            exact=all(part.capabilities.exact for part in (self.retention, *resting)),
+            moves_blocks=reads and any(part.moves_blocks for part in parts),
+            harvests=any(part.harvests for part in parts),
+            evicts=any(part.evicts for part in parts),
+            per_layer=any(part.per_layer for part in parts),
+            reads_blocks=reads,
+            repairs=any(part.repairs for part in parts),
+        )
+
+    @cached_property
+    def pool(self) -> BlockPool:
+        return BlockPool(self.storage)
+
+    def _problems(self) -> list[str]:
+        """Why this composition cannot work, in sentences."""
+        wrong = [
+            f"{stage} is {type(getattr(self, stage)).__name__}, which has no {call}(): name a class of memory.{stage}"
+            for stage, call in CALLS.items()
+            if not hasattr(getattr(self, stage), call)
+        ]
+        if self.layout not in LAYOUTS:
+            wrong.append(f"layout={self.layout!r} is unknown: use one of {', '.join(LAYOUTS)}")
+        if self.context not in CONTEXTS:
+            wrong.append(f"context={self.context!r} is unknown: use one of {', '.join(CONTEXTS)}")
+        return wrong or self._senseless()
+
+    def _senseless(self) -> list[str]:
+        kind = {stage: type(getattr(self, stage)).__name__ for stage in CALLS}
+        reads, repairs = self.recompute.capabilities.reads_blocks, self.recompute.capabilities.repairs
+        wrong = []
+        if self.construction.capabilities.exact and repairs:
+            wrong.append(
+                f"construction {kind['construction']} reuses exact rows only, so recompute {kind['recompute']} has "
+                "nothing to repair: use recompute Nothing, or a construction of isolated units"
+            )
+        if self.construction.capabilities.harvests and not reads:
+            wrong.append(
+                f"recompute {kind['recompute']} computes every row, so nothing that construction "
+                f"{kind['construction']} harvests would be read: use recompute Nothing"
+            )
+        if self.construction.capabilities.exact and not self.storage.capabilities.exact:
+            wrong.append(
+                f"storage {kind['storage']} changes what it stores, but construction {kind['construction']} promises "
+                "exact rows: use storage Ram"
+            )
+        if self.layout == "append" and not self.chains:
+            wrong.append(
+                "layout append grows one transcript whose earlier turns are reused as an exact prefix, which "
+                f"construction {kind['construction']} does not do: use construction Prefix, or layout memory"
+            )
+        if self.layout == "memory" and self.retention.capabilities.evicts:
+            wrong.append(
+                f"retention {kind['retention']} forgets rows between turns, but layout memory rebuilds the prompt at "
+                "every step: use layout append, or retention KeepAll"
+            )
+        return wrong

@@ -1,0 +1,67 @@
+"""Blocks of several sessions in one storage: what one of them lets go may still be another's."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from memory.block import KVBlock
+from memory.stages import Storage
+
+
+class BlockPool:
+    """References to the blocks of a storage. A block is deleted when its last holder lets go.
+
+    The storage may drop any block on its own, by its budget; a reference keeps a block from being deleted by another
+    session, not from being evicted.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.references: Counter[str] = Counter()
+
+    def holder(self) -> Holder:
+        return Holder(self)
+
+
+class Holder:
+    """One session's view of a pool: looks up, stores, and lets go of everything at once."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._held: set[str] = set()
+
+    def get(self, identity: str) -> KVBlock | None:
+        block = self._pool.storage.get(identity)
+        if block is not None:
+            self._hold(identity)
+        return block
+
+    def put(self, block: KVBlock) -> None:
+        self._pool.storage.put(block)
+        self._hold(block.identity)
+        if len(self._held) > 2 * self._pool.storage.stats()["blocks"] + 1024:
+            self._forget_evicted()
+
+    def release(self) -> None:
+        """Let go of every block; those nobody else holds are deleted."""
+        for identity in self._held:
+            self._drop(identity)
+        self._held.clear()
+
+    def _hold(self, identity: str) -> None:
+        if identity not in self._held:
+            self._held.add(identity)
+            self._pool.references[identity] += 1
+
+    def _drop(self, identity: str) -> None:
+        references = self._pool.references
+        references[identity] -= 1
+        if not references[identity]:
+            del references[identity]
+            self._pool.storage.delete(identity)
+
+    def _forget_evicted(self) -> None:
+        gone = {identity for identity in self._held if not self._pool.storage.contains(identity)}
+        for identity in gone:
+            self._drop(identity)
+        self._held -= gone

@@ -1,0 +1,117 @@
+"""What one prefill reports: the engine's result, the units of the prompt, counts and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from memory.engine.cache import DenseCache
+    from memory.engine.trace import PrefillResult, PrefillTrace
+    from memory.graph import Flip
+    from memory.stages import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class UnitUse:
+    """One unit in a prompt, and where its keys and values came from."""
+
+    kind: str
+    start: int  # prompt row
+    tokens: int
+    segments: tuple[str, ...]
+    identity: str  # "" for rows that have no block
+    hit: bool  # served from storage
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds from the observation to the logits of the last prompt row, in parts that add up."""
+
+    update: float = 0.0  # groups follow the changed segments
+    embed: float = 0.0  # the sentence encoder
+    encode: float = 0.0  # blocks that were missing
+    retrieve: float = 0.0  # choice, plan, look-up and layout
+    load: float = 0.0  # waiting for transfers
+    prefill: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows and row-layers of one prompt; context, memory and query make up ``prompt_tokens``."""
+
+    layers: int
+    prompt_tokens: int
+    memory_tokens: int
+    fresh_tokens: int  # rows for which nothing usable was stored when the step began
+    hit_tokens: int  # memory rows served from stored blocks
+    invalidated_tokens: int  # rows of the last prompt's blocks that changes made useless
+    token_layers: int
+    recomputed_token_layers: int  # memory rows, layer 0 left out
+    encoded_token_layers: int
+    loaded_bytes: int
+
+    @property
+    def computed_ratio(self) -> float:
+        return self.token_layers / (self.prompt_tokens * self.layers)
+
+    @property
+    def recomputed_ratio(self) -> float:
+        possible = self.memory_tokens * (self.layers - 1)
+        return self.recomputed_token_layers / possible if possible else 0.0
+
+    @property
+    def kv_hit_rate(self) -> float:
+        return self.hit_tokens / self.memory_tokens if self.memory_tokens else 0.0
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A prefilled prompt, ready for scoring or decoding, with everything that happened on the way."""
+
+    result: PrefillResult
+    layout: Layout
+    units: tuple[UnitUse, ...]
+    flips: tuple[Flip, ...]
+    counts: Counts
+    timings: Timings
+    cold: bool  # the first prompt since the session was reset
+    after_ms: float  # harvesting, after the logits
+
+    @property
+    def logits(self) -> torch.Tensor:
+        return self.result.logits
+
+    @property
+    def cache(self) -> DenseCache:
+        return self.result.cache
+
+    @property
+    def trace(self) -> PrefillTrace:
+        return self.result.trace
+
+
+def count(layout: Layout, units: tuple[UnitUse, ...], trace: PrefillTrace, encoded: int, invalidated: int) -> Counts:
+    """Counts of a prompt; ``encoded`` are the tokens encoded for it, ``invalidated`` those it could no longer use."""
+    layers = len(trace.active_rows)
+    query, memory = layout.rows - layout.query, layout.query - layout.context
+    context = int(layout.fresh[: layout.context].sum())
+    hit = sum(unit.tokens for unit in units if unit.hit)
+    return Counts(
+        layers=layers,
+        prompt_tokens=layout.rows,
+        memory_tokens=memory,
+        fresh_tokens=context + memory - hit + query,
+        hit_tokens=hit,
+        invalidated_tokens=invalidated,
+        token_layers=trace.token_layers,
+        recomputed_token_layers=sum(rows - query - context for rows in trace.active_rows[1:]),
+        encoded_token_layers=encoded * layers,
+        loaded_bytes=trace.loaded_bytes,
+    )

@@ -1,0 +1,159 @@
+"""One agent's memory between turns: from changed segments and a query to a prefilled prompt."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+
+from keep_agent.errors import ConfigError
+from memory.assembly import Assembled, Assembler, Blocks, Chain, Context, Fresh
+from memory.block import KVBlock
+from memory.clock import Clock, TimedEncoder
+from memory.encoder import SentenceEncoder
+from memory.engine.engine import Engine
+from memory.engine.trace import ScoreResult
+from memory.graph import Flip, SegmentGraph
+from memory.method import MemoryMethod
+from memory.report import Prefill, Timings, count
+from memory.stages import Unit
+from memory.store import SegmentStore
+from memory.transcript import Transcript
+
+ROOM = 256  # positions kept free behind a transcript for what is decoded
+
+
+class MemorySession:
+    """Write segments to ``store``, ``prefill`` a query behind the memory, ``advance`` to the next step.
+
+    :param encode_text: token ids of a segment's text, without special tokens
+    :param budget: segments in a prompt at most
+    :param context_ids: the context prefix of every prompt; with ``context=bos`` its first token is the start token
+    :param namespace: blocks are shared only within it
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        method: MemoryMethod,
+        encoder: SentenceEncoder,
+        encode_text: Callable[[str], Sequence[int]],
+        budget: int = 40,
+        context_ids: Sequence[int] = (),
+        namespace: str = "",
+    ) -> None:
+        if method.context == "bos" and not context_ids:
+            raise ConfigError("context=bos needs a context prefix that begins with the start token, but there is none")
+        if budget < 1:
+            raise ConfigError(f"budget={budget} leaves no room for a segment: use 1 or more")
+        self.engine, self.method, self.budget = engine, method, budget
+        self._encoder = TimedEncoder(encoder)
+        self.store = SegmentStore(encode_text, SegmentGraph(self._encoder, method.grouping))
+        self._holder = method.pool.holder()
+        self._assembler = self._make_assembler(namespace)
+        limit = engine.spec.max_positions - len(context_ids) - ROOM
+        self._transcript = Transcript(limit) if method.layout == "append" else None
+        self._context_ids = tuple(context_ids)
+        self._context: Context | None = None
+        self._cold = True
+
+    def prefill(self, query_text: str, query_ids: Sequence[int]) -> Prefill:
+        """Logits behind ``[context][memory][query_ids]``; ``query_text`` is what segments are chosen by.
+
+        In the `append` layout ``query_ids`` become part of the transcript.
+        """
+        clock = self._encoder.clock = Clock()
+        with clock.part("encode"):
+            context, encoded = self._need_context()
+        with clock.part("update"):
+            flips = self.store.graph.update(self.store)
+        with clock.part("retrieve"):
+            units = self._plan(query_text, query_ids)
+            prompt = self._assembler.assemble(units, query_ids, context, clock)
+        return self._run(prompt, query_ids, tuple(flips), encoded, clock)
+
+    def append_turn(self, token_ids: Sequence[int]) -> None:
+        """Add what came of the last query (the decided skill) to the transcript of the `append` layout."""
+        if self._transcript is None:
+            raise ConfigError(
+                f"memory method {self.method.name!r} rebuilds its prompt; append_turn needs layout append"
+            )
+        self._transcript.append(token_ids)
+
+    def score(self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
+        """Log-likelihood of every candidate behind the prompt."""
+        return self.engine.score(prefill.cache, candidates, reduce)
+
+    def generate(self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = ()) -> list[int]:
+        """Greedy continuation of the prompt."""
+        return self.engine.generate(prefill.cache, prefill.logits, max_new_tokens, stop_ids)
+
+    def advance(self) -> None:
+        """The world has moved on by one step."""
+        self.store.advance()
+
+    def reset(self) -> None:
+        """Forget all segments and blocks. The context prefix is no memory: its keys and values stay."""
+        self.store.clear()
+        self._holder.release()
+        self._assembler.reset()
+        if self._transcript is not None:
+            self._transcript.clear()
+        self._cold = True
+
+    def _make_assembler(self, namespace: str) -> Assembler:
+        method = self.method
+        if not method.recompute.capabilities.reads_blocks:
+            return Fresh(self.engine)
+        if method.chains:
+            size, whole = method.construction.block_size, method.layout == "append"
+            return Chain(self.engine, self._holder, size, namespace, whole)
+        return Blocks(self.engine, self._holder, self.store, namespace)
+
+    def _need_context(self) -> tuple[Context, int]:
+        """The context, and how many tokens had to be encoded for it."""
+        if self._context is not None:
+            return self._context, 0
+        ids = self._context_ids
+        if not ids or not self.method.recompute.capabilities.reads_blocks:
+            self._context = Context(ids)
+            return self._context, 0
+        (block,) = self.engine.encode([(None, ids)])
+        seen = {"none": 0, "bos": 1, "system": len(ids)}[self.method.context]
+        first = block if seen == len(ids) else KVBlock("", block.k[:, :, :seen], block.v[:, :, :seen])
+        self._context = Context(ids, block, ids[:seen], first if seen else None)
+        return self._context, len(ids)
+
+    def _plan(self, query_text: str, query_ids: Sequence[int]) -> list[Unit]:
+        """The units of the chosen segments, in prompt order."""
+        chosen = self.method.retrieval.select(query_text, self.store, self.budget)
+        segments = [self.store.get(id) for id in chosen]
+        if self._transcript is not None:
+            return [self._transcript.memory(segments, self.store, query_ids)]
+        return self.method.construction.plan(segments, self.store, self.store.step)
+
+    def _run(
+        self, prompt: Assembled, query_ids: Sequence[int], flips: tuple[Flip, ...], encoded: int, clock: Clock
+    ) -> Prefill:
+        stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
+        harvests = self._assembler.harvests
+        with clock.part("prefill"):
+            result = self.engine.prefill(prompt.layout, *stages, prompt.context_block, harvests)
+        waited = result.trace.timings["load"]
+        clock.add("load", waited)
+        clock.add("prefill", -waited)
+        after = Clock()
+        with after.part("after"):
+            self._assembler.after(prompt, result)
+        if self._transcript is not None:
+            self._transcript.close(query_ids)
+        cold, self._cold = self._cold, False
+        return Prefill(
+            result=result,
+            layout=prompt.layout,
+            units=prompt.units,
+            flips=flips,
+            counts=count(prompt.layout, prompt.units, result.trace, encoded + prompt.encoded, prompt.invalidated),
+            timings=Timings(**{part: 1e3 * seconds for part, seconds in clock.seconds.items()}),
+            cold=cold,
+            after_ms=1e3 * after.seconds["after"],
+        )

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.block import KVBlock
+from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.per_segment import PerSegment
+from memory.construction.prefix import Prefix
+from memory.construction.static_dynamic import StaticDynamic
+from memory.index import PrefixIndex
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.serial import Serial
+from memory.method import MemoryMethod
+from memory.pool import BlockPool
+from memory.recompute.full import Full
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.retention.keep_all import KeepAll
+from memory.retrieval.embedding import Embedding
+from memory.stages import Capabilities
+from memory.storage.ram import Ram
+
+
+def compose(**stages: Any) -> MemoryMethod:
+    parts = {"construction": PerSegment(), "recompute": Nothing(), "loading": Serial(), **stages}
+    return MemoryMethod("test", Embedding(), **parts)
+
+
+class Forgetful(KeepAll):
+    capabilities = Capabilities(exact=False, evicts=True)
+
+
+class Rounding(Ram):
+    capabilities = Capabilities(exact=False)
+
+
+@pytest.mark.parametrize(
+    ("stages", "sentence"),
+    [
+        ({"construction": Prefix(), "recompute": MultiHop()}, "Prefix reuses exact rows only, so recompute MultiHop"),
+        ({"construction": Prefix(), "recompute": Full()}, "nothing that construction Prefix harvests"),
+        ({"construction": Prefix(), "storage": Rounding()}, "storage Rounding changes what it stores"),
+        ({"layout": "append"}, "which construction PerSegment does not do"),
+        ({"retention": Forgetful()}, "retention Forgetful forgets rows between turns"),
+        ({"layout": "stack"}, "layout='stack' is unknown"),
+        ({"context": "eos"}, "context='eos' is unknown"),
+        ({"loading": PerSegment()}, "loading is PerSegment, which has no schedule"),
+    ],
+)
+def test_senseless_compositions_are_refused_with_a_sentence(stages: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match="memory method 'test': ") as caught:
+        compose(**stages)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("construction", [PerSegment(), FixedBlocks(), StaticDynamic()])
+@pytest.mark.parametrize("recompute", [Full(), Nothing(), MultiHop()])
+@pytest.mark.parametrize("loading", [Serial(), LayerBalanced()])
+def test_compositions_no_paper_has_work(construction: Any, recompute: Any, loading: Any) -> None:
+    method = compose(construction=construction, recompute=recompute, loading=loading)
+    assert method.capabilities.exact == isinstance(recompute, Full)
+    assert method.capabilities.moves_blocks != isinstance(recompute, Full)
+
+
+def test_prefix_is_exact_and_harvests() -> None:
+    method = compose(construction=Prefix())
+    assert method.chains
+    assert method.capabilities == Capabilities(exact=True, harvests=True)
+
+
+def block(name: str, tokens: int = 4) -> KVBlock:
+    k = torch.zeros(2, 1, tokens, 4)
+    return KVBlock(name, k, k)
+
+
+def test_a_block_is_deleted_with_its_last_holder() -> None:
+    pool = BlockPool(Ram())
+    one, two = pool.holder(), pool.holder()
+    one.put(block("a"))
+    one.put(block("b"))
+    assert two.get("a") is not None
+    one.release()
+    assert pool.storage.contains("a")
+    assert not pool.storage.contains("b")
+    assert dict(pool.references) == {"a": 1}
+    two.release()
+    assert pool.storage.stats()["blocks"] == 0
+    assert not pool.references
+
+
+def test_a_holder_does_not_remember_what_was_evicted() -> None:
+    pool = BlockPool(Ram(budget_bytes=10 * block("x").nbytes))
+    holder = pool.holder()
+    for number in range(3000):
+        holder.put(block(str(number)))
+    assert len(pool.references) < 1100
+    holder.release()
+    assert pool.storage.stats()["bytes"] == 0
+
+
+def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
+    index = PrefixIndex(BlockPool(Ram()).holder(), 2, "model", (1,), "")
+    chain = index.chain(range(7))
+    assert len(chain) == 3
+    index.insert(chain[:2], 0, block("rows", 4), exact=True)
+    assert [found.identity for found in index.match(index.chain(range(9)))] == chain[:2]
+    assert index.match(index.chain([0, 1, 9, 3])) == index.match(chain[:1])
+    assert index.match(index.chain([9, 1, 2, 3])) == []
+    with pytest.raises(ConfigError, match="approximate"):
+        index.insert(chain, 2, block("rows", 2), exact=False)
+    with pytest.raises(ConfigError, match="1 blocks of 2 tokens do not fit 3 rows"):
+        index.insert(chain, 2, block("rows", 3), exact=True)
+    with pytest.raises(ConfigError, match="block_size=0"):
+        PrefixIndex(BlockPool(Ram()).holder(), 0, "model", (), "")
+    others = [("other", (1,), ""), ("model", (2,), ""), ("model", (1,), "agent")]
+    names = {PrefixIndex(BlockPool(Ram()).holder(), 2, *key).chain(range(4))[0] for key in others}
+    assert len(names | {chain[0]}) == 4

@@ -1,0 +1,398 @@
+"""Sessions on a tiny random model in float64, against plain forwards of the same tokens."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import Qwen2Config
+
+from keep_agent.errors import ConfigError
+from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.per_segment import PerSegment
+from memory.construction.prefix import Prefix
+from memory.construction.static_dynamic import StaticDynamic
+from memory.encoder import CachedEncoder, HashedNgrams
+from memory.engine.engine import Engine
+from memory.engine.load import from_config
+from memory.graph import Grouping
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.loading.serial import Serial
+from memory.method import MemoryMethod
+from memory.recompute.full import Full
+from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.none import Nothing
+from memory.report import Prefill
+from memory.retrieval.all import All
+from memory.retrieval.embedding import Embedding
+from memory.session import MemorySession
+from tests.memory.houses import VOCABULARY, encode_text, furnish
+
+LAYERS = 4
+CONTEXT = (1, 5, 9)
+QUERY = encode_text("put mug_1 in cabinet_2\nnext")
+GROUPING = Grouping(window=3)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    config = Qwen2Config(
+        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=500,
+    )  # fmt: skip
+    with Engine(from_config(config, torch.float64, seed=3)) as made:
+        yield made
+
+
+def full() -> MemoryMethod:
+    return MemoryMethod("full", Embedding(), PerSegment(), Full(), Serial(), grouping=GROUPING)
+
+
+def prefix() -> MemoryMethod:
+    return MemoryMethod("prefix", Embedding(), Prefix(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
+
+
+def reuse() -> MemoryMethod:
+    return MemoryMethod("reuse", Embedding(), PerSegment(), Nothing(), NextLayer(), grouping=GROUPING)
+
+
+def blocks() -> MemoryMethod:
+    return MemoryMethod("blocks", Embedding(), FixedBlocks(size=9), MultiHop(), LayerBalanced(), grouping=GROUPING)
+
+
+def keep(average: float = 0.3) -> MemoryMethod:
+    recompute = MultiHop(Schedule(average=average))
+    return MemoryMethod("keep", Embedding(), StaticDynamic(), recompute, LayerBalanced(), grouping=GROUPING)
+
+
+METHODS = [full, prefix, reuse, blocks, keep]
+
+
+def open_session(engine: Engine, method: MemoryMethod, **settings_: object) -> MemorySession:
+    settings_ = {"context_ids": CONTEXT, "budget": 14, **settings_}
+    return MemorySession(engine, method, CachedEncoder(HashedNgrams()), encode_text, **settings_)
+
+
+def live(session: MemorySession, rng: random.Random) -> None:
+    """One random step of a house."""
+    session.advance()
+    number = rng.randint(1, 12)
+    place = rng.choice(["hand", "cabinet_1", "cabinet_2", "table"])
+    session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n", parent=None)
+    session.store.put("agent", "agent", f"agent at {place} holding nothing\n")
+    if rng.random() < 0.3:
+        session.store.put(f"did_{session.store.step}", "history", f"did go to {place}\n")
+    if rng.random() < 0.2 and "cabinet_4" in session.store:
+        session.store.remove("cabinet_4")
+
+
+def episode(session: MemorySession, steps: int, seed: int = 0) -> Iterator[Prefill]:
+    rng = random.Random(seed)
+    furnish(session.store)
+    for _ in range(steps):
+        yield session.prefill("put mug_1 in cabinet_2", QUERY)
+        live(session, rng)
+
+
+def plain(engine: Engine, prefill: Prefill) -> torch.Tensor:
+    return engine.forward_plain(prefill.layout.token_ids)[-1:]
+
+
+def segments(prefill: Prefill) -> list[str]:
+    return [span.segment for span in prefill.layout.segments]
+
+
+def close(a: torch.Tensor, b: torch.Tensor, scale: float = 1e-5) -> bool:
+    return float((a - b).abs().max()) <= scale * float(b.abs().max())
+
+
+# -- the same prompt for all, exact where it must be -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [full, prefix])
+def test_exact_methods_equal_the_plain_forward(engine: Engine, method: object) -> None:
+    hits = 0
+    for prefill in episode(open_session(engine, method()), 12):
+        assert close(prefill.logits, plain(engine, prefill))
+        hits += prefill.counts.hit_tokens
+    assert (hits > 0) == (method is prefix)
+
+
+def test_recomputing_every_segment_equals_the_plain_forward(engine: Engine) -> None:
+    for prefill in episode(open_session(engine, keep(1.0)), 5):
+        assert close(prefill.logits, plain(engine, prefill))
+        assert prefill.counts.recomputed_ratio == 1.0
+
+
+def test_all_methods_choose_the_same_prompt(engine: Engine) -> None:
+    runs = [list(episode(open_session(engine, method()), 14)) for method in METHODS]
+    for step in zip(*runs, strict=True):
+        assert len({tuple(prefill.layout.token_ids.tolist()) for prefill in step}) == 1
+        assert len({tuple(segments(prefill)) for prefill in step}) == 1
+        assert all(prefill.flips == step[0].flips for prefill in step)
+        assert step[0].layout.token_ids.tolist()[:3] == list(CONTEXT)
+        assert segments(step[0])[-1] == "agent"
+    assert any(prefill.flips for prefill in runs[0])
+
+
+def test_approximate_methods_differ_from_the_plain_forward(engine: Engine) -> None:
+    """Otherwise the tests above would prove nothing."""
+    for prefill in episode(open_session(engine, reuse()), 3):
+        assert not close(prefill.logits, plain(engine, prefill), 1e-3)
+
+
+@pytest.mark.parametrize("loading", [Serial(), NextLayer()])
+def test_loading_never_changes_the_result(engine: Engine, loading: object) -> None:
+    balanced = episode(open_session(engine, keep()), 6)
+    other = episode(open_session(engine, replace(keep(), loading=loading)), 6)
+    for a, b in zip(balanced, other, strict=True):
+        assert torch.equal(a.logits, b.logits)
+        assert a.counts == b.counts
+
+
+# -- what is served, and what never is -------------------------------------------------------------------------------
+
+
+EDITS = st.lists(
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["hand", "table", "", None])), max_size=3), max_size=6
+)
+
+
+@pytest.mark.parametrize("method", [reuse, keep, blocks])
+@given(steps=EDITS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_stale_version_is_never_served(engine: Engine, method: object, steps: list) -> None:
+    session = open_session(engine, method())
+    furnish(session.store, cabinets=2, objects=6)
+    for edits in steps:
+        for number, place in edits:
+            if place is None and f"mug_{number}" in session.store:
+                session.store.remove(f"mug_{number}")
+            elif place is not None:
+                session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
+        prefill = session.prefill("mug_1", QUERY)
+        told = prefill.layout.token_ids.tolist()
+        for span in prefill.layout.segments:
+            assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+        context = engine.encode([(None, CONTEXT)])[0]
+        units = [p.unit.token_ids for p in prefill.layout.placements]
+        for placed, truth in zip(
+            prefill.layout.placements, engine.encode([(context, ids) for ids in units]), strict=True
+        ):
+            assert torch.allclose(placed.block.k, truth.k)
+            assert torch.allclose(placed.block.v, truth.v)
+        session.advance()
+
+
+@given(steps=EDITS, seed=st.integers(0, 9))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_approximate_rows_never_enter_the_exact_prefix(engine: Engine, steps: list, seed: int) -> None:
+    """Both methods rest in one storage; the prefix stays exact whatever the other one put there."""
+    exact, other = prefix(), reuse()
+    other = replace(other, storage=exact.storage)
+    both = [open_session(engine, exact), open_session(engine, other)]
+    for session in both:
+        furnish(session.store, cabinets=2, objects=6)
+    for edits in steps:
+        for session in both:
+            for number, place in edits:
+                session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
+        both[1].prefill("mug_1", QUERY)
+        prefill = both[0].prefill("mug_1", QUERY)
+        assert close(prefill.logits, plain(engine, prefill))
+        for session in both:
+            session.advance()
+
+
+def test_a_text_that_returns_hits_again(engine: Engine) -> None:
+    session = open_session(engine, reuse())
+    session.store.put("cabinet_1", "receptacle", "cabinet cabinet_1 closed\n")
+    rates = []
+    for state in ("closed", "open", "closed", "open"):
+        session.store.put("cabinet_1", "receptacle", f"cabinet cabinet_1 {state}\n")
+        rates.append(session.prefill("q", QUERY).counts.kv_hit_rate)
+    assert rates == [0, 0, 1, 1]
+
+
+def test_sessions_share_blocks_within_a_namespace_only(engine: Engine) -> None:
+    method = reuse()
+    one, two, other = (open_session(engine, method, namespace=name) for name in ("a", "a", "b"))
+    for session in (one, two, other):
+        furnish(session.store)
+    assert one.prefill("q", QUERY).counts.kv_hit_rate == 0
+    assert two.prefill("q", QUERY).counts.kv_hit_rate == 1
+    assert other.prefill("q", QUERY).counts.kv_hit_rate == 0
+    one.reset()
+    assert two.prefill("q", QUERY).counts.kv_hit_rate == 1
+    two.reset()
+    other.reset()
+    assert method.storage.stats()["blocks"] == 0
+
+
+def test_reset_forgets_everything_but_the_context(engine: Engine) -> None:
+    for method in METHODS:
+        session = open_session(engine, method())
+        first = next(episode(session, 1))
+        session.reset()
+        assert len(session.store) == session.store.step == len(session.store.history) == 0
+        again = next(episode(session, 1))
+        assert torch.equal(first.logits, again.logits)
+        assert again.cold
+        assert again.counts.hit_tokens == 0
+        context = 0 if method is full else len(CONTEXT) * LAYERS
+        assert first.counts.encoded_token_layers - again.counts.encoded_token_layers == context
+
+
+# -- counts and times ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "hit", "encoded", "lost"), [(full, 0, 0, 0), (reuse, 8, 5, 4), (keep, 8, 5, 4), (prefix, 4, 0, 6)]
+)
+def test_counts_after_one_change(engine: Engine, method: object, hit: int, encoded: int, lost: int) -> None:
+    """Three segments of 4 tokens each; the second grows to 5, of which the first two are as before."""
+    session = open_session(engine, method())
+    session.store.put("cabinet_1", "receptacle", "cabinet cabinet_1 closed\n")
+    session.store.put("mug_1", "object", "mug mug_1 hand\n")
+    session.store.put("agent", "agent", "agent at start\n")
+    session.prefill("q", QUERY)
+    session.advance()
+    session.store.put("mug_1", "object", "mug mug_1 in cabinet_1\n")
+    counts = session.prefill("q", QUERY).counts
+    assert (counts.layers, counts.memory_tokens) == (LAYERS, 13)
+    assert counts.prompt_tokens == len(CONTEXT) + 13 + len(QUERY)
+    assert counts.hit_tokens == hit
+    assert counts.encoded_token_layers == encoded * LAYERS
+    assert counts.invalidated_tokens == lost
+    context = len(CONTEXT) if method is full else 0
+    assert counts.fresh_tokens == context + 13 - hit + len(QUERY)
+
+
+def test_ratios_of_the_methods(engine: Engine) -> None:
+    last = {method: list(episode(open_session(engine, method(), budget=40), 9))[-1] for method in METHODS}
+    ratio = {method: prefill.counts.computed_ratio for method, prefill in last.items()}
+    assert ratio[full] == 1.0
+    assert last[full].counts.recomputed_ratio == 1.0
+    assert last[full].counts.fresh_tokens == last[full].counts.prompt_tokens
+    assert last[reuse].counts.recomputed_ratio == 0.0
+    assert ratio[reuse] == len(QUERY) / last[reuse].counts.prompt_tokens
+    assert ratio[reuse] < ratio[keep] < 0.6
+    assert 0.2 < last[keep].counts.recomputed_ratio < 0.4
+    assert last[reuse].counts.loaded_bytes > last[keep].counts.loaded_bytes > 0 == last[full].counts.loaded_bytes
+    trace = last[keep].trace
+    assert trace.active_rows == sorted(trace.active_rows, reverse=True)
+    assert [hops.layer for hops in trace.hops] == list(range(LAYERS - 1))
+
+
+def test_units_tell_where_their_rows_came_from(engine: Engine) -> None:
+    session = open_session(engine, keep())
+    steps = list(episode(session, 9))
+    assert steps[0].cold
+    assert not any(prefill.cold for prefill in steps[1:])
+    assert not any(unit.hit for unit in steps[0].units)
+    last = steps[-1]
+    assert {unit.kind for unit in last.units} == {"static_group", "segment"}
+    row = len(CONTEXT)
+    for unit in last.units:
+        assert unit.start == row
+        assert unit.identity
+        row += unit.tokens
+    assert row == last.layout.query
+    assert sum(unit.tokens for unit in last.units if unit.hit) == last.counts.hit_tokens
+
+
+def test_parts_of_the_time_add_up(engine: Engine) -> None:
+    session = open_session(engine, keep())
+    for _ in episode(session, 3):
+        pass
+    begin = time.perf_counter()
+    prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
+    wall = 1e3 * (time.perf_counter() - begin)
+    assert min(prefill.timings.update, prefill.timings.retrieve, prefill.timings.prefill, prefill.timings.encode) > 0
+    assert prefill.timings.load >= 0
+    assert 0.7 * wall < prefill.timings.total + prefill.after_ms <= wall
+
+
+# -- context, transcript, and the edges ------------------------------------------------------------------------------
+
+
+def test_context_policies_are_told_apart(engine: Engine) -> None:
+    logits = []
+    storage = reuse().storage
+    for policy in ("none", "bos", "system"):
+        session = open_session(engine, replace(reuse(), context=policy, storage=storage))
+        session.store.put("mug_1", "object", "mug mug_1 hand\n")
+        prefill = session.prefill("q", QUERY)
+        assert prefill.counts.hit_tokens == 0
+        logits.append(prefill.logits)
+        if policy == "system":  # the only unit has seen all that stands before it
+            assert close(prefill.logits, plain(engine, prefill))
+    assert not close(logits[0], logits[1], 1e-3)
+    assert not close(logits[1], logits[2], 1e-3)
+
+
+def test_transcript_is_told_once_and_reused_exactly(engine: Engine) -> None:
+    session = open_session(engine, replace(prefix(), layout="append"))
+    rng = random.Random(1)
+    furnish(session.store, cabinets=2, objects=4)
+    told = list(CONTEXT)
+    rates = []
+    for turn in range(6):
+        prefill = session.prefill("mug_1", QUERY)
+        ids = prefill.layout.token_ids.tolist()
+        assert ids[: len(told)] == told
+        assert ids[-len(QUERY) :] == QUERY
+        assert close(prefill.logits, plain(engine, prefill))
+        assert prefill.counts.invalidated_tokens == 0
+        rates.append(prefill.counts.kv_hit_rate)
+        session.append_turn([7, 8 + turn])
+        told = [*ids, 7, 8 + turn]
+        live(session, rng)
+    assert rates[0] == 0
+    assert min(rates[2:]) > 0.7
+    session.reset()
+    session.store.put("mug_1", "object", "mug mug_1 hand\n")
+    assert session.prefill("q", QUERY).layout.rows == len(CONTEXT) + 4 + len(QUERY)
+
+
+def test_transcript_begins_anew_when_it_is_full(engine: Engine) -> None:
+    session = open_session(engine, replace(prefix(), layout="append"))
+    furnish(session.store, cabinets=2, objects=4)
+    rows = []
+    for _ in range(50):
+        prefill = session.prefill("q", QUERY)
+        rows.append(prefill.layout.rows)
+        session.append_turn([7])
+    assert max(rows) <= 500 - 256
+    assert rows.count(rows[0]) > 1
+    assert close(prefill.logits, plain(engine, prefill))
+
+
+def test_empty_memory_and_bad_settings(engine: Engine) -> None:
+    for method in METHODS:
+        prefill = open_session(engine, method()).prefill("q", QUERY)
+        assert close(prefill.logits, plain(engine, prefill))
+        assert prefill.counts.kv_hit_rate == prefill.counts.recomputed_ratio == 0
+    with pytest.raises(ConfigError, match="budget=0"):
+        open_session(engine, full(), budget=0)
+    with pytest.raises(ConfigError, match="context=bos"):
+        open_session(engine, replace(reuse(), context="bos"), context_ids=())
+    with pytest.raises(ConfigError, match="append_turn"):
+        open_session(engine, full()).append_turn([1])
+
+
+def test_candidates_and_text_behind_a_prompt(engine: Engine) -> None:
+    session = open_session(engine, replace(full(), retrieval=All()))
+    prefill = next(episode(session, 1))
+    (first,) = session.generate(prefill, 1)
+    assert first == int(prefill.logits.argmax())
+    prefill = session.prefill("q", QUERY)
+    scores = session.score(prefill, [[first], [(first + 1) % VOCABULARY]]).scores
+    assert int(scores.argmax()) == 0
