@@ -34,11 +34,10 @@ def _look_into(view: View, thing_id: str) -> str:
 
 
 def _walk(view: View, thing_id: str) -> str | None:
-    """Go to where the thing is, unless the agent is there; a faucet is at hand at its basin."""
+    """Go to where the thing is, unless the agent is there; a faucet is used at its basin."""
     world = view.world
-    place = world.place_of(thing_id)
-    at_hand = world.at is not None and world.at in (place, world.ground.basin_of.get(thing_id))
-    return None if at_hand else f"go to {say(place)}"
+    place = world.ground.basin_of.get(thing_id) or world.place_of(thing_id)
+    return None if world.at in (place, thing_id) else f"go to {say(place)}"
 
 
 def _open_up(view: View, thing_id: str) -> str | None:

@@ -15,6 +15,7 @@ from envs.alfred.strategy import Step, View, next_step
 from envs.alfred.thing import Thing
 
 _SKILLS = LotaSkills()
+_APPLIANCES = frozenset({"Fridge", "Microwave", "SinkBasin"})
 
 
 class _LotaView(View):
@@ -22,13 +23,19 @@ class _LotaView(View):
 
     def best(self, things: Iterable[Thing]) -> Thing | None:
         by_id = {thing.id: thing for thing in things if whole(thing.type) in FINDABLE}
-        if not by_id:
-            return None
+        handy = [one for one in by_id if self.handy(one)]
+        if not handy:
+            return self._reached_first(by_id) if by_id else None
+        if by_id[handy[0]].pickupable:
+            chosen = _SKILLS.choose(self.world, say(self, "pick up", handy[0]))
+            handy = [chosen] if chosen in handy else handy
+        return by_id[handy[0]]
+
+    def handy(self, thing_id: str) -> bool:
+        """Whether it was found, or lies in an appliance that was found: then no ``find`` comes first."""
         found = self.found()
-        if found in by_id:
-            return by_id[found]
-        inside = next((thing for thing in by_id.values() if found and thing.parent == found), None)
-        return inside or self._reached_first(by_id)
+        around = (outer.id for outer in self.world.around(thing_id) if outer.type in _APPLIANCES)
+        return found is not None and (found == thing_id or found in around)
 
     def found(self) -> str | None:
         """What was last found; a faucet stands for its basin."""
@@ -76,10 +83,11 @@ def _render(view: _LotaView, step: Step) -> str:
             return _reach(view, step.thing, "pick up")
         case "slice":
             return _reach(view, step.thing, "slice")
-    return _operate(view, step.thing, step.act)
+    return _operate(view, step.thing, step.act, step.content)
 
 
-def _say(view: _LotaView, verb: str, thing_id: str) -> str:
+def say(view: View, verb: str, thing_id: str) -> str:
+    """The skill of a verb on a thing's type."""
     return f"{verb} the {spoken(whole(view.world[thing_id].type))}"
 
 
@@ -88,14 +96,13 @@ def _find(view: _LotaView, thing_id: str) -> str:
 
 
 def _reach(view: _LotaView, thing_id: str, verb: str) -> str:
-    """Act on an object that was found, or that lies in what was found; find it otherwise."""
-    found = view.found()
-    if found != thing_id and found not in (outer.id for outer in view.world.around(thing_id)):
+    """Act on an object that is handy; find it otherwise."""
+    if not view.handy(thing_id):
         return _find(view, thing_id)
     hiding = view.world.hidden_in(thing_id)
     if hiding is not None:
         return _operate(view, hiding, "open")
-    skill = _say(view, verb, thing_id)
+    skill = say(view, verb, thing_id)
     return skill if _SKILLS.choose(view.world, skill) == thing_id else _find(view, thing_id)
 
 
@@ -103,14 +110,16 @@ def _put(view: _LotaView, step: Step) -> str:
     if view.found() != step.place:
         return _find(view, step.place)
     shut = view.world.hidden_in(step.place) or (step.place if view.world[step.place].shut else None)
-    return _operate(view, shut, "open") if shut else _say(view, "put down", step.thing)
+    return _operate(view, shut, "open") if shut else say(view, "put down", step.thing)
 
 
-def _operate(view: _LotaView, thing_id: str, verb: str) -> str:
-    """Open, close or switch a thing the agent stands at; find it otherwise."""
+def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> str:
+    """Open, close or switch a thing the agent stands at; else find it, or what it is operated for."""
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"
     at_hand = world.at is not None and world.at in (world.place_of(thing_id), world.ground.basin_of.get(thing_id))
-    skill = _say(view, verb, thing_id)
-    return skill if at_hand and _SKILLS.choose(world, skill) == thing_id else _find(view, thing_id)
+    skill = say(view, verb, thing_id)
+    if at_hand and _SKILLS.choose(world, skill) == thing_id:
+        return skill
+    return _find(view, content if content and not at_hand else thing_id)

@@ -6,7 +6,7 @@ what is at hand comes first, then the lowest index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,11 +29,12 @@ PUT_ASIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One act on a thing; ``place`` is where it is put."""
+    """One act on a thing; ``place`` is where it is put, ``content`` what an appliance is operated for."""
 
     act: Act
     thing: str = ""
     place: str = ""
+    content: str = ""
 
 
 DONE = Step("done")
@@ -193,25 +194,32 @@ class _Strategy:
     def _treat(self, marked: set[str], appliance: str) -> Step:
         """Run the appliance with a target in it, then take what is ready; else fetch a target."""
         ready = self.view.best(target for target in self.targets if target.id in marked)
-        chosen = ready or self.view.best(target for target in self.targets if self.view.inside(target, appliance))
+        chosen = ready or self.view.best(filter(self._here_in(appliance), self.targets)) or self.view.best(self.targets)
         place = self.view.inside(chosen, appliance) if chosen else None
         if chosen is None or place is None:
-            return self._take([ready] if ready else self.targets, self.kind)
-        step = self._switch_off(place) if ready else self._run(place)
-        return step or Step("take", chosen.id)
+            return self._take([chosen] if chosen else [], self.kind)
+        verb, switch = self._switch_off(place) if ready else self._run(place)
+        return Step(verb, switch.id, content=chosen.id) if switch else Step("take", chosen.id)
 
-    def _switch_off(self, place: Thing) -> Step | None:
+    def _here_in(self, appliance: str) -> Callable[[Thing], bool]:
+        def here(target: Thing) -> bool:
+            place = self.view.inside(target, appliance)
+            return place is not None and place.id == self.world.at
+
+        return here
+
+    def _switch_off(self, place: Thing) -> tuple[Act, Thing | None]:
         switch = self._faucet(place) if place.type == "SinkBasin" else place
-        return Step("turn off", switch.id) if switch and switch.is_on else None
+        return "turn off", switch if switch and switch.is_on else None
 
-    def _run(self, place: Thing) -> Step | None:
-        """The next step of heating, cooling or cleaning what is in the appliance; None: it cannot."""
+    def _run(self, place: Thing) -> tuple[Act, Thing | None]:
+        """The next step of heating, cooling or cleaning what is in the appliance."""
         if place.type == "Fridge":
-            return Step("close" if place.is_open else "open", place.id)
+            return "close" if place.is_open else "open", place
         if place.type == "Microwave" and place.is_open:
-            return Step("close", place.id)
+            return "close", place
         switch = self._faucet(place) if place.type == "SinkBasin" else place
-        return Step("turn off" if switch.is_on else "turn on", switch.id) if switch else None
+        return "turn off" if switch and switch.is_on else "turn on", switch
 
     def _faucet(self, basin: Thing) -> Thing | None:
         basin_of = self.world.ground.basin_of
