@@ -1,0 +1,185 @@
+"""The scripted expert: reaches every goal, says regular plans, mends what others spoil, uses only what it may know."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from envs.alfred.env import AlfredEnv
+from envs.alfred.episodes import load_episodes
+from envs.alfred.expert import Expert
+from envs.alfred.generator import generate_episode
+from envs.alfred.goals import succeeded
+from envs.alfred.grounded import GroundedSkills
+from envs.alfred.knowledge import Knowledge
+from envs.alfred.lota import LotaSkills
+from envs.alfred.scene import Episode, Item, Scene, Task
+from envs.alfred.world import World
+from keep_agent.errors import ConfigError
+
+SETTINGS = [("lota", "full"), ("grounded", "full"), ("grounded", "partial")]
+SKILLS = {"lota": LotaSkills(), "grounded": GroundedSkills()}
+settings = pytest.mark.parametrize(("skills", "observability"), SETTINGS)
+
+KITCHEN = Scene(
+    id="small-kitchen",
+    room="kitchen",
+    items=(
+        Item("countertop_1", "CounterTop", (0.0, 0.9, 2.0)),
+        Item("drawer_1", "Drawer", (0.5, 0.7, 2.0)),
+        Item("faucet_1", "Faucet", (2.0, 1.1, 2.0)),
+        Item("fridge_1", "Fridge", (4.0, 0.9, 2.0)),
+        Item("microwave_1", "Microwave", (0.0, 1.1, -2.0)),
+        Item("sinkbasin_1", "SinkBasin", (2.0, 0.8, 2.0)),
+        Item("apple_1", "Apple", (4.0, 1.0, 2.0), "fridge_1"),
+        Item("apple_2", "Apple", (0.2, 1.0, 2.0), "countertop_1"),
+        Item("fork_1", "Fork", (0.5, 0.7, 2.0), "drawer_1"),
+        Item("fork_2", "Fork", (2.0, 0.8, 2.0), "sinkbasin_1"),
+        Item("knife_1", "Knife", (0.5, 0.7, 2.0), "drawer_1"),
+        Item("mug_1", "Mug", (0.1, 1.0, 2.0), "countertop_1"),
+    ),
+    agent=(1.0, 0.0),
+)
+
+
+def _plan(scene: Scene, task: Task, skills: str, observability: str = "full") -> list[str]:
+    env = AlfredEnv(episodes=[Episode("e", scene, (task,))], skills=skills, observability=observability)
+    _, info = env.reset(options={"episode": 0})
+    expert, said, over = Expert(skills, observability), [], False
+    while not over:
+        said.append(expert.act(info["world"], task, info["knowledge"]))
+        _, _, terminated, truncated, info = env.step(said[-1])
+        assert info["outcome_ok"], said
+        over = terminated or truncated
+    assert info["success"], said
+    return said
+
+
+def _play(env: AlfredEnv, expert: Expert, index: int) -> list[bool]:
+    """One episode; whether each of its tasks succeeded."""
+    _, info = env.reset(options={"episode": index})
+    over, results = False, []
+    while not over:
+        assert not info["success"] or info["step"], "goals are false when their task begins"
+        skill = expert.act(info["world"], info["task"], info["knowledge"])
+        assert skill in info["skills"]
+        _, _, terminated, truncated, info = env.step(skill)
+        assert info["outcome_ok"], (env.episode.id, skill)
+        over = terminated or truncated
+        results += [info["task_done"].success] if info["task_done"] else []
+    return results
+
+
+@settings
+def test_reaches_every_goal_of_generated_houses(skills: str, observability: str) -> None:
+    episodes = [generate_episode(seed) for seed in range(70)] + [generate_episode(seed, stream=5) for seed in range(16)]
+    env = AlfredEnv(episodes=episodes, skills=skills, observability=observability)
+    expert = Expert(skills, observability)
+    failed = [index for index in range(len(episodes)) if not all(_play(env, expert, index))]
+    assert not failed
+
+
+@settings
+def test_mends_what_random_skills_spoil(skills: str, observability: str) -> None:
+    expert = Expert(skills, observability)
+    for seed in range(80):
+        episode, rng = generate_episode(seed), Random(seed)
+        world, (task,) = World(episode.scene), episode.tasks
+        knowledge = Knowledge(world, observability)
+        for step in range(80):
+            knowledge.update()
+            skill = expert.act(world, task, knowledge)
+            others = [other for other in SKILLS[skills].admissible(world, knowledge) if other != "done"]
+            if step < 15 and rng.random() < 0.4:
+                skill = rng.choice(others)
+            if skill == "done":
+                break
+            SKILLS[skills].execute(world, skill)
+        assert succeeded(world, task), episode.id
+
+
+def test_lota_plan_has_the_usual_shape() -> None:
+    heat = Task("pick_heat_then_place_in_recep", "Apple", "SinkBasin")
+    assert _plan(KITCHEN, heat, "lota") == [
+        *("find an apple", "pick up the apple", "find a microwave", "open the microwave", "put down the apple"),
+        *("close the microwave", "turn on the microwave", "turn off the microwave", "open the microwave"),
+        *("pick up the apple", "find a sink", "put down the apple", "done"),
+    ]
+    two = Task("pick_two_obj_and_place", "Fork", "CounterTop")
+    assert _plan(KITCHEN, two, "lota") == [
+        *("find a fork", "pick up the fork", "find a counter top", "put down the fork"),
+        *("find a fork", "open the drawer", "pick up the fork", "find a counter top", "put down the fork", "done"),
+    ]
+
+
+def test_grounded_plan_cuts_with_a_knife_from_a_drawer() -> None:
+    cool = Task("pick_cool_then_place_in_recep", "Apple", "CounterTop", sliced=True)
+    said = _plan(KITCHEN, cool, "grounded")
+    assert said[:7] == [
+        *("go to drawer 1", "open drawer 1", "pick up knife 1", "go to fridge 1", "open fridge 1", "slice apple 1"),
+        "go to countertop 1",
+    ]
+    assert said[7:] == [
+        *("put knife 1 in countertop 1", "go to fridge 1", "close fridge 1", "open fridge 1", "pick up applesliced 1"),
+        *("go to countertop 1", "put applesliced 1 in countertop 1", "done"),
+    ]
+
+
+def test_partial_view_searches_where_the_thing_is_likely() -> None:
+    said = _plan(KITCHEN, Task("pick_clean_then_place_in_recep", "Fork", "Drawer"), "grounded", "partial")
+    assert said[0] == "go to countertop 1" and "go to fridge 1" not in said
+    full = _plan(KITCHEN, Task("pick_clean_then_place_in_recep", "Fork", "Drawer"), "grounded", "full")
+    assert len(full) < len(said)
+
+
+def test_partial_view_names_only_what_is_known() -> None:
+    expert, skills = Expert("grounded", "partial"), GroundedSkills()
+    for seed in range(40):
+        episode = generate_episode(seed)
+        world = World(episode.scene)
+        knowledge = Knowledge(world, "partial")
+        for _ in range(60):
+            knowledge.update()
+            skill = expert.act(world, episode.tasks[0], knowledge)
+            named = {name.replace(" ", "_") for name in re.findall(r"[a-z]+ \d+", skill)}
+            assert named <= knowledge.known, skill
+            if skill == "done":
+                break
+            skills.execute(world, skill)
+
+
+@settings
+def test_same_state_same_skill(skills: str, observability: str) -> None:
+    episode = generate_episode(11)
+    world = World(episode.scene)
+    knowledge = Knowledge(world, observability)
+    knowledge.update()
+    before = world.copy()
+    said = {Expert(skills, observability).act(world, episode.tasks[0], knowledge) for _ in range(3)}
+    assert len(said) == 1 and world == before, "deciding changes nothing"
+
+
+def test_gives_up_where_nothing_can_be_done() -> None:
+    world = World(KITCHEN)
+    assert Expert("grounded", "full").act(world, Task("pick_and_place_simple", "Egg", "Fridge"), None) == "done"
+    assert Expert("lota", "full").act(world, Task("look_at_obj_in_light", "Mug", toggle_target="DeskLamp"), None)
+
+
+def test_bad_choices() -> None:
+    with pytest.raises(ConfigError, match="'fly'"):
+        Expert("fly")
+    with pytest.raises(ConfigError, match="'dim'"):
+        Expert("lota", "dim")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="knowledge"):
+        Expert("grounded", "partial").act(World(KITCHEN), Task("pick_and_place_simple", "Mug", "Fridge"))
+
+
+@settings
+def test_official_tasks(skills: str, observability: str, alfred_data: Path) -> None:
+    episodes = load_episodes(str(alfred_data / "json_2.1.0"), "valid_seen", limit=120)
+    env = AlfredEnv(episodes=episodes, skills=skills, observability=observability)
+    expert = Expert(skills, observability)
+    assert sum(all(_play(env, expert, index)) for index in range(len(episodes))) >= 0.98 * len(episodes)
