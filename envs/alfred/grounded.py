@@ -18,6 +18,7 @@ from envs.alfred.thing import DONE, Outcome, failed
 from envs.alfred.world import World
 
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
+_TYPES = {objects.snake(kind): kind for kind in objects.KNOWN_TYPES}
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
 
 
@@ -25,7 +26,10 @@ class GroundedSkills:
     """Instance-level skills of the scene at hand."""
 
     def execute(self, world: World, skill: str) -> Outcome:
-        """Do it; raises SkillError for words that are no skill or name a thing the scene does not have."""
+        """Do it; raises SkillError for words that are no skill or name no type of thing.
+
+        A thing the scene does not have is refused like one that is elsewhere.
+        """
         if skill == "done":
             return DONE
         if match := _PUT.fullmatch(skill):
@@ -47,16 +51,16 @@ class GroundedSkills:
 
 
 def _resolve(world: World, skill: str, name: str) -> str:
-    """The id of a thing of this scene, there now or gone."""
-    thing_id = name.replace(" ", "_")
-    if thing_id not in world.things and thing_id not in world.ground.ids:
+    """The id of a thing of a known type, there or not."""
+    if name.split(" ")[0] not in _TYPES:
         raise unknown_skill(skill, _possible(world))
-    return thing_id
+    return name.replace(" ", "_")
 
 
 def _possible(world: World) -> Iterator[str]:
-    """Every skill that could ever work on something in the scene, but for the many ways to put."""
+    """Every skill that could ever work on something in the scene."""
     yield "done"
+    receptacles = [say(thing.id) for thing in world.things.values() if thing.receptacle]
     for thing in world.things.values():
         name = say(thing.id)
         yield f"go to {name}"
@@ -68,7 +72,7 @@ def _possible(world: World) -> Iterator[str]:
             yield f"slice {name}"
         if thing.pickupable:
             yield f"pick up {name}"
-            yield f"put {name} in {say(thing.parent or world.at or thing.id)}"
+            yield from (f"put {name} in {receptacle}" for receptacle in receptacles)
 
 
 # where things are
@@ -102,8 +106,20 @@ def _destinations(world: World) -> list[str]:
 
 
 def _missing(world: World, *things: str) -> Outcome | None:
-    gone = next((one for one in things if one not in world.things), None)
-    return failed(f"{say(gone)} was sliced and no longer exists") if gone else None
+    """Why a thing that does not exist cannot be used; hidden objects sound the same, for whoever is guessing."""
+    for one in things:
+        if one in world.things:
+            continue
+        if one in world.ground.ids:
+            return failed(f"{say(one)} was sliced and no longer exists")
+        pickupable = _TYPES[one.rpartition("_")[0]] in objects.PICKUPABLE
+        return _not_here(world, one) if pickupable else failed(f"there is no {say(one)}")
+    return None
+
+
+def _not_here(world: World, one: str) -> Outcome:
+    shut = world.at is not None and world[world.at].shut
+    return failed(f"{say(world.at)} is closed" if shut else f"{say(one)} is not here")
 
 
 def _out_of_reach(world: World, one: str) -> Outcome | None:
@@ -114,9 +130,7 @@ def _out_of_reach(world: World, one: str) -> Outcome | None:
         return None if _within_reach(world, one) else failed(f"you are not at {say(one)}")
     if _within_reach(world, one) and world.hidden_in(one) is None:
         return None
-    if world.at is not None and world.at in world.things and world[world.at].shut:
-        return failed(f"{say(world.at)} is closed")
-    return failed(f"{say(one)} is not here")
+    return _not_here(world, one)
 
 
 # what the skills do
@@ -126,7 +140,7 @@ def _go(world: World, one: str) -> Outcome:
     if one == world.holding:
         return failed(f"you are holding {say(one)}")
     if world[one].pickupable and not world.on_floor(one):
-        return failed(f"{say(one)} is not on the floor, go to the receptacle it is in")
+        return failed(f"{say(one)} is not on the floor, go to a receptacle")
     return world.goto(one)
 
 

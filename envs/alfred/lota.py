@@ -2,12 +2,13 @@
 
 A skill names a type, the skill set picks the instance. As in LoTA-Bench: of all instances the one that is not behind a
 closed door, then not an occupied stove burner, then visible, then nearest; slices count as their whole (``the apple``)
-and go first once something was cut; ``find`` teleports, also to what is inside a closed receptacle; a failed
+and are preferred once something was cut; ``find`` teleports, also to what is inside a closed receptacle; a failed
 ``put down`` drops the object on the floor; without anything found to put it on, ``put down`` simply drops it.
 
 Where this differs from LoTA-Bench, and why:
 
-- Cutting is remembered for the task, not for the rest of the process.
+- Cutting is remembered for the task, not for the rest of the process, and then a slice out of sight goes before a whole
+  one in sight.
 - ``put down`` aims at the very instance that was last found, until the next ``find``; LoTA forgets it after every skill
   but ``put down`` and ``open``, and picks an instance anew. A faucet stands for its basin. One instance is tried.
 - ``put down the X`` needs an X in the hand; LoTA puts down whatever is there.
@@ -100,7 +101,7 @@ class LotaSkills:
             return None
         candidates = _instances(world, parsed.type, whole_only=parsed.verb == "slice")
         if parsed.verb == "find":
-            candidates = [one for one in candidates if one not in world.focus.tried] or candidates
+            candidates = _untried(world, candidates)
         rank = _RANKS[parsed.verb]
         return min(candidates, key=lambda one: (*rank(world, one), world.distance(one)), default=None)
 
@@ -117,6 +118,12 @@ def _instances(world: World, kind: str, whole_only: bool = False) -> list[str]:
     return [one for one in ids if world.holding is None or world.place_of(one) != world.holding]
 
 
+def _untried(world: World, candidates: list[str]) -> list[str]:
+    """What the same `find` has not reached yet; when all were, it starts again with the first."""
+    tried = world.focus.tried
+    return [one for one in candidates if one not in tried] or [one for one in tried if one in candidates][:1]
+
+
 # instance choice: the smallest tuple wins, distance decides ties
 
 
@@ -129,8 +136,8 @@ def _search_rank(world: World, one: str) -> tuple[bool, ...]:
         world.hidden_in(one) is not None,
         thing.type == "StoveBurner" and bool(thing.contents),
         one != _used(world, thing.type),
-        not world.visible(one),
         not (focus.cut and thing.type in objects.SLICED),
+        not world.visible(one),
     )
 
 
@@ -195,7 +202,8 @@ def _find(world: World, kind: str, chosen: str | None) -> Outcome:
         return failed(f"Cannot find {kind}" + (f" because {_holding(world)}" if held else ""))
     outcome = world.goto(chosen)
     tried = world.focus.tried
-    world.focus = replace(world.focus, target=chosen, tried=(chosen,) if chosen in tried else (*tried, chosen))
+    again = bool(tried) and chosen not in tried and objects.whole(world[tried[-1]].type) == kind
+    world.focus = replace(world.focus, target=chosen, tried=(*tried, chosen) if again else (chosen,))
     return outcome
 
 

@@ -1,0 +1,87 @@
+"""Small hand-made rooms in which every rule of the world can be provoked."""
+
+from __future__ import annotations
+
+from envs.alfred.scene import Item, Scene
+from envs.alfred.world import World
+
+
+def place(kind: str, number: int, x: float, z: float, *states: str, parent: str | None = None) -> Item:
+    """A thing at floor coordinates (x, z)."""
+    return Item(f"{kind.lower()}_{number}", kind, (x, 0.9, z), parent, frozenset(states))
+
+
+def inside(kind: str, number: int, parent: Item, *states: str) -> Item:
+    """An object in or on another thing."""
+    return Item(f"{kind.lower()}_{number}", kind, parent.position, parent.id, frozenset(states))
+
+
+def kitchen() -> Scene:
+    """Two counters, a fridge, a microwave, two cabinets, two drawers, two burners and a sink, 2 m apart."""
+    counter, second = place("CounterTop", 1, 0, 0), place("CounterTop", 2, 0, 8)
+    fridge, cabinet, drawer = place("Fridge", 1, 4, 0), place("Cabinet", 1, 6, 0), place("Drawer", 1, 8, 0)
+    burner = place("StoveBurner", 1, 2, 4)
+    box = inside("Box", 1, second)
+    return Scene(
+        id="kitchen",
+        room="kitchen",
+        items=(
+            counter,
+            second,
+            fridge,
+            cabinet,
+            place("Cabinet", 2, 6, 1),
+            drawer,
+            place("Drawer", 2, 8, 0.5),
+            place("Microwave", 1, 2, 0),
+            burner,
+            place("StoveBurner", 2, 2, 4.5),
+            place("SinkBasin", 1, -4, 0),
+            place("Faucet", 1, -4, 0.25),
+            inside("Apple", 1, counter),
+            inside("Apple", 2, fridge),
+            inside("Knife", 1, counter),
+            inside("Mug", 1, cabinet),
+            inside("Pan", 1, burner),
+            inside("Plate", 1, counter),
+            inside("Egg", 1, fridge),
+            box,
+            inside("Pencil", 1, box),
+            place("Potato", 1, 0, 4),
+        ),
+        agent=(0.0, 2.0),
+    )
+
+
+def bedroom() -> Scene:
+    """A desk with a lamp on it, a floor lamp across the room, two shelves, a laptop and a bath with its faucet."""
+    desk, shelf, second = place("Desk", 1, 0, 0), place("Shelf", 1, 5, 0), place("Shelf", 2, 5, 1)
+    return Scene(
+        id="bedroom",
+        room="bedroom",
+        items=(
+            desk,
+            shelf,
+            second,
+            place("BathtubBasin", 1, 9, 9),
+            place("SinkBasin", 1, 9, 3),
+            place("DeskLamp", 1, 0.5, 0, parent=desk.id),
+            place("FloorLamp", 1, -6, 0),
+            place("Faucet", 1, 9, 8.5),
+            inside("Laptop", 1, desk, "open"),
+            inside("Book", 1, desk),
+            inside("Book", 2, shelf),
+            inside("Book", 3, desk),
+            inside("TissueBox", 1, second),
+            inside("Cloth", 1, desk),
+        ),
+        agent=(1.0, 1.0),
+    )
+
+
+def do(world: World, *steps: str) -> None:
+    """Run primitives given as "pick apple_1"; each of them must work."""
+    for step in steps:
+        name, *arguments = step.split()
+        outcome = getattr(world, name)(*arguments)
+        assert outcome.ok, f"{step}: {outcome.message}"
