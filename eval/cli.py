@@ -41,7 +41,7 @@ def one_line(error: Exception) -> str:
     text = str(error)
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
-        return f"unknown {group} {name!r}; choose one of: {', '.join(sorted(error.options))}"
+        return f"unknown {group} {name!r}; choose one of: {', '.join(sorted(o for o in error.options if o[0] != '_'))}"
     return " ".join(text.split())
 
 
@@ -55,10 +55,12 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path], None]) -> 
 
     def run(config: DictConfig) -> None:
         folder = Path(HydraConfig.get().runtime.output_dir)
-        codes.append(guarded(lambda: job(config, folder)))
-        with suppress(OSError):  # Hydra has made a folder; if nothing was written, none is left behind
-            folder.rmdir()
-            folder.parent.rmdir()
+        try:
+            codes.append(guarded(lambda: job(config, folder)))
+        finally:
+            with suppress(OSError):  # Hydra has made a folder; if nothing was written, none is left behind
+                folder.rmdir()
+                folder.parent.rmdir()
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
 
@@ -71,7 +73,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path], None]) -> 
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Let ``model=Qwen/Qwen2.5-14B-Instruct`` stand for any hub name or folder, not only for a file in configs/model."""
+    """Let ``model=NAME`` stand for any hub name or folder, not only for a file in configs/model."""
     known = {path.name.removesuffix(".yaml") for path in files("configs").joinpath("model").iterdir()}
     expanded: list[str] = []
     for argument in arguments:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from memory.session import Prefill
+    from memory.report import Prefill
     from planners.styles import FactView
 
 

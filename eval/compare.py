@@ -1,0 +1,255 @@
+"""Paired comparison of runs: ``python -m eval.compare outputs/...`` (run folders, or folders that hold some).
+
+Only tasks that every run has played count. Intervals are 95 % bootstraps with trials (or task streams) as clusters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from eval.cli import guarded
+from eval.intervals import mean_interval, ratio_interval
+from eval.metrics import cluster_of, costs, success_rate
+from eval.tables import bounds, number, percent
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.results import EpisodeResult, StepNumbers
+from keep_agent.runfolder import find_runs, read_config, read_results, write_atomic
+
+BASELINE = "full_recompute"
+EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
+Interval = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    path: Path
+    config: dict[str, Any]
+    episodes: dict[tuple[int, str], EpisodeResult]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run beside the baseline. Rates are fractions; ratios are this run / baseline."""
+
+    run: str
+    tasks: int
+    success_rate: float
+    success_difference: float | None
+    success_difference_interval: Interval
+    ttft_p50_ms: float | None
+    ttft_ratio: float | None
+    ttft_ratio_interval: Interval
+    decision_p50_ms: float | None
+    computed_ratio: float | None
+    recomputed_ratio: float | None
+    kv_hit_rate: float | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Steps of one run with prompts of ``low <= tokens < high``, beside the baseline's of that length."""
+
+    run: str
+    low: float
+    high: float
+    steps: int
+    ttft_p50_ms: float
+    computed_ratio: float
+    ttft_ratio: float | None
+    ttft_ratio_interval: Interval
+
+
+def load_runs(paths: Sequence[Path]) -> list[Run]:
+    """Runs at or below the paths, each once, under names that tell them apart."""
+    folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
+    configs = [read_config(folder) for folder in folders]
+    names = [config["planner"]["name"] for config in configs]
+    runs = []
+    for folder, config, name in zip(folders, configs, names, strict=True):
+        label = name if names.count(name) == 1 else f"{name} ({folder.name})"
+        runs.append(Run(label, folder, config, {(r.index, r.id): r for r in read_results(folder)}))
+    return runs
+
+
+def paired(runs: Sequence[Run]) -> list[Run]:
+    """The runs cut down to the episodes all of them have. Raises DataError if there are none."""
+    common = set.intersection(*(set(run.episodes) for run in runs))
+    if not common:
+        raise DataError(f"{', '.join(run.name for run in runs)} have no episode in common: compare runs of one setting")
+    order = sorted(common)
+    return [Run(run.name, run.path, run.config, {key: run.episodes[key] for key in order}) for run in runs]
+
+
+def differences(runs: Sequence[Run]) -> list[str]:
+    """Settings beside planner and memory in which the runs differ; a fair comparison has none."""
+    flat = [_flat({key: run.config.get(key) for key in ("env", "model", "prompt")}) for run in runs]
+    keys = sorted(set().union(*flat))
+    return [key for key in keys if len({json.dumps(values.get(key)) for values in flat}) > 1]
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()}
+
+
+def _tasks(run: Run) -> list[Any]:
+    return [task for result in run.episodes.values() for task in result.tasks]
+
+
+def _steps(run: Run, wanted: Callable[[StepNumbers], bool] = lambda step: True) -> list[StepNumbers]:
+    return [s for result in run.episodes.values() for s in result.steps if s.layers and wanted(s)]
+
+
+def _times(run: Run, wanted: Callable[[StepNumbers], bool] = lambda step: True) -> dict[str, list[float]]:
+    """ttft of the wanted steps by cluster."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for result in run.episodes.values():
+        times[cluster_of(result)] += [s.ttft_ms for s in result.steps if s.layers and wanted(s)]
+    return times
+
+
+def _median(samples: dict[str, list[float]]) -> float | None:
+    values = sorted(value for part in samples.values() for value in part)
+    middle = len(values) // 2
+    return None if not values else (values[middle] + values[~middle]) / 2
+
+
+def _ratio(top: dict[str, list[float]], bottom: dict[str, list[float]]) -> tuple[float | None, Interval]:
+    """Ratio of medians over the clusters both sides have, with its interval."""
+    common = [key for key in top if top[key] and bottom.get(key)]
+    above, below = _median({k: top[k] for k in common}), _median({k: bottom[k] for k in common})
+    return (None, None) if not above or not below else (above / below, ratio_interval(top, bottom))
+
+
+def success_difference(run: Run, base: Run) -> tuple[float, tuple[float, float]]:
+    """Mean over tasks of (success here - success there), paired, with its interval."""
+    samples: dict[str, list[float]] = defaultdict(list)
+    for key, result in run.episodes.items():
+        pairs = zip(result.tasks, base.episodes[key].tasks, strict=True)
+        samples[cluster_of(result)] += [float(here.success) - float(there.success) for here, there in pairs]
+    values = [value for part in samples.values() for value in part]
+    return sum(values) / len(values), mean_interval(samples)
+
+
+def compare(run: Run, base: Run) -> Row:
+    cost = costs(_steps(run))
+    difference, interval = (None, None) if run is base else success_difference(run, base)
+    ratio, ratio_bounds = (None, None) if run is base else _ratio(_times(run), _times(base))
+    ttft, decision = cost["ttft_ms"] or {}, cost["decision_ms"] or {}
+    tasks = _tasks(run)
+    return Row(
+        run.name, len(tasks), success_rate(tasks), difference, interval, ttft.get("p50"), ratio, ratio_bounds,
+        decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
+    )  # fmt: skip
+
+
+def by_length(run: Run, base: Run, edges: Sequence[float] = EDGES) -> list[Cell]:
+    """The run's steps in bins of prompt length."""
+    cells = []
+    for low, high in pairwise(edges):
+
+        def inside(step: StepNumbers, low: float = low, high: float = high) -> bool:
+            return low <= step.prompt_tokens < high
+
+        steps, times = _steps(run, inside), _times(run, inside)
+        median = _median(times)
+        if median is None:
+            continue
+        ratio, interval = (None, None) if run is base else _ratio(times, _times(base, inside))
+        cells.append(Cell(run.name, low, high, len(steps), median, costs(steps)["computed_ratio"], ratio, interval))
+    return cells
+
+
+def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
+    """The named run; by default full recomputation if it is there, else the first."""
+    wanted = [run for run in runs if run.name == (name or BASELINE)]
+    if name and not wanted:
+        raise ConfigError(f"no run is called {name!r}; choose one of: {', '.join(run.name for run in runs)}")
+    return wanted[0] if wanted else runs[0]
+
+
+def rows_table(rows: Sequence[Row], base: str) -> Table:
+    table = Table(title=f"{rows[0].tasks} tasks, paired; differences and ratios against {base}")
+    table.add_column("run")
+    for heading in ("success %", "difference, points", "ttft p50 ms", "ttft ratio", "decision p50 ms", "computed",
+                    "recomputed", "kv hits"):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row.run,
+            percent(row.success_rate),
+            percent(row.success_difference, "+") + bounds(row.success_difference_interval, 100, 1),
+            number(row.ttft_p50_ms, 1),
+            number(row.ttft_ratio) + bounds(row.ttft_ratio_interval),
+            number(row.decision_p50_ms, 1),
+            number(row.computed_ratio),
+            number(row.recomputed_ratio),
+            number(row.kv_hit_rate),
+        )
+    return table
+
+
+def length_table(cells: Sequence[Cell]) -> Table:
+    table = Table(title="by prompt length")
+    table.add_column("prompt tokens")
+    table.add_column("run")
+    for heading in ("steps", "ttft p50 ms", "ttft ratio", "computed"):
+        table.add_column(heading, justify="right")
+    for cell in sorted(cells, key=lambda cell: cell.low):
+        span = f"{cell.low:.0f}+" if math.isinf(cell.high) else f"{cell.low:.0f}–{cell.high - 1:.0f}"
+        times = number(cell.ttft_p50_ms, 1), number(cell.ttft_ratio) + bounds(cell.ttft_ratio_interval)
+        table.add_row(span, cell.run, str(cell.steps), *times, number(cell.computed_ratio))
+    return table
+
+
+def _finite(cell: Cell) -> dict[str, Any]:
+    return asdict(cell) | {"high": None if math.isinf(cell.high) else cell.high}
+
+
+def parser() -> argparse.ArgumentParser:
+    described = argparse.ArgumentParser(prog="keep-eval-compare", description=__doc__,
+                                        formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    described.add_argument("runs", nargs="+", type=Path, help="run folders, or folders (a multirun's) that hold some")
+    described.add_argument("--baseline", help=f"name of the run to compare with (default: {BASELINE}, else the first)")
+    described.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
+    return described
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    runs = paired(load_runs(arguments.runs))
+    base = choose_baseline(runs, arguments.baseline)
+    unequal = differences(runs)
+    rows = [compare(run, base) for run in runs]
+    cells = [cell for run in runs for cell in by_length(run, base)]
+    console.print(rows_table(rows, base.name))
+    if cells:
+        console.print(length_table(cells))
+    if unequal:
+        console.print(f"[yellow]note:[/] these runs differ in more than their method: {', '.join(unequal)}")
+    if arguments.json:
+        found = {"baseline": base.name, "runs": [asdict(row) for row in rows], "by_length": [_finite(c) for c in cells],
+                 "unequal_settings": unequal}  # fmt: skip
+        write_atomic(arguments.json, json.dumps(found, indent=2) + "\n")
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    sys.exit(guarded(lambda: report(arguments, Console())))
+
+
+if __name__ == "__main__":
+    main()

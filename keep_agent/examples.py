@@ -1,0 +1,45 @@
+"""In-context examples: instructions of the train split with the scripted expert's plans."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from envs.alfred.env import SKILL_SETS
+from envs.alfred.episodes import load_episodes
+from envs.alfred.expert import Expert
+from envs.alfred.scene import Episode
+from envs.alfred.world import World
+from keep_agent.errors import ConfigError
+from keep_agent.loop import DONE
+from planners.formats import Example
+
+POOL = 40  # training episodes to choose from
+LONGEST = 100  # skills
+
+
+def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
+    """``count`` examples from the train split of ``env.data``, task types in turn, so that each is shown early.
+
+    Raises ConfigError if the pool holds fewer.
+    """
+    if not count:
+        return []
+    by_type: dict[str, list[Episode]] = {}
+    for episode in load_episodes(env.data, "train", seed=seed, limit=max(POOL, 2 * count)):
+        by_type.setdefault(episode.tasks[0].type, []).append(episode)
+    ranked = sorted((rank, name) for name, found in by_type.items() for rank in range(len(found)))
+    if len(ranked) < count:
+        raise ConfigError(f"prompt.examples={count}, but the train split offers {len(ranked)}; ask for fewer")
+    return [_example(by_type[name][rank], env.skills) for rank, name in ranked[:count]]
+
+
+def _example(episode: Episode, skills: str) -> Example:
+    """What the expert, who knows everything, does in the first task of an episode."""
+    world, expert, space = World(episode.scene), Expert(skills, "full"), SKILL_SETS[skills]()
+    task = episode.tasks[0]
+    plan: list[str] = []
+    while len(plan) < LONGEST and (not plan or plan[-1] != DONE):
+        plan.append(expert.act(world, task))
+        if plan[-1] != DONE:
+            space.execute(world, plan[-1])
+    return Example(task.instruction, tuple(plan))

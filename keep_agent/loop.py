@@ -1,0 +1,144 @@
+"""The one rollout loop: any world, any planner, one episode at a time."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keep_agent.measure import step_numbers
+from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.trace import crash_entry, episode_entry, step_entry, task_entry
+from planners.base import Decision, Finished, Planner
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+DONE = "done"  # the skill that ends a task in every skill set
+
+
+class Episode(Protocol):
+    """What the loop reads of a world's episode; each task has id, type and instruction."""
+
+    id: str
+    tasks: tuple[Any, ...]
+
+
+class Watcher(Protocol):
+    """Looks on while episodes run: a progress bar, a viewer. Must not disturb."""
+
+    def step(self, episode: str, number: int, skill: str) -> None: ...
+
+
+@dataclass
+class Rollout:
+    """One episode in the making: what happened so far, and the trace entries it leaves."""
+
+    index: int
+    id: str
+    plan: tuple[Any, ...]  # the episode's tasks
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[StepNumbers] = field(default_factory=list)
+    outcomes: list[TaskOutcome] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)  # of the demonstration, for the tasks begun so far
+    error: str = ""
+
+    @property
+    def task(self) -> int:
+        return len(self.outcomes)
+
+    def finish(self, result: Any, last_skill: str) -> TaskOutcome:
+        """Book the world's verdict on the present task."""
+        stop = "success" if result.success else "done" if last_skill == DONE else "max_steps"
+        outcome = self._outcome(result.task, result.success, result.met, result.total, result.steps, stop)
+        self.outcomes.append(outcome)
+        self.entries.append(task_entry(self.id, self.task - 1, outcome))
+        return outcome
+
+    def crash(self, error: Exception, met: int, total: int) -> None:
+        """The present task and all that would have followed are failures: they stay in the denominator."""
+        self.error = traceback.format_exception_only(error)[-1].strip()
+        self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
+        for number, task in enumerate(self.plan[self.task :]):
+            here = number == 0
+            steps = sum(step.task == self.task for step in self.steps)
+            met, total = (met, total) if here else (0, 1)
+            self.outcomes.append(self._outcome(task, False, met, total, steps, "crash"))
+
+    def _outcome(self, task: Any, success: bool, met: int, total: int, steps: int, stop: str) -> TaskOutcome:
+        length = self.lengths[self.task] if self.task < len(self.lengths) else 0
+        return TaskOutcome(task.id, task.type, task.instruction, success, met, total, steps, length, stop)
+
+
+def run_episode(
+    env: gymnasium.Env,
+    planner: Planner,
+    episode: Episode,
+    *,
+    index: int,
+    skills: str,
+    seed: int,
+    demonstrate: Callable[[Mapping[str, Any]], int] | None = None,
+    watcher: Watcher | None = None,
+) -> tuple[EpisodeResult, list[dict[str, Any]]]:
+    """Play one episode; returns its result and its trace entries.
+
+    ``demonstrate`` tells from a task's first ``info`` how many skills a demonstration takes, for path weighting.
+    An error while resetting the world is the user's (bad data) and is raised; whatever goes wrong later is a failed
+    episode with its traceback in the trace. KeyboardInterrupt passes through.
+    """
+    start = time.perf_counter()
+    observation, info = env.reset(seed=seed, options={"episode": episode})
+    rollout = Rollout(index, episode.id, episode.tasks)
+    rollout.entries.append(episode_entry(index, episode, skills))
+    try:
+        planner.reset(observation["instruction"], skills)
+        over = False
+        while not over:
+            if demonstrate is not None and len(rollout.lengths) == rollout.task:
+                rollout.lengths.append(demonstrate(info))
+            observation, info, over = _turn(env, planner, rollout, observation, info)
+            if watcher is not None:
+                watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
+    except Exception as error:  # any planner or world may be under test here
+        rollout.crash(error, *info["goal"])
+    result = EpisodeResult(
+        index, rollout.id, tuple(rollout.outcomes), tuple(rollout.steps), time.perf_counter() - start, rollout.error
+    )
+    return result, rollout.entries
+
+
+def _turn(
+    env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, str], info: Mapping[str, Any]
+) -> tuple[Mapping[str, str], Mapping[str, Any], bool]:
+    """Observe, decide, act, learn what became of it."""
+    facts = info["facts"]
+    began = time.perf_counter()
+    planner.observe(facts)
+    decision: Decision = planner.decide(info["skills"], info)
+    wall_ms = 1e3 * (time.perf_counter() - began)
+    following, _, terminated, truncated, after = env.step(decision.skill)
+    ok, message = after["outcome_ok"], following["feedback"]
+    planner.feedback(decision.skill, ok, message)
+    numbers = step_numbers(decision, rollout.task, wall_ms)
+    rollout.steps.append(numbers)
+    entry = step_entry(
+        rollout.id,
+        numbers,
+        info["step"],
+        instruction=observation["instruction"],
+        facts=facts,
+        decision=decision,
+        ok=ok,
+        message=message,
+    )
+    rollout.entries.append(entry)
+    over = terminated or truncated
+    if after.get("task_done") is not None:
+        outcome = rollout.finish(after["task_done"], decision.skill)
+        next_instruction = None if over else following["instruction"]
+        planner.finish_task(Finished(outcome.instruction, outcome.success, outcome.steps), next_instruction)
+    return following, after, over

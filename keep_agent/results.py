@@ -1,0 +1,96 @@
+"""What a rollout comes to: numbers per step, outcome per task, result per episode. Plain data that survives JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+PARTS = ("update", "embed", "encode", "retrieve", "load", "prefill")
+STOPS = ("success", "done", "max_steps", "crash")
+
+
+@dataclass(frozen=True, slots=True)
+class StepNumbers:
+    """What one decision cost. All zero for planners without a model. Times in ms, the rest in rows or row-layers."""
+
+    task: int = 0
+    layers: int = 0  # 0: no model was asked
+    parts: Mapping[str, float] | None = None  # PARTS, which add up to ttft_ms
+    ttft_ms: float = 0.0
+    ttft_overlapped_ms: float = 0.0
+    score_ms: float = 0.0
+    prompt_tokens: int = 0
+    memory_tokens: int = 0
+    fresh_tokens: int = 0
+    hit_tokens: int = 0
+    invalidated_tokens: int = 0
+    token_layers: int = 0
+    recomputed_token_layers: int = 0  # memory rows, layer 0 left out
+    encoded_token_layers: int = 0
+    score_tokens: int = 0
+    loaded_bytes: int = 0
+    cold: bool = False
+    flips: int = 0
+
+    @property
+    def decision_ms(self) -> float:
+        return self.ttft_ms + self.score_ms
+
+    @property
+    def computed_ratio(self) -> float:
+        """Token-layers / (prompt rows x layers)."""
+        return self.token_layers / (self.prompt_tokens * self.layers) if self.layers else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """How one task ended. ``stop`` is one of STOPS; a task never reached because of a crash counts as crashed."""
+
+    id: str
+    type: str
+    instruction: str
+    success: bool
+    met: int
+    total: int
+    steps: int
+    expert_steps: int
+    stop: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    index: int
+    id: str
+    tasks: tuple[TaskOutcome, ...]
+    steps: tuple[StepNumbers, ...]
+    seconds: float
+    error: str = ""  # last line of the traceback of a crash
+
+    @property
+    def crashed(self) -> bool:
+        return bool(self.error)
+
+    def to_json(self) -> dict[str, Any]:
+        row = asdict(self)
+        row["steps"] = [_short(step) for step in self.steps]
+        return row
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> EpisodeResult:
+        """The result of ``to_json``'s row; raises KeyError or TypeError when it is not one."""
+        values = dict(row)
+        values["tasks"] = tuple(TaskOutcome(**task) for task in values["tasks"])
+        values["steps"] = tuple(StepNumbers(**step) for step in values["steps"])
+        return cls(**values)
+
+
+_DEFAULTS = {field.name: field.default for field in fields(StepNumbers)}
+
+
+def _short(step: StepNumbers) -> dict[str, Any]:
+    """Without what is at its default; times with a microsecond's precision."""
+    row = {key: value for key, value in asdict(step).items() if value != _DEFAULTS[key]}
+    if step.parts is not None:
+        row["parts"] = {key: round(value, 3) for key, value in step.parts.items()}
+    return {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}

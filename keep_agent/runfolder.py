@@ -1,0 +1,163 @@
+"""A run's folder: config, one committed line per episode, the trace, and the summary written last.
+
+The line in ``episodes.jsonl`` is the commit mark of an episode: the trace is written and synced before it, and opening
+an interrupted run drops whatever has no mark. So a run may be killed at any moment and resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.results import EpisodeResult
+
+CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a whole file or nothing: a reader never sees half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in lines)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _dump(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+class RunFolder:
+    """Results of one run on disk. Make it with `create` or `resume`."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any], results: Iterable[EpisodeResult] = ()) -> None:
+        self.path = path
+        self.config = config
+        self.results = list(results)
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """A new folder; if ``path`` already holds a run, ``path-2``, ``path-3``, ... is taken."""
+        for number in range(1, 1000):
+            candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+            candidate.mkdir(parents=True, exist_ok=True)
+            if not any((candidate / name).exists() for name in (CONFIG, EPISODES, SUMMARY)):
+                write_atomic(candidate / CONFIG, _dump(config))
+                return cls(candidate, config)
+        raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
+
+    @classmethod
+    def resume(cls, path: Path) -> RunFolder:
+        """An existing run with its finished episodes; a torn or unmarked tail is cut off."""
+        config = read_config(path)
+        results = list(_committed(path / EPISODES))
+        _keep_only(path / TRACE, {result.id for result in results})
+        return cls(path, config, results)
+
+    @property
+    def finished(self) -> frozenset[int]:
+        """Indices of the committed episodes."""
+        return frozenset(result.index for result in self.results)
+
+    def commit(self, result: EpisodeResult, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Write an episode for good: first its trace, then its line."""
+        _append(self.path / TRACE, entries)
+        _append(self.path / EPISODES, [result.to_json()])
+        self.results.append(result)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        path = self.path / SUMMARY
+        write_atomic(path, _dump(summary))
+        return path
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A run's config. Raises DataError when ``path`` is not a run folder."""
+    return _read_object(path / CONFIG, path)
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """A finished run's summary. Raises DataError when there is none."""
+    return _read_object(path / SUMMARY, path)
+
+
+def read_results(path: Path) -> list[EpisodeResult]:
+    """The committed episodes of a run, finished or not, in the order of their index. Leaves the files alone."""
+    return sorted(_lines(path / EPISODES)[0], key=lambda result: result.index)
+
+
+def find_runs(path: Path) -> list[Path]:
+    """Run folders at or below ``path``, sorted by name. Raises DataError when there are none."""
+    found = sorted(file.parent for file in path.rglob(CONFIG) if (file.parent / EPISODES).exists())
+    if not found:
+        raise DataError(f"no run under {path}: give a folder that holds {CONFIG} and {EPISODES}")
+    return found
+
+
+def _read_object(file: Path, run: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{run} is not a run folder with a {file.name}: give one that eval printed") from None
+    except ValueError as error:
+        raise DataError(f"{file} is not JSON ({error}); this run cannot be used, start a new one") from None
+
+
+def _lines(path: Path) -> tuple[list[EpisodeResult], int]:
+    """Results of the whole lines of ``episodes.jsonl`` and the number of bytes they take."""
+    results, size = [], 0
+    if not path.exists():
+        return results, size
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            results.append(EpisodeResult.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}:{number} is not an episode ({error}); delete that line to run it again") from None
+        size += len(line)
+    return results, size
+
+
+def _committed(path: Path) -> list[EpisodeResult]:
+    results, size = _lines(path)
+    if path.exists() and path.stat().st_size > size:
+        os.truncate(path, size)
+    return results
+
+
+def _keep_only(path: Path, ids: set[str]) -> None:
+    """Rewrite the trace without entries of episodes that have no mark, if there are any."""
+    if not path.exists():
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    dropped = False
+    with path.open("rb") as source, temporary.open("wb") as target:
+        for line in source:
+            keep = line.endswith(b"\n") and _episode_of(line) in ids
+            dropped |= not keep
+            if keep:
+                target.write(line)
+    if dropped:
+        temporary.replace(path)
+    else:
+        temporary.unlink()
+
+
+def _episode_of(line: bytes) -> str | None:
+    try:
+        return json.loads(line)["episode"]
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,136 @@
+"""What every step leaves behind: JSON lines of a versioned schema that a viewer can live from.
+
+Each line has ``v`` (SCHEMA), ``event`` and ``episode``. Events: ``episode`` (opens one), ``step``, ``task`` (a task
+ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keep_agent.errors import DataError
+from keep_agent.results import StepNumbers, TaskOutcome
+
+if TYPE_CHECKING:
+    from keep_agent.loop import Episode
+    from memory.report import Prefill
+    from planners.base import Decision
+    from planners.styles import FactView
+
+SCHEMA = 1
+Entry = dict[str, Any]  # a line of JSON
+
+
+def _entry(event: str, episode: str, **fields: Any) -> Entry:
+    return {"v": SCHEMA, "event": event, "episode": episode, **fields}
+
+
+def episode_entry(index: int, episode: Episode, skills: str) -> Entry:
+    tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
+    return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks)
+
+
+def task_entry(episode: str, number: int, outcome: TaskOutcome) -> Entry:
+    return _entry("task", episode, task=number, **asdict(outcome))
+
+
+def crash_entry(episode: str, task: int, traceback: str) -> Entry:
+    return _entry("crash", episode, task=task, traceback=traceback)
+
+
+def step_entry(
+    episode: str,
+    numbers: StepNumbers,
+    step: int,
+    *,
+    instruction: str,
+    facts: Sequence[FactView],
+    decision: Decision,
+    ok: bool,
+    message: str,
+) -> Entry:
+    """One turn: what was seen, how the prompt was made, what was chosen and what became of it."""
+    entry = _entry(
+        "step",
+        episode,
+        task=numbers.task,
+        step=step,
+        instruction=instruction,
+        facts=[fact_entry(fact) for fact in facts],
+        skill=decision.skill,
+        ok=ok,
+        message=message,
+        scores=[[skill, round(score, 4)] for skill, score in decision.scores],
+    )
+    if decision.extra:
+        entry["extra"] = dict(decision.extra)
+    if decision.prefill is not None:
+        entry |= prompt_entry(decision.prefill)
+        times = {**(numbers.parts or {}), "ttft": numbers.ttft_ms, "score": numbers.score_ms}
+        entry["timings"] = {name: round(value, 3) for name, value in times.items()}
+    return entry
+
+
+def prompt_entry(prefill: Prefill) -> Entry:
+    """How the prompt came about: tokens, units, segments, hops, and what was loaded and computed when.
+
+    Rows are prompt rows, intervals milliseconds since the first of them, edges name segments ("" is the query).
+    """
+    layout, trace = prefill.layout, prefill.trace
+    names = [span.segment for span in layout.segments]
+    starts = [interval.start for interval in (*trace.loads, *trace.computes)]
+    zero = min(starts, default=0.0)
+
+    def since(moment: float) -> float:
+        return round(1e3 * (moment - zero), 3)
+
+    return {
+        "token_ids": layout.token_ids.tolist(),
+        "context": layout.context,
+        "query": layout.query,
+        "units": [
+            {"kind": u.kind, "start": u.start, "tokens": u.tokens, "hit": u.hit, "block": u.identity[:16]}
+            for u in prefill.units
+        ],
+        "segments": [
+            {"id": span.segment, "start": span.start, "stop": span.stop, "last_layer": last}
+            for span, last in zip(layout.segments, trace.last_layer, strict=True)
+        ],
+        "active_rows": list(trace.active_rows),
+        "hops": [
+            {"layer": h.layer, "hops": h.hops, "edges": [_edge(edge, names) for edge in h.edges]} for h in trace.hops
+        ],
+        "loads": [[i.first, i.last, since(i.start), since(i.end), i.nbytes] for i in trace.loads],
+        "computes": [[i.layer, since(i.start), since(i.end)] for i in trace.computes],
+        "flips": [{"group": flip.group, "static": flip.static} for flip in prefill.flips],
+        "cold": prefill.cold,
+    }
+
+
+def _edge(edge: tuple[int, int, float], names: Sequence[str]) -> list[Any]:
+    source, target, mass = edge
+    return ["" if source < 0 else names[source], names[target], round(mass, 6)]
+
+
+def fact_entry(fact: FactView) -> Entry:
+    """A fact without the fields that say nothing."""
+    row = {"id": fact.id, "category": fact.category, "type": fact.type, "place": fact.place, "holds": fact.holds}
+    row |= {"states": list(fact.states), "gone": fact.gone}
+    return {key: value for key, value in row.items() if value}
+
+
+def read_trace(path: Path) -> Iterator[Entry]:
+    """Entries of a trace file. Raises DataError for a line that is no JSON or has another schema."""
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                entry = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{path}:{number} is not JSON ({error}): resume the run to mend it") from None
+            if entry.get("v") != SCHEMA:
+                raise DataError(f"{path}:{number} has schema {entry.get('v')!r}, this reads {SCHEMA}: run it again")
+            yield entry
