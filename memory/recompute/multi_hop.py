@@ -103,28 +103,23 @@ class MultiHop:
     def _choose(self, count: int, probe: Probe) -> NDArray[np.int64]:
         """The relevant set: indices of ``count`` segments."""
         mass = _numbers(probe.mass_from_query())
-        chosen = self._top(mass, count)
-        came = {int(segment): (-1, int(segment), float(mass[segment])) for segment in chosen}
+        chosen = direct = self._top(mass, count)
         between = np.zeros((len(mass), len(mass)))
         known = np.zeros(len(mass), bool)
-        hops = 0
-        while hops < self.max_hops:
+        hops, same = 0, False
+        while hops < self.max_hops and not same:
             hops += 1
             new = chosen[~known[chosen]]
-            between[new] = self._between(new, probe)
-            known[new] = True
+            if len(new):
+                between[new] = self._between(new, probe)
+                known[new] = True
             following = self._top(self._weights[chosen] @ between[chosen], count)
-            came = {int(to): came.get(int(to)) or _edge(int(to), chosen, between) for to in following}
             same = np.array_equal(chosen, following)
             chosen = following
-            if same:
-                break
-        probe.report(hops, tuple(came.values()))
+        probe.report(hops, _edges(chosen, direct, mass, between, known))
         return chosen
 
     def _between(self, segments: NDArray[np.int64], probe: Probe) -> Array:
-        if not len(segments):
-            return np.zeros((0, len(self._weights)))
         return _numbers(probe.mass_between(torch.from_numpy(segments), causal=self.direction == "causal"))
 
     def _top(self, mass: Array, count: int) -> NDArray[np.int64]:
@@ -137,7 +132,15 @@ def _numbers(mass: torch.Tensor) -> Array:
     return mass.double().cpu().numpy()
 
 
-def _edge(to: int, sources: NDArray[np.int64], between: Array) -> tuple[int, int, float]:
-    """The strongest way to a segment from those chosen before it."""
-    best = int(sources[between[sources, to].argmax()])
-    return best, to, float(between[best, to])
+def _edges(
+    chosen: NDArray[np.int64], direct: NDArray[np.int64], mass: Array, between: Array, known: NDArray[np.bool_]
+) -> tuple[tuple[int, int, float], ...]:
+    """How each chosen segment was found: by the query (-1), else over the strongest way from one that was asked."""
+    ways = np.where(known[:, None], between, -1.0)
+    np.fill_diagonal(ways, -1.0)
+    sources = ways.argmax(0)
+    found = set(direct.tolist())
+    return tuple(
+        (-1, to, float(mass[to])) if to in found else (int(sources[to]), to, float(ways[sources[to], to]))
+        for to in chosen.tolist()
+    )
