@@ -59,7 +59,7 @@ class Shape:
 
 def build(config: Qwen2Config) -> Qwen2ForCausalLM:
     """An untrained model whose attention is the packed one."""
-    return Qwen2ForCausalLM._from_config(config, attn_implementation=packed_attention.NAME)
+    return Qwen2ForCausalLM._from_config(config, attn_implementation=packed_attention.NAME, dtype=torch.float32)
 
 
 def save_planner(model: Qwen2ForCausalLM, tokenizer: Tokenizer, history: dict, folder: Path) -> None:

@@ -23,15 +23,19 @@ class Level:
     lines: int
     styles: tuple[str, ...]
     probes_only: bool
-    pass_mark: float  # running accuracy on probes that opens the next level
+    pass_mark: float  # running accuracy that opens the next level: on probes, later on single decisions
+
+    @property
+    def judged_by(self) -> str:
+        return "probe" if self.probes_only else "step"
 
 
 LEVELS = (
     Level(10, ("plain",), True, 0.85),
     Level(14, ("plain", "linked"), True, 0.80),
-    Level(20, ("plain", "linked"), False, 0.85),
-    Level(36, ("plain", "linked"), False, 0.85),
-    Level(60, ("plain", "linked"), False, 0.85),
+    Level(20, ("plain", "linked"), False, 0.70),
+    Level(36, ("plain", "linked"), False, 0.78),
+    Level(60, ("plain", "linked"), False, 0.84),
     Level(120, ("plain", "linked"), False, 2.0),
 )
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
@@ -89,7 +93,7 @@ class Feed:
 
     def _window(self, level: Level) -> list[Pack]:
         """A few dozen packs of one kind, so that batches are of even length."""
-        mix = LOOKUPS if level.probes_only else self._rng.choice((DECISIONS, DECISIONS, TRAJECTORIES))
+        mix = LOOKUPS if level.probes_only else self._rng.choice((DECISIONS, TRAJECTORIES))
         lines = self._rng.randint(level.lines * 2 // 3, level.lines)
         self._packer.mix = Mix(lines, mix.trajectories, mix.steps, mix.probes, mix.questions)
         packs: list[Pack] = []

@@ -40,7 +40,7 @@ class Progress:
     tokens: int = 0
     seconds: float = 0.0
     level: int = 0
-    mark: float = 0.0  # running probe accuracy at the current level
+    mark: float = 0.0  # running accuracy at the current level
     curve: list[dict] = field(default_factory=list)
 
 
@@ -233,9 +233,10 @@ class Trainer:
 
     def _advance(self, level: int, scores: Scores) -> None:
         progress = self.progress
-        if level != progress.level or not scores.total.get("probe"):
+        judge = LEVELS[level].judged_by
+        if level != progress.level or not scores.total.get(judge):
             return
-        progress.mark = 0.95 * progress.mark + 0.05 * scores.rate("probe")
+        progress.mark = 0.95 * progress.mark + 0.05 * scores.rate(judge)
         if progress.mark > LEVELS[level].pass_mark:
             progress.level, progress.mark = level + 1, 0.3
             self.feed.level = progress.level

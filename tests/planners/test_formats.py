@@ -1,0 +1,110 @@
+"""Prompt formats: golden texts, and ids that splice to the same whatever stands beside them."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from keep_agent.errors import ConfigError, ModelError
+from planners.formats import Example, LotaFormat, PlainFormat, Splicer, make_format
+from planners.prompt import Turn
+from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TURNS = [Turn("find a mug"), Turn("open the Fridge", "Cannot find Fridge to open")]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> PreTrainedTokenizerFast:
+    names = [f"{kind}_{number}" for kind in ("mug", "cabinet") for number in range(1, 22)]
+    texts = ["task lota grounded next failed find a mug open the fridge put cabinet cannot to pick up\n"] * 5
+    inner = train_tokenizer(texts, names, 400)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=BOS, pad_token=PAD, unk_token=UNK)
+
+
+@pytest.fixture(scope="module")
+def chat() -> PreTrainedTokenizerFast:
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    special = ["<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    inner.train_from_iterator(
+        ["Robot: 1. find a mug, 2. done.\n\n"] * 3,
+        trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, vocab_size=320, show_progress=False),
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", chat_template=CHATML)
+
+
+def test_golden_plain_query(tiny: PreTrainedTokenizerFast) -> None:
+    text = tiny.decode(PlainFormat(tiny).query("lota", "Open the\nFridge", TURNS))
+    assert text == (
+        "task lota open the fridge \n next find a mug \n next open the fridge \n"
+        " failed cannot find fridge to open \n next"
+    )
+
+
+def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
+    form = LotaFormat(chat, [Example("Get a mug.", ("find a mug", "pick up the mug", "done"))])
+    context, query = chat.decode(form.context()), chat.decode(form.query("lota", "Cool a mug", TURNS))
+    assert context.startswith("<|im_start|>user\nYou control a robot in a household.")
+    assert context.endswith(
+        "Human: get a mug.\nRobot: 1. find a mug, 2. pick up the mug, 3. done.\nKnown facts:\n"
+    )
+    assert query == (
+        "Human: cool a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,"
+        " 2. open the Fridge (this action failed: cannot find fridge to open), 3."
+    )
+    assert chat.decode(form.candidate("find a mug")) == " find a mug,"
+
+
+def test_instances_are_single_tokens_and_words_have_one_id_everywhere(tiny: PreTrainedTokenizerFast) -> None:
+    form = PlainFormat(tiny)
+    assert form.line("mug mug_21\n")[1] == tiny.convert_tokens_to_ids("mug_21")
+    assert form.candidate("put mug 2 in cabinet 21")[1] == tiny.convert_tokens_to_ids("mug_2")
+    assert form.line("mug\n")[0] == form.line("a mug\n")[1]
+    assert form.context() == [tiny.bos_token_id]
+
+
+@pytest.mark.parametrize("name", ["tiny", "chat"])
+def test_every_line_ends_with_its_own_newline_token(name: str, request: pytest.FixtureRequest) -> None:
+    splice = Splicer(request.getfixturevalue(name))
+    lines = ["mug mug_1 cabinet_2.\n", "\n", "find it:\n"]
+    whole = splice.lines("".join(lines))
+    assert whole == [token for line in lines for token in splice.lines(line)]
+    assert whole.count(splice.newline) == 3
+
+
+@pytest.mark.parametrize("name", ["default", "lota"])
+def test_a_transcript_has_the_same_ids_as_the_rebuilt_query(name: str, chat: PreTrainedTokenizerFast) -> None:
+    form = make_format(name, chat)
+    appended = form.opening("lota", "cool a mug")
+    for number, turn in enumerate(TURNS, 1):
+        appended += form.cue(number) + form.answer(turn)
+    assert appended + form.cue(3) == form.query("lota", "cool a mug", TURNS)
+
+
+def test_no_candidate_is_a_prefix_of_another(tiny: PreTrainedTokenizerFast) -> None:
+    form = PlainFormat(tiny)
+    short, long = form.candidate("find a mug"), form.candidate("find a mug cabinet")
+    assert long[: len(short)] != short
+
+
+def test_refusals_name_the_remedy(tiny: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ConfigError, match="prompt=default"):
+        make_format("lota", tiny)
+    with pytest.raises(ConfigError, match="default, lota"):
+        make_format("haiku", tiny)
+
+
+def test_a_tokenizer_without_a_newline_token_is_refused(tiny: PreTrainedTokenizerFast) -> None:
+    class NoNewline:
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [1, 2]
+
+    with pytest.raises(ModelError, match="newline"):
+        Splicer(NoNewline())  # type: ignore[arg-type]

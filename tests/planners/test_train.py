@@ -1,0 +1,125 @@
+"""The trainer end to end on a very small model: files in, a loadable planner folder out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from keep_agent.errors import DataError, ModelError
+from planners.checkpoint import WEIGHTS, build, load_planner
+from planners.packed_attention import collate
+from planners.packing import Mix, Packer
+from planners.records import Rollout, read_rollouts, write_rollouts
+from planners.seeding import seed_induction
+from planners.tokenizer import BOS, PAD
+from planners.train import Trainer, forward, parser
+
+Make = Callable[..., Rollout]
+SMALL = "--hidden 96 --layers 2 --heads 3 --intermediate 96 --vocab 600 --batch-tokens 1500 --report 0.5".split()
+
+
+@pytest.fixture
+def data(tmp_path: Path, make_rollout: Make) -> Path:
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    write_rollouts(folder / "a.jsonl.gz", (make_rollout(seed) for seed in range(600)))
+    return folder
+
+
+def arguments(data: Path, out: Path, seconds: float) -> argparse.Namespace:
+    return parser().parse_args(["--data", str(data), "--out", str(out), "--minutes", str(seconds / 60), *SMALL])
+
+
+def test_training_lowers_the_loss_and_resumes_where_it_stopped(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    Trainer(arguments(data, out, 3)).run()
+    first = json.loads((out / "training.json").read_text())
+    curve = first["progress"]["curve"]
+    assert curve[-1]["loss"] < curve[0]["loss"]
+    again = Trainer(arguments(data, out, 1))
+    assert again.progress.step == first["progress"]["step"]
+    again.run()
+    second = json.loads((out / "training.json").read_text())["progress"]
+    assert second["step"] > first["progress"]["step"]
+    assert second["seconds"] > first["progress"]["seconds"]
+
+
+def test_the_saved_folder_is_a_plain_hugging_face_model(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trainer = Trainer(arguments(data, out, 0.2))
+    trainer.run()
+    plain = Qwen2ForCausalLM.from_pretrained(out, dtype=torch.float32)
+    ours, tokenizer, _ = load_planner(out)
+    for (name, a), (_, b) in zip(plain.named_parameters(), ours.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert tokenizer.get_vocab() == trainer.tokenizer.get_vocab()
+
+
+def test_packed_training_sees_what_the_plain_model_sees(data: Path, tmp_path: Path) -> None:
+    """A trajectory slot gives the same logits as the same tokens in one plain sequence."""
+    trainer = Trainer(arguments(data, tmp_path / "run", 0.2))
+    trainer.run()
+    packed, tokenizer, _ = load_planner(tmp_path / "run")
+    packed.eval()
+    plain = Qwen2ForCausalLM.from_pretrained(tmp_path / "run", dtype=torch.float32).eval()
+    rollout = next(read_rollouts(data / "a.jsonl.gz"))
+    packer = Packer(lambda text: tokenizer.encode(text).ids, Mix(trajectories=2, steps=0, probes=1))
+    (pack,) = packer.packs(rollout, "linked")
+    bos = tokenizer.token_to_id(BOS)
+    batch = collate([pack], bos, tokenizer.token_to_id(PAD), torch.float32)
+    with torch.no_grad():
+        hidden = packed.model(
+            input_ids=batch.ids, position_ids=batch.positions, attention_mask={"full_attention": None},
+            use_cache=False, pack=batch,
+        ).last_hidden_state[0]  # fmt: skip
+        memory = [token for _, ids in pack.memory for token in ids]
+        width = (batch.ids.shape[1] - batch.memory) // batch.slots
+        for number, slot in enumerate(pack.slots):
+            rows = torch.tensor([[bos, *memory, *slot.ids]])
+            expected = plain.model(rows).last_hidden_state[0, 1 + len(memory) :]
+            start = batch.memory + number * width
+            torch.testing.assert_close(hidden[start : start + len(slot.ids)], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_seeded_start_attends_to_fixed_offsets() -> None:
+    config = Qwen2Config(
+        vocab_size=64, hidden_size=96, intermediate_size=96, num_hidden_layers=2, num_attention_heads=3,
+        num_key_value_heads=3, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+    model = build(config)
+    seed_induction(model)
+    model.set_attn_implementation("eager")
+    weights = model(torch.arange(20)[None], output_attentions=True).attentions[0][0]
+    for head, offset in enumerate((1, 2, 3)):
+        assert weights[head, 10].argmax() == 10 - offset
+        assert weights[head, 10, 10 - offset] > 0.5
+
+
+def test_labels_are_shifted_by_one(data: Path, tmp_path: Path) -> None:
+    trainer = Trainer(arguments(data, tmp_path / "run", 0.01))
+    _, batch = trainer.feed.next()
+    _, labels, rows = forward(trainer.model, batch)
+    assert torch.equal(batch.ids.flatten()[rows + 1], labels)
+
+
+def test_missing_and_broken_files_are_named(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="eval.dataset"):
+        Trainer(arguments(tmp_path / "nothing", tmp_path / "run", 1))
+    broken = data / "a.jsonl.gz"
+    broken.write_bytes(broken.read_bytes()[:2000])
+    with pytest.raises(DataError, match="a.jsonl.gz"):
+        list(read_rollouts(broken))
+
+
+def test_corrupt_weights_are_refused(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    Trainer(arguments(data, out, 0.2)).run()
+    (out / WEIGHTS).write_bytes(b"not weights")
+    with pytest.raises(ModelError, match="cannot load planner weights"):
+        load_planner(out)
