@@ -12,6 +12,7 @@ from random import Random
 
 from envs.alfred.drawing import ROOMS_OF, TASK_TYPES, draw_tasks, take_stock
 from envs.alfred.layout import House, furnish
+from envs.alfred.names import PLACE_NAMES
 from envs.alfred.objects import MOVABLE_RECEPTACLES, ROOMS, may_hold, snake
 from envs.alfred.objects import RECEPTACLES as RECEPTACLE_TYPES
 from envs.alfred.phrases import phrase
@@ -82,10 +83,22 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
     name = f"house-{seed}"
     present = frozenset(item.type for item in items)
     named = tuple(
-        replace(task, id=f"{name}-{index}", instruction=phrase(task, rng, present)) for index, task in enumerate(tasks)
+        replace(
+            task,
+            id=f"{name}-{index}",
+            instruction=phrase(task, rng, present, _source(task, items) if index == 0 else ""),
+        )
+        for index, task in enumerate(tasks)
     )
     scene = Scene(name, house.room, items, rng.choice(house.reachable), house.reachable)
     return Episode(f"{name}-x{len(tasks)}", scene, named)
+
+
+def _source(task: Task, items: tuple[Item, ...]) -> str:
+    """The type of the place all objects of the wanted type start in; "" where they differ or lie on the floor."""
+    kinds = {item.id: item.type for item in items}
+    places = {kinds.get(item.parent or "", "") for item in items if item.type == task.object_target}
+    return places.pop() if len(places) == 1 and places <= set(PLACE_NAMES) else ""
 
 
 def draw_house(room: str, split: str, rng: Random) -> House:

@@ -18,7 +18,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "cool": ("cool", "chill", "cool down", "refrigerate"),
     "cools": ("chilled", "cold", "cooled", "cool", "refrigerated"),
     "wash": ("wash", "clean", "rinse", "rinse off", "wash off"),
-    "washes": ("clean", "washed", "rinsed", "cleaned"),
+    "washes": ("clean", "washed", "rinsed", "cleaned", "wet"),
     "cut": ("slice", "cut", "cut up", "slice up"),
     "look": ("look at", "examine", "inspect", "view", "see"),
     "hold": ("holding", "carrying"),
@@ -194,4 +194,27 @@ GARBAGE_TEMPLATES: dict[str, tuple[str, ...]] = {
     "pick_cool_then_place_in_recep": ("throw {a [cools]} {onto}", "[cool] {a} and throw it away"),
     "pick_clean_then_place_in_recep": ("throw {a [washes]} {onto}", "[wash] {a} and throw it away"),
 }
+# Used where it is clear which place the object is taken from: {from} is "from the counter".
+SOURCE_TEMPLATES: dict[str, tuple[str, ...]] = {
+    "pick_and_place_simple": ("[move] {a} {from} {to}", "[get] {the} {from} and [put] it {on}"),
+    "pick_two_obj_and_place": ("[move] {two} {from} {to}", "[get] {two} {from} and [put] them {on}"),
+    "look_at_obj_in_light": ("[get] {the} {from} and turn on {the_lamp}", "[look] {a} {from} under {the_lamp}"),
+    "pick_heat_then_place_in_recep": (
+        "[heat] {a} {from} and [put] it {on}",
+        "[get] {the} {from} to heat and [put] {on}",
+    ),
+    "pick_cool_then_place_in_recep": (
+        "[cool] {a} {from} and [put] it {on}",
+        "[get] {the} {from} to cool and [put] {on}",
+    ),
+    "pick_clean_then_place_in_recep": (
+        "[wash] {a} {from} and [put] it {on}",
+        "[get] {the} {from} to wash and [put] {on}",
+    ),
+    "pick_and_place_with_movable_recep": (
+        "[put] {the} {from} {in_carrier} and [put] {the_carrier} {on}",
+        "[get] {a} {from}, [put] it {in_carrier}, [put] {the_carrier} {on}",
+    ),
+}
 SLICE_NAMES = ("slice of {}", "{} slice", "piece of {}", "sliced {}", "cut {}", "piece of sliced {}")
+LOOKS = ("black", "white", "green", "blue", "red", "brown", "yellow", "grey", "small", "large", "wooden", "round")
