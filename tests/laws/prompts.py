@@ -1,0 +1,112 @@
+"""Prompts of random tokens over blocks that a real engine encoded, and scripted stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from memory.block import KVBlock
+from memory.engine.engine import Engine
+from memory.stages import Capabilities, Layout, Placement, Probe, Span, Unit
+
+LENGTHS = (20, 31, 17, 26)
+
+
+def tokens(count: int, seed: int, vocab: int = 512) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocab, (count,), generator=generator).tolist()
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference over the largest expected magnitude."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids by part, and how they become a layout."""
+
+    units: tuple[tuple[int, ...], ...]
+    query: tuple[int, ...]
+    context: tuple[int, ...] = ()
+    first_position: int = 0
+
+    @classmethod
+    def random(cls, lengths: Sequence[int] = LENGTHS, query: int = 12, context: int = 0, seed: int = 0) -> Prompt:
+        units = tuple(tuple(tokens(n, seed + 10 + i)) for i, n in enumerate(lengths))
+        return cls(units, tuple(tokens(query, seed + 1)), tuple(tokens(context, seed + 2)))
+
+    @property
+    def ids(self) -> torch.Tensor:
+        return torch.tensor([*self.context, *(token for unit in self.units for token in unit), *self.query])
+
+    @property
+    def starts(self) -> list[int]:
+        return [len(self.context) + sum(map(len, self.units[:i])) for i in range(len(self.units))]
+
+    def context_block(self, engine: Engine) -> KVBlock | None:
+        return engine.encode([(None, self.context)])[0] if self.context else None
+
+    def blocks(self, engine: Engine) -> list[KVBlock]:
+        context = self.context_block(engine)
+        return engine.encode([(context, unit) for unit in self.units])
+
+    def layout(self, blocks: Sequence[KVBlock | None]) -> Layout:
+        """Units without a block are fresh."""
+        ids, context = self.ids, len(self.context)
+        owner = torch.full((ids.numel(),), -1)
+        fresh = torch.zeros(ids.numel(), dtype=torch.bool)
+        placements, spans = [], []
+        for i, (unit, start, block) in enumerate(zip(self.units, self.starts, blocks, strict=True)):
+            stop = start + len(unit)
+            placements.append(Placement(Unit("segment", unit, (Span(f"s{i}", 0, len(unit)),)), start, block))
+            spans.append(Span(f"s{i}", start, stop))
+            owner[start:stop] = i
+            fresh[start:stop] = block is None
+        fresh[-len(self.query) :] = True
+        positions = torch.arange(ids.numel()) + self.first_position
+        query = ids.numel() - len(self.query)
+        return Layout(ids, positions, context, query, tuple(placements), tuple(spans), owner, fresh)
+
+
+@dataclass
+class Script:
+    """A recompute stage that reads its active rows from a list, one entry per layer."""
+
+    rows: Sequence[torch.Tensor]
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        return self.rows[0]
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        return self.rows[layer + 1]
+
+
+def shrinking(layout: Layout, layers: int, share: float = 0.7, seed: int = 0) -> Script:
+    """Memory rows drop out at random from layer to layer; fresh rows stay."""
+    generator = torch.Generator().manual_seed(seed)
+    active, rows = torch.arange(layout.context, layout.rows), []
+    for _ in range(layers):
+        rows.append(active)
+        stays = layout.fresh[active] | (torch.rand(active.numel(), generator=generator) < share)
+        active = active[stays]
+    return Script(rows)
+
+
+class Always:
+    """All rows but the first ``skip``, at every layer."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    def __init__(self, skip: int = 0) -> None:
+        self.skip = skip
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        return torch.arange(self.skip, layout.rows)
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        return active

@@ -1,0 +1,117 @@
+"""Law 5: the active set only shrinks, and nobody sees what comes later."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.engine import Engine
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.serial import Serial
+from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.none import Nothing
+from memory.stages import Layout, Probe, Transfer
+from tests.laws.conftest import GetEngine
+from tests.laws.prompts import Always, Prompt, Script, shrinking, tokens
+
+
+class Spy(MultiHop):
+    """Notes the active rows of every layer."""
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        result = super().narrow(layer, active, probe)
+        self.seen = [*(getattr(self, "seen", None) or [active]), result]
+        return result
+
+
+@pytest.mark.parametrize("direction", ["causal", "both"])
+def test_active_rows_only_shrink(engine: Engine, direction: str) -> None:
+    prompt = Prompt.random(context=5)
+    spy = Spy(Schedule(average=0.4), direction=direction)
+    layout = prompt.layout(prompt.blocks(engine))
+    result = engine.prefill(layout, spy, LayerBalanced(), prompt.context_block(engine))
+    for before, after in zip(spy.seen, spy.seen[1:], strict=False):
+        assert set(after.tolist()) <= set(before.tolist())
+    assert result.trace.active_rows == [rows.numel() for rows in spy.seen]
+    last = [max((i for i, rows in enumerate(spy.seen) if span.start in rows), default=-1) for span in layout.segments]
+    assert list(result.trace.last_layer) == last
+
+
+def test_later_tokens_change_no_earlier_key_or_value(engine: Engine) -> None:
+    """The last unit and the query are replaced; whatever is recomputed before them stays bit for bit the same."""
+    one, two = Prompt.random(), Prompt.random()
+    two = Prompt((*one.units[:3], tuple(tokens(26, 90))), tuple(tokens(12, 91)))
+    caches = []
+    for prompt in (one, two):
+        layout = prompt.layout(prompt.blocks(engine))
+        caches.append(engine.prefill(layout, shrinking(layout, engine.spec.layers), Serial()).cache)
+    kept = one.starts[3]
+    for layer in range(engine.spec.layers):
+        for a, b in zip(caches[0].read(layer, kept), caches[1].read(layer, kept), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    changed = [cache.read(engine.spec.layers - 1, caches[0].length)[1][:, :, kept:] for cache in caches]
+    assert float((changed[0] - changed[1]).abs().max()) > 0.1
+
+
+def test_packed_units_do_not_see_each_other(engine: Engine) -> None:
+    prompt = Prompt.random(context=7)
+    context = prompt.context_block(engine)
+    together = engine.encode([(context, unit) for unit in prompt.units])
+    for unit, block in zip(prompt.units, together, strict=True):
+        alone = engine.encode([(context, unit)])[0]
+        torch.testing.assert_close(block.k, alone.k, rtol=1e-5, atol=2e-5)
+        torch.testing.assert_close(block.v, alone.v, rtol=1e-5, atol=2e-5)
+
+
+def test_units_of_different_contexts_come_back_in_order(engine_of: GetEngine) -> None:
+    engine, prompt = engine_of("qwen2"), Prompt.random(context=7)
+    context = prompt.context_block(engine)
+    mixed = engine.encode([(context if i % 2 else None, unit) for i, unit in enumerate(prompt.units)], list("abcd"))
+    assert [block.identity for block in mixed] == list("abcd")
+    for i, (unit, block) in enumerate(zip(prompt.units, mixed, strict=True)):
+        torch.testing.assert_close(block.v, engine.encode([(context if i % 2 else None, unit)])[0].v)
+
+
+@pytest.fixture
+def plain(engine_of: GetEngine) -> Engine:
+    return engine_of("qwen2")
+
+
+def test_a_revived_row_is_refused(plain: Engine) -> None:
+    prompt = Prompt.random()
+    layout = prompt.layout(prompt.blocks(plain))
+    every, fresh = torch.arange(layout.rows), layout.fresh.nonzero()[:, 0]
+    with pytest.raises(ConfigError, match="revived"):
+        plain.prefill(layout, Script([every, fresh, every, every, every, every]), Serial())
+
+
+def test_a_dropped_fresh_row_is_refused(plain: Engine) -> None:
+    prompt = Prompt.random()
+    layout = prompt.layout(prompt.blocks(plain))
+    fresh = layout.fresh.nonzero()[:, 0]
+    for script in (Script([fresh[1:]] * 6), Script([fresh, fresh[1:], *[fresh[1:]] * 4])):
+        with pytest.raises(ConfigError, match="fresh"):
+            plain.prefill(layout, script, Serial())
+
+
+def test_a_forgotten_transfer_is_refused(plain: Engine) -> None:
+    class Forgetful(Serial):
+        def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
+            return super().schedule(layout, layer, active, layers)[layer == 3 :]
+
+    prompt = Prompt.random()
+    with pytest.raises(ConfigError, match="layer 3, first row 0"):
+        plain.prefill(prompt.layout(prompt.blocks(plain)), Nothing(), Forgetful())
+
+
+def test_prompts_that_do_not_add_up_are_refused(plain: Engine) -> None:
+    prompt = Prompt.random(context=4)
+    good = prompt.layout(prompt.blocks(plain))
+    with pytest.raises(ConfigError, match="have no block"):
+        plain.prefill(good, Always(), Serial())
+    with pytest.raises(ConfigError, match="20 tokens"):
+        plain.prefill(good, Always(), Serial(), plain.encode([(None, prompt.units[0])])[0])
+    good.positions[5] = 4
+    with pytest.raises(ConfigError, match="increase"):
+        plain.prefill(good, Always(), Serial(), prompt.context_block(plain))
