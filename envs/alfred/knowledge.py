@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from envs.alfred.objects import STARTS_OPEN, snake
+from envs.alfred.objects import SLICED, snake
 from envs.alfred.thing import Thing
 from envs.alfred.world import World
 from envs.fact import Fact
@@ -134,8 +134,6 @@ class Knowledge:
 
 def _object_fact(thing: Thing, marks: _Marks) -> Fact:
     hot, cold, clean, held, _ = marks
-    words = {"hot": hot, "cold": cold, "clean": clean, "sliced": thing.type.endswith("Sliced")}
-    if thing.openable:  # boxes start open, laptops closed: said only where it differs
-        words["closed" if thing.type in STARTS_OPEN else "open"] = thing.is_open != (thing.type in STARTS_OPEN)
+    words = {"hot": hot, "cold": cold, "clean": clean, "sliced": thing.type in SLICED, "closed": thing.shut}
     states = tuple(sorted(word for word, true in words.items() if true))
     return Fact(thing.id, "object", snake(thing.type), "agent" if held else thing.parent or "floor", states=states)

@@ -21,7 +21,7 @@ def types(names: str) -> frozenset[str]:
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
 CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # closed, they hide what is in them
 OPENABLE = CONTAINERS | {"Laptop"}
-STARTS_OPEN = types("Box")  # ALFRED's plans put into boxes without opening them, 127 times of 127
+STARTS_OPEN = types("Box Laptop")  # ALFRED's plans put into boxes unopened (127 of 127 puts) and close laptops first
 LAMPS = types("DeskLamp FloorLamp")
 TOGGLEABLE = LAMPS | {"Faucet", "Microwave"}
 KNIVES = types("Knife ButterKnife")
