@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from memory.engine.engine import Engine
+from memory.engine.families import FAMILIES, tiny_model
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def any_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Every family in float32."""
+    with Engine(tiny_model(request.param), "inline") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    with Engine(tiny_model("qwen2"), "inline") as engine:
+        yield engine

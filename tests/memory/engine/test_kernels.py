@@ -1,0 +1,130 @@
+"""The blocked kernel against attention written out, and block plans against the definition of who sees whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.engine.kernels import Block, grouped_attention
+from memory.engine.masks import MaskPlan, bias_of, causal_plan, tree_plan, unit_plan
+
+WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
+
+
+def written_out(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    group = q.shape[1] // k.shape[1]
+    scores = q @ k.repeat_interleave(group, 1).transpose(2, 3) * 0.3
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    scores = scores.masked_fill(~visible, float("-inf"))
+    top = torch.exp(scores)
+    below = top.sum(-1, keepdim=True) + (0 if sinks is None else sinks.exp().view(1, -1, 1, 1))
+    return (top / below @ v.repeat_interleave(group, 1)).transpose(1, 2)
+
+
+def seen_by(blocks: Sequence[Block], queries: int, keys: int) -> torch.Tensor:
+    """(queries, keys) bool that a plan's blocks amount to."""
+    seen = torch.zeros(queries, keys, dtype=torch.bool)
+    for block in blocks:
+        columns = [*range(block.prefix), *range(block.k0, block.k1)]
+        visible = torch.ones(block.q1 - block.q0, len(columns), dtype=torch.bool)
+        if block.bias is not None:
+            visible[:, len(columns) - block.bias.shape[1] :] = block.bias == 0
+        seen[block.q0 : block.q1, columns] = visible
+    return seen
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "requests"), [(4, 4, 1), (6, 2, 1), (4, 1, 1), (4, 2, 3)])
+def test_grouped_attention(softcap: float | None, with_sinks: bool, heads: int, kv_heads: int, requests: int) -> None:
+    torch.manual_seed(0)
+    rows = 200
+    q = torch.randn(requests, heads, rows, 8, dtype=torch.float64)
+    k, v = torch.randn(2, requests, kv_heads, rows, 8, dtype=torch.float64)
+    sinks = torch.randn(heads, dtype=torch.float64) if with_sinks else None
+    every = torch.arange(rows)
+    kept: list[torch.Tensor] = []
+    blocks = causal_plan(every, every, torch.float64).blocks(None)
+    found = grouped_attention(q, k, v, blocks, 0.3, softcap, sinks, kept)
+    expected = written_out(q, k, v, every[None] <= every[:, None], softcap, sinks)
+    torch.testing.assert_close(found, expected)
+    assert len(blocks) > 1 and [w.shape[1] for w in kept] == [b.q1 - b.q0 for b in blocks]
+
+
+def test_blocks_with_a_prefix_and_rows_without_bias() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 20, 8, dtype=torch.float64)
+    bias = bias_of(torch.rand(12, 4) < 0.5, torch.float64)
+    blocks = [Block(0, 8, 5, 9, None, prefix=3), Block(8, 20, 2, 20, bias)]
+    found = grouped_attention(q, k, v, blocks, 0.3)
+    torch.testing.assert_close(found, written_out(q, k, v, seen_by(blocks, 20, 20), None, None))
+
+
+@given(st.data(), st.integers(1, 300), WINDOWS, st.sampled_from([torch.float32, torch.bfloat16]))
+@settings(max_examples=60, deadline=None)
+def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype: torch.dtype) -> None:
+    steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
+    positions = torch.tensor(steps).cumsum(0)
+    chosen = data.draw(st.sets(st.integers(0, total - 1), min_size=1))
+    rows = torch.tensor(sorted(chosen))
+    every = torch.arange(total)
+    expected = every[None] <= rows[:, None]
+    if window is not None:
+        expected &= positions[rows][:, None] - positions[None] < window
+    assert torch.equal(seen_by(causal_plan(rows, positions, dtype).blocks(window), rows.numel(), total), expected)
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.integers(0, 30), WINDOWS)
+@settings(max_examples=60, deadline=None)
+def test_unit_plan(lengths: list[int], context: int, window: int | None) -> None:
+    total = sum(lengths)
+    expected = torch.zeros(total, context + total, dtype=torch.bool)
+    row = 0
+    for length in lengths:
+        for own in range(length):
+            for key in range(context + own + 1):
+                column = key if key < context else context + row + key - context
+                expected[row + own, column] = window is None or context + own - key < window
+        row += length
+    blocks = unit_plan(lengths, context, torch.float32, torch.device("cpu")).blocks(window)
+    assert torch.equal(seen_by(blocks, total, context + total), expected)
+
+
+@given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), WINDOWS)
+@settings(max_examples=60, deadline=None)
+def test_tree_plan(draws: list[int], prompt: int, window: int | None) -> None:
+    parents = [min(p, i - 1) for i, p in enumerate(draws)]
+    paths: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), node])
+    nodes, depth = len(parents), torch.tensor([len(path) - 1 for path in paths])
+    ancestry = torch.zeros(nodes, nodes, dtype=torch.bool)
+    for node, path in enumerate(paths):
+        ancestry[node, path] = True
+    positions = torch.arange(prompt) + 4
+    places = torch.cat([positions, prompt + 4 + depth])
+    expected = torch.cat([torch.ones(nodes, prompt, dtype=torch.bool), ancestry], 1)
+    if window is not None:
+        expected &= places[prompt:][:, None] - places[None] < window
+    plan = tree_plan(bias_of(ancestry, torch.float32), depth, positions, torch.float32)
+    assert torch.equal(seen_by(plan.blocks(window), nodes, prompt + nodes), expected)
+
+
+def test_a_plan_is_made_once_per_window() -> None:
+    calls: list[int | None] = []
+
+    def planner(window: int | None) -> list[Block]:
+        calls.append(window)
+        return []
+
+    plan = MaskPlan(planner)
+    for window in (None, 4, None, 4):
+        plan.blocks(window)
+    assert calls == [None, 4]

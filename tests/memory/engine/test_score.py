@@ -1,0 +1,117 @@
+"""A trie in one forward equals one forward per candidate."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError
+from memory.engine.engine import Engine
+from memory.engine.score import build_trie
+from memory.engine.trace import PrefillResult
+from memory.loading.serial import Serial
+from memory.recompute.none import Nothing
+from tests.laws.prompts import Prompt, relative, tokens
+
+PROMPT = Prompt.random()
+
+
+def prefilled(engine: Engine) -> PrefillResult:
+    return engine.prefill(PROMPT.layout([None] * 4), Nothing(), Serial())
+
+
+def one_by_one(engine: Engine, candidate: list[int]) -> torch.Tensor:
+    ids = torch.cat([PROMPT.ids, torch.tensor(candidate)])
+    logits = engine.forward_plain(ids).log_softmax(-1)
+    return logits[PROMPT.ids.numel() - 1 : -1].gather(1, torch.tensor(candidate)[:, None]).sum()
+
+
+def candidates() -> list[list[int]]:
+    """Shared beginnings, one candidate inside another, single tokens, one longer than the sliding window."""
+    base = [tokens(5, i) for i in range(6)]
+    inside = [base[0][:2], base[0][:1], base[1][:4]]
+    return [*base, *inside, *(b[:3] + tokens(3, 30 + i) for i, b in enumerate(base)), [7], tokens(40, 50)]
+
+
+def test_all_families_equal_naive_scoring(any_engine: Engine) -> None:
+    result, many = prefilled(any_engine), candidates()
+    expected = torch.stack([one_by_one(any_engine, c) for c in many])
+    scored = any_engine.score(result.cache, many)
+    assert relative(scored.scores, expected) < 1e-5
+    lengths = torch.tensor([len(c) for c in many])
+    assert relative(any_engine.score(result.cache, many, "mean").scores, expected / lengths) < 1e-5
+    inner = {tuple(c[:end]) for c in many for end in range(1, len(c))}
+    assert scored.computed_tokens == len(inner)
+
+
+def test_scoring_leaves_the_cache_as_it_was(any_engine: Engine) -> None:
+    result, many = prefilled(any_engine), candidates()
+    first = any_engine.score(result.cache, many).scores
+    again = any_engine.score(result.cache, many[:4]).scores
+    assert result.cache.length == PROMPT.ids.numel()
+    torch.testing.assert_close(again, first[:4], rtol=1e-5, atol=1e-5)
+    assert any_engine.generate(result.cache, result.logits, 5) == greedy(any_engine, 5)
+
+
+def greedy(engine: Engine, count: int) -> list[int]:
+    ids = PROMPT.ids
+    for _ in range(count):
+        ids = torch.cat([ids, engine.forward_plain(ids)[-1].argmax()[None]])
+    return ids[-count:].tolist()
+
+
+def test_generation_past_the_cache_and_its_headroom(any_engine: Engine) -> None:
+    result = prefilled(any_engine)
+    said = any_engine.generate(result.cache, result.logits, 300)
+    assert len(said) == 300 and result.cache.length == PROMPT.ids.numel() + 300
+    ids = torch.cat([PROMPT.ids, torch.tensor(said)])
+    assert relative(result.cache.logits[0], any_engine.forward_plain(ids)[-1]) < 1e-5
+
+
+def test_generation_stops_before_a_stop_token(engine: Engine) -> None:
+    result, expected = prefilled(engine), greedy(engine, 8)
+    stop = expected[4]
+    assert engine.generate(result.cache, result.logits, 8, [stop]) == expected[: expected.index(stop)]
+
+
+def test_appended_tokens_are_scored_behind(engine: Engine) -> None:
+    result = prefilled(engine)
+    extra = tokens(7, 60)
+    logits = engine.append(result.cache, extra)
+    expected = engine.forward_plain(torch.cat([PROMPT.ids, torch.tensor(extra)]))
+    assert relative(logits[0], expected[-1]) < 1e-5
+    own = engine.score(result.cache, [[3], [4, 5]]).scores
+    assert relative(own[0], expected[-1].log_softmax(-1)[3]) < 1e-5
+
+
+def test_more_nodes_than_headroom(engine: Engine) -> None:
+    result, many = prefilled(engine), [tokens(4, i) for i in range(150)]
+    scored = engine.score(result.cache, many)
+    assert scored.computed_tokens > 256
+    assert relative(scored.scores[[0, 149]], torch.stack([one_by_one(engine, many[i]) for i in (0, 149)])) < 1e-5
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_trie(many: list[list[int]]) -> None:
+    plan = build_trie(tuple(map(tuple, many)), torch.float32, torch.device("cpu"))
+    paths = [tuple(plan.tokens[row == 0].tolist()) for row in plan.ancestry]
+    assert len(set(paths)) == len(paths) == len({tuple(c[:e]) for c in many for e in range(1, len(c))})
+    spelled: list[list[int]] = [[] for _ in many]
+    for parent, token, owner in zip(plan.parent.tolist(), plan.token.tolist(), plan.candidate.tolist(), strict=True):
+        assert (() if parent == 0 else paths[parent - 1]) == tuple(spelled[owner])
+        spelled[owner].append(token)
+    assert spelled == many
+
+
+def test_refusals(engine: Engine) -> None:
+    result = prefilled(engine)
+    for many, match in (([], "at least one candidate"), ([[1], []], "at least one token")):
+        with pytest.raises(ConfigError, match=match):
+            engine.score(result.cache, many)
+    with pytest.raises(ConfigError, match="sum or mean"):
+        engine.score(result.cache, [[1]], "max")
+    with pytest.raises(ConfigError, match="max_new_tokens=0"):
+        engine.generate(result.cache, result.logits, 0)

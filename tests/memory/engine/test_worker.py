@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from keep_agent.errors import ModelError
+from memory.engine.engine import Engine
+from memory.engine.families import tiny_model
+from memory.engine.worker import Priority, Worker
+from memory.loading.serial import Serial
+from memory.recompute.full import Full
+from tests.laws.prompts import Prompt
+
+
+def test_plans_go_before_background_work_in_order_of_arrival() -> None:
+    worker, started, release = Worker(), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def block() -> None:
+        started.set()
+        release.wait(5)
+
+    worker.submit(block, Priority.BACKGROUND)
+    started.wait(5)
+    futures = [
+        worker.submit(lambda name=name: done.append(name), priority)
+        for name, priority in [
+            ("encode 1", Priority.BACKGROUND), ("plan 1", Priority.PLAN), ("encode 2", Priority.BACKGROUND),
+            ("plan 2", Priority.PLAN),
+        ]
+    ]  # fmt: skip
+    release.set()
+    for future in futures:
+        future.result(5)
+    assert done == ["plan 1", "plan 2", "encode 1", "encode 2"]
+    worker.close()
+
+
+def test_errors_reach_the_caller_and_the_worker_lives_on() -> None:
+    worker = Worker()
+    with pytest.raises(ZeroDivisionError):
+        worker.call(lambda: 1 / 0)
+    assert worker.call(lambda: (torch.is_inference_mode_enabled(), worker.call(lambda: 7))) == (True, 7)
+    worker.close()
+    worker.close()
+    with pytest.raises(ModelError, match="closed"):
+        worker.submit(lambda: None)
+
+
+def test_closing_finishes_what_is_queued() -> None:
+    worker = Worker()
+    futures = [worker.submit(lambda i=i: i, Priority.BACKGROUND) for i in range(50)]
+    worker.close()
+    assert [future.result(0) for future in futures] == list(range(50))
+
+
+def test_a_cancelled_job_does_not_run() -> None:
+    worker, release, ran = Worker(), threading.Event(), []
+    worker.submit(lambda: release.wait(5))
+    future = worker.submit(lambda: ran.append(1), Priority.BACKGROUND)
+    assert future.cancel()
+    release.set()
+    worker.call(lambda: None, Priority.BACKGROUND)
+    worker.close()
+    assert not ran
+
+
+def test_many_threads_get_the_answers_of_one() -> None:
+    """Eight callers plan and encode at the same time on one engine: no state leaks between requests."""
+    prompts = [Prompt.random((9, 14, 6), query=5, seed=100 * i) for i in range(8)]
+    with Engine(tiny_model("gemma3_text"), "thread") as engine:
+        expected = [engine.forward_plain(p.ids)[-1] for p in prompts]
+        found: dict[int, list[torch.Tensor]] = {i: [] for i in range(8)}
+
+        def caller(i: int) -> None:
+            for _ in range(5):
+                later = engine.encode_later([(None, unit) for unit in prompts[i].units])
+                layout = prompts[i].layout([None] * 3)
+                found[i].append(engine.prefill(layout, Full(), Serial()).logits[0])
+                assert len(later.result(30)) == 3
+
+        threads = [threading.Thread(target=caller, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for i, logits in found.items():
+        assert len(logits) == 5
+        for one in logits:
+            torch.testing.assert_close(one, expected[i], rtol=1e-4, atol=1e-4)
