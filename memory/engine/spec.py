@@ -67,10 +67,9 @@ def check_supported(config: PretrainedConfig) -> None:
             f"model family {family!r} uses multi-head latent attention (MLA), whose cache has no per-head "
             f"keys to reuse; choose one of {', '.join(FAMILIES)}."
         )
-    if "mamba" in family or layer_types - ATTENTION_KINDS:
-        kinds = ", ".join(sorted(layer_types - ATTENTION_KINDS)) or "state-space"
+    if other := sorted(layer_types - ATTENTION_KINDS):
         raise ModelError(
-            f"model family {family!r} has {kinds} layers, whose state cannot be reused row by row; "
+            f"model family {family!r} has {', '.join(other)} layers, whose state cannot be reused row by row; "
             f"choose one of {', '.join(FAMILIES)}."
         )
     if family not in FAMILIES:

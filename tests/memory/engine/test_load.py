@@ -1,0 +1,202 @@
+"""Loading: supported models come up with the same logits as transformers', everything else is one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
+from memory.engine import capacity, weights
+from memory.engine.engine import Engine
+from memory.engine.families import FAMILIES, tiny_model
+from memory.engine.load import LoadedModel, load_model
+from memory.engine.spec import check_supported
+
+IDS = torch.arange(40)
+
+
+def save(folder: Path, family: str = "qwen2") -> LoadedModel:
+    model = tiny_model(family, layers=2)
+    model.module.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_comes_back(family: str, tmp_path: Path) -> None:
+    saved = save(tmp_path, family)
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager")
+    loaded = load_model(tmp_path, dtype="float32")
+    assert loaded.folder == tmp_path and loaded.spec.family == saved.spec.family
+    with Engine(loaded, "inline") as engine, torch.no_grad():
+        torch.testing.assert_close(engine.forward_plain(IDS), expected(IDS[None]).logits[0], rtol=1e-4, atol=1e-4)
+    assert load_model(tmp_path, dtype="float32").spec.model_key == loaded.spec.model_key
+
+
+def test_the_config_stays_private(folder: Path) -> None:
+    """Our attention is on the engine's own config only; models that others load keep theirs."""
+    config = AutoConfig.from_pretrained(folder)
+    load_model(folder)
+    assert config._attn_implementation in (None, "sdpa", "eager")
+    other = AutoModelForCausalLM.from_pretrained(folder)
+    assert other.config._attn_implementation == "sdpa"
+    with pytest.raises(ModelError, match="forward_plain"):
+        load_model(folder).module(IDS[None])
+
+
+def test_the_key_changes_with_weights_dtype_and_rope(folder: Path) -> None:
+    first = load_model(folder, dtype="float32").spec.model_key
+    keys = {first, load_model(folder, dtype="bfloat16").spec.model_key}
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 77.0}
+    path.write_text(json.dumps(config))
+    keys.add(load_model(folder, dtype="float32").spec.model_key)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    keys.add(load_model(folder, dtype="float32").spec.model_key)
+    assert len(keys) == 4
+
+
+def test_large_files_are_told_apart_by_samples(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_WHOLE", 0)
+    first = load_model(folder).spec.model_key
+    assert load_model(folder).spec.model_key == first
+    tensors = load_file(folder / "model.safetensors")
+    save_file({k: t * 1.001 for k, t in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    assert load_model(folder).spec.model_key != first
+
+
+def test_random_weights_by_shape_by_config_and_by_seed(folder: Path) -> None:
+    one, two = (load_model("planner-tiny", init="random", seed=s) for s in (1, 1))
+    assert one.spec.model_key == two.spec.model_key and one.spec.layers == 12
+    assert torch.equal(one.module.lm_head.weight, two.module.lm_head.weight)
+    other = load_model("planner-tiny", init="random", seed=2)
+    assert other.spec.model_key != one.spec.model_key
+    assert not torch.equal(other.module.lm_head.weight, one.module.lm_head.weight)
+    for name in (folder, folder / "config.json"):
+        assert load_model(name, init="random").spec.layers == 2
+
+
+def test_random_weights_leave_the_callers_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    load_model("planner-tiny", init="random", seed=1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("deepseek_v3", {}, "MLA"),
+    ("mamba2", {}, "linear_attention"),
+    ("qwen3_next", {}, "linear_attention"),
+    ("gpt2", {}, "'gpt2' is not supported"),
+    ("gemma3_text", {"use_bidirectional_attention": True}, "bidirectional"),
+    ("qwen2", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
+]
+
+
+@pytest.mark.parametrize(("family", "values", "match"), REFUSED)
+def test_refusals_are_one_sentence(family: str, values: dict[str, Any], match: str) -> None:
+    with pytest.raises(ModelError, match=match) as caught:
+        check_supported(AutoConfig.for_model(family, **values))
+    assert "\n" not in str(caught.value)
+
+
+def corrupt(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "header":
+        path.write_bytes(struct.pack("<Q", 1 << 60) + data[8:])
+    elif how == "flipped":
+        path.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "header", "flipped"])
+def test_a_corrupt_weight_file_is_named(folder: Path, how: str) -> None:
+    path = folder / "model.safetensors"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  model.safetensors\n")
+    load_model(folder)
+    corrupt(path, how)
+    with pytest.raises(ModelError, match=r"model\.safetensors is corrupt") as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_weights_and_tensors(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("model.layers.1.mlp.up_proj.weight")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj"):
+        load_model(folder)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="only safetensors"):
+        load_model(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
+    with pytest.raises(ModelError, match=r"part-1\.safetensors is named by the index but missing"):
+        load_model(folder)
+    (folder / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(ModelError, match="not a valid weight index"):
+        load_model(folder)
+
+
+def test_names_and_settings_that_mean_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{ not json")
+    cases: list[tuple[type[KeepError], str, dict[str, Any]]] = [
+        (ModelError, "does not exist", {"name_or_path": tmp_path / "nothing"}),
+        (ModelError, "no usable model configuration", {"name_or_path": tmp_path}),
+        (ModelError, "shape without weights", {"name_or_path": "qwen2.5-0.5b"}),
+        (ConfigError, "model.init='zeros'", {"name_or_path": "planner-tiny", "init": "zeros"}),
+        (ConfigError, "model.dtype='int4'", {"name_or_path": "planner-tiny", "dtype": "int4"}),
+    ]
+    for kind, match, arguments in cases:
+        with pytest.raises(kind, match=match):
+            load_model(**arguments)
+
+
+def test_a_model_too_big_says_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "available_bytes", lambda device: 8 << 30)
+    numbers = r"needs 67\.4 GiB \(32\.76 billion parameters in bfloat16 .* has 8\.0 GiB free; use a smaller model"
+    with pytest.raises(CapacityError, match=numbers):
+        load_model("qwen2.5-32b", init="random")
+
+
+def test_capacity_asks_the_control_group_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit, usage = tmp_path / "max", tmp_path / "current"
+    limit.write_text("1000000000\n")
+    usage.write_text("400000000\n")
+    monkeypatch.setattr(capacity, "_CGROUP", ((str(limit), str(usage)),))
+    assert capacity.available_bytes(torch.device("cpu")) == 600_000_000
+    limit.write_text("max\n")
+    assert capacity.available_bytes(torch.device("cpu")) != 600_000_000
+
+
+def test_longrope_is_driven_up_to_its_original_length() -> None:
+    rope = {
+        "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8,
+        "original_max_position_embeddings": 64, "factor": 16.0,
+    }  # fmt: skip
+    model = tiny_model("llama", layers=2, rope_parameters=rope)
+    with Engine(model, "inline") as engine:
+        block = engine.encode([(None, list(range(60)))])[0]
+        assert block.tokens == 60
+        with pytest.raises(CapacityError, match="position 69 lies beyond the 64"):
+            engine.encode([(None, list(range(70)))])
