@@ -33,7 +33,7 @@ class Grouping:
     """Knobs of the grouping; part of the setting that all methods of a comparison share."""
 
     threshold: float = 0.5  # mean cosine to a group's members from which on a segment joins it
-    bound: int = 8  # members of a group at most
+    bound: int = 8  # members from which on a group takes no more by similarity
     window: int = 10  # quiet steps after which a group is static (the paper's t)
     neighbours: int = 3  # similarity edges drawn per segment
 
@@ -172,10 +172,9 @@ class SegmentGraph:
     # -- groups ----------------------------------------------------------------------------------------------------
 
     def _near_parent(self, segment: Segment) -> Group | None:
-        """The group of the segment it refers back to, if there is room."""
+        """The group of the segment it refers back to. Not bounded: in a prompt the two must stand in one place."""
         group = self.groups.get(self._group_of.get(segment.parent or "", -1))
-        fits = group and group.family == FAMILY[segment.category] and len(group.members) < self.grouping.bound
-        return group if fits else None
+        return group if group and group.family == FAMILY[segment.category] else None
 
     def _most_similar(self, segment: Segment, peers: NDArray[np.int64], values: NDArray[np.float32]) -> Group | None:
         """The open group with the highest mean similarity, if that reaches the threshold.
@@ -283,17 +282,19 @@ class SegmentGraph:
 def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     """The one order of chosen segments in every prompt.
 
-    Static groups in the order in which they became static, their members by creation; then single segments by last
-    change; the agent's own segment last. What changes rarely stands in front, where an exact prefix can be reused.
+    Static groups in the order in which they became static; then single segments; the agent's own segment last. Among
+    single segments, and within a group, by last change and then by creation: so what was written at once stays
+    together, and the latest word comes last. What changes rarely stands in front, where a prefix can be reused.
     """
     graph = store.graph
 
-    def key(segment: Segment) -> tuple[int, int, int, int]:
+    def key(segment: Segment) -> tuple[int, int, int, int, int]:
+        written = segment.last_changed, segment.created
         if segment.category == "agent":
-            return 2, 0, 0, segment.created
+            return 2, 0, 0, *written
         group = graph.static_group(segment)
         if group is None:
-            return 1, segment.last_changed, 0, segment.created
-        return 0, group.static_since or 0, group.id, segment.created
+            return 1, 0, 0, *written
+        return 0, group.static_since or 0, group.id, *written
 
     return [segment.id for segment in sorted((store.get(id) for id in ids), key=key)]

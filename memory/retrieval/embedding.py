@@ -17,11 +17,12 @@ GROUP_SCORES = ("max", "mean")
 
 @dataclass(frozen=True)
 class Embedding:
-    """The best segments within a budget of segments, together with everything they refer back to.
+    """The best segments within a budget of segments, with what they refer back to and what amends them.
 
-    ``mixed``: KEEP's granularity (arXiv 2602.23592, section 4.1), static groups as a whole, dynamic segments singly.
-    The paper does not say how a group is scored; ``group_score`` offers its best member (default) or the mean.
-    The agent's own segment is always in. Ties go to what is older.
+    ``mixed``: KEEP's granularity (arXiv 2602.23592, section 4.1), static groups as a whole, dynamic segments singly; a
+    group that is larger than the budget is taken singly too. The paper does not say how a group is scored;
+    ``group_score`` offers its best member (default) or the mean. The agent's own segment is always in. Ties go to what
+    is older. An amendment is a segment that refers back to one of its own category: a later word on the same thing.
     """
 
     mixed: bool = True
@@ -36,33 +37,40 @@ class Embedding:
         """Ids in prompt order, at most ``budget`` of them (more only if the agent's own segments already are)."""
         if len(store) <= budget:
             return prompt_order((segment.id for segment in store), store)
-        items = self._items(store)
-        scores = store.graph.scores(query)
+        items = {s.id: self._item(s, store, budget) for s in store if s.category != "agent"}
+        scores, amendments = store.graph.scores(query), _amendments(store)
         ranked = sorted(set(items.values()), key=lambda item: (-self._score(item, scores), store.get(item[0]).created))
         chosen = dict.fromkeys(segment.id for segment in store if segment.category == "agent")
         for item in ranked:
             if len(chosen) >= budget:
                 break
-            wanted = [id for id in _closure(item, items, store) if id not in chosen]
+            wanted = [id for id in _closure(item, items, amendments, store) if id not in chosen]
             if len(chosen) + len(wanted) <= budget:
                 chosen.update(dict.fromkeys(wanted))
         return prompt_order(chosen, store)
 
-    def _items(self, store: SegmentStore) -> dict[str, tuple[str, ...]]:
-        """What is chosen together with each segment, itself included: its static group, or nothing else."""
-        return {segment.id: self._item(segment, store) for segment in store if segment.category != "agent"}
-
-    def _item(self, segment: Segment, store: SegmentStore) -> tuple[str, ...]:
+    def _item(self, segment: Segment, store: SegmentStore, budget: int) -> tuple[str, ...]:
+        """What is scored and chosen together with a segment, itself included."""
         group = store.graph.static_group(segment) if self.mixed else None
-        return (segment.id,) if group is None else tuple(group.members)
+        return tuple(group.members) if group and len(group.members) < budget else (segment.id,)
 
     def _score(self, item: Iterable[str], scores: dict[str, float]) -> float:
         values = [scores[id] for id in item]
         return max(values) if self.group_score == "max" else sum(values) / len(values)
 
 
-def _closure(item: tuple[str, ...], items: dict[str, tuple[str, ...]], store: SegmentStore) -> list[str]:
-    """The item's segments and, with their own items, the segments they refer back to."""
+def _amendments(store: SegmentStore) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for segment in store:
+        if segment.parent in store and store.get(segment.parent).category == segment.category:
+            found.setdefault(segment.parent, []).append(segment.id)
+    return found
+
+
+def _closure(
+    item: tuple[str, ...], items: dict[str, tuple[str, ...]], amendments: dict[str, list[str]], store: SegmentStore
+) -> list[str]:
+    """The item's segments with, item by item, what they refer back to and what amends them."""
     found: dict[str, None] = {}
     waiting = list(item)
     while waiting:
@@ -70,7 +78,7 @@ def _closure(item: tuple[str, ...], items: dict[str, tuple[str, ...]], store: Se
         if id in found:
             continue
         found[id] = None
-        parent = store.get(id).parent
-        if parent in items:
-            waiting.extend(items[parent])
+        for other in (store.get(id).parent, *amendments.get(id, ())):
+            if other in items:
+                waiting.extend(items[other])
     return list(found)

@@ -42,6 +42,28 @@ def test_static_groups_come_whole_or_not_at_all() -> None:
     assert singly == ["cabinet_2", "mug_7", "agent"]
 
 
+def test_a_later_word_comes_with_what_it_amends() -> None:
+    store = house(0)
+    store.put("mug_7/now", "object", "now mug hand\n", parent="mug_7")
+    store.graph.update(store)
+    assert Embedding().select("mug_7 cabinet_2", store, 4) == ["cabinet_2", "mug_7", "mug_7/now", "agent"]
+    assert Embedding().select("now hand", store, 4) == ["cabinet_2", "mug_7", "mug_7/now", "agent"]
+    assert "mug_7" not in Embedding().select("mug_7 cabinet_2", store, 3)
+
+
+def test_a_group_larger_than_the_budget_is_taken_singly() -> None:
+    store = make_store()
+    store.put("shelf_1", "receptacle", "shelf shelf_1\n")
+    for i in range(20):
+        store.put(f"book_{i}", "object", f"there book book_{i}\n", parent="shelf_1")
+    store.graph.update(store)
+    store.step = 10
+    store.graph.update(store)
+    assert store.graph.group_of("book_13").static
+    assert Embedding().select("book_13", store, 2) == ["shelf_1", "book_13"]
+    assert len(Embedding().select("book_13", store, 21)) == 21
+
+
 def test_group_scores() -> None:
     with pytest.raises(ConfigError, match="median"):
         Embedding(group_score="median")
