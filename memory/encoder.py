@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -100,7 +101,8 @@ class SentenceTransformerEncoder:
                 "or set encoder=hashed"
             ) from error
         try:
-            return SentenceTransformer(self._folder(), device=self.device)
+            with _quiet():
+                return SentenceTransformer(self._folder(), device=self.device)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"encoder {self.name!r} could not be loaded ({error}): give a local folder or the name of a model on "
@@ -109,6 +111,20 @@ class SentenceTransformerEncoder:
 
     def _folder(self) -> str:
         return self.name
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bar for a model that loads in the middle of somebody's episode."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class MiniLM(SentenceTransformerEncoder):
