@@ -16,6 +16,7 @@ from memory.block import KVBlock
 from memory.engine import decode
 from memory.engine.cache import DenseCache
 from memory.engine.encode import encode
+from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
 from memory.engine.prefill import Prefill, Transport
 from memory.engine.score import Scorer
@@ -75,10 +76,17 @@ class Engine:
         """
 
         def work() -> PrefillResult:
-            run = Prefill(self.decoder, layout, recompute, loading, self._transport, context_block, keep_raw)
-            return run.run()
+            return Prefill(self.decoder, layout, recompute, loading, self._transport, context_block, keep_raw).run()
 
         return self._worker.call(work)
+
+    def steps(self, layout: Layout, recompute: Recompute, context_block: KVBlock | None = None) -> KeepInterfaces:
+        """KEEP's ``load_memory``, ``prefill_layer`` and ``importance_evaluation`` for a prompt driven by hand."""
+
+        def work() -> Prefill:
+            return Prefill(self.decoder, layout, recompute, ByHand(), self._transport, context_block)
+
+        return KeepInterfaces(self._worker.call(work), self._worker)
 
     def score(self, cache: DenseCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
         """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie."""

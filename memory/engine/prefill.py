@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
@@ -31,8 +33,21 @@ class Transport:
     stream: torch.cuda.Stream | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Active:
+    """The rows computed at a layer, and what all layers with the same rows share."""
+
+    rows: torch.Tensor  # sorted
+    recomputed: int  # memory rows among them that have a block
+    inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
+    state: Pass
+
+
 class Prefill:
-    """One prefill. ``run`` may be called once."""
+    """One prefill. ``run`` does it all; the steps may also be taken one by one, layers in order.
+
+    On CUDA the intervals are those of issuing the work; the total is measured to its end.
+    """
 
     def __init__(
         self,
@@ -44,125 +59,135 @@ class Prefill:
         context: KVBlock | None = None,
         keep_raw: bool = False,
     ) -> None:
+        self._started = time.perf_counter()
         check_layout(layout, context)
+        layout = on_device(layout, decoder.device)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
-        self.spec, self.table = decoder.spec, SegmentTable(layout)
-        self.angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
-        self.cache = DenseCache(self.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw)
-        mover = Mover(layout, self.cache, decoder.rope, self.angles)
-        self.loader = Loader(mover, self.spec.layers, transport.executor, transport.stream)
-        self.context = context
+        self.table = SegmentTable(layout)
+        self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
+        self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
+        self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw)
+        mover = Mover(layout, self.cache, decoder.rope, self._angles)
+        self.loader = Loader(mover, self._layers, transport.executor, transport.stream)
         self.trace = PrefillTrace(layout.rows, layout.query - layout.context)
-        self.last_row_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
-        self.keep_raw = keep_raw
+        self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
+        if context is not None:
+            place_block(decoder, self.cache, context, 0)
+            self.loader.cover(slice(0, layout.context))
+        self.active = self._activate(self.recompute.first(layout, self._layers))
 
     def run(self) -> PrefillResult:
         """All layers, then the head on the last row."""
-        started = time.perf_counter()
-        if self.context is not None:
-            place_block(self.decoder, self.cache, self.context, 0)
-            self.loader.cover(slice(0, self.layout.context))
-        active = self._checked(self.recompute.first(self.layout, self.spec.layers))
-        hidden = self.decoder.embed(self.layout.token_ids[active])
-        state = self._activate(active)
-        for layer in range(self.spec.layers):
-            entered, hidden = hidden, self._layer(layer, active, hidden, state)
-            if layer + 1 == self.spec.layers:
-                break
-            narrowed = self.recompute.narrow(layer, active, self._probe(layer, active, state, entered, hidden))
-            if narrowed is active or torch.equal(narrowed, active):
-                continue
-            hidden = hidden[:, self._index(narrowed, active)]
-            active = self._checked(narrowed)
-            state = self._activate(active)
-        return self._result(hidden, active, started)
+        hidden = self.enter()
+        for layer in range(self._layers):
+            entered, hidden = hidden, self.compute(layer, hidden)
+            if layer + 1 < self._layers:
+                hidden = self.narrow(hidden, self.probe(layer, entered, hidden))
+        return self.finish(hidden)
 
-    def _layer(self, layer: int, active: torch.Tensor, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
-        """Start what may be loaded, wait for what this layer needs, compute it."""
-        self.loader.submit(self.loading.schedule(self.layout, layer, active, self.spec.layers))
-        self.loader.wait(layer, self.inactive)
-        self.trace.active_rows.append(active.numel())
-        self.trace.recomputed_rows.append(self.recomputed)
+    def enter(self) -> torch.Tensor:
+        """Hidden states (1, active rows, hidden) that enter layer 0."""
+        return self.decoder.embed(self.layout.token_ids[self.active.rows])
+
+    def compute(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Start what may be loaded, wait for what this layer needs, compute its active rows."""
+        active = self.active
+        self.loader.submit(self.loading.schedule(self.layout, layer, active.rows, self._layers))
+        self.loader.wait(layer, active.inactive)
+        self.trace.active_rows.append(active.rows.numel())
+        self.trace.recomputed_rows.append(active.recomputed)
         start = time.perf_counter()
-        hidden = self.decoder.layer(layer, hidden, state)
+        hidden = self.decoder.layer(layer, hidden, active.state)
         self.trace.computes.append(ComputeInterval(layer, start, time.perf_counter()))
         return hidden
 
-    def _activate(self, active: torch.Tensor) -> Pass:
-        """The state all layers with these active rows share."""
-        layout, rows = self.layout, as_rows(active)
-        memory = (active >= layout.context) & (active < layout.query) & ~layout.fresh[active]
-        self.recomputed = int(memory.sum())
-        self.inactive = None
-        if active.numel() < layout.rows:
-            inactive = torch.ones(layout.rows, dtype=torch.bool)
-            inactive[active.cpu()] = False
-            self.inactive = inactive.numpy()
-        angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
-        plan = causal_plan(active, layout.positions, self.spec.dtype)
-        size = self.spec.heads * active.numel() * layout.rows * self.spec.dtype.itemsize
-        return Pass(
-            self.cache,
-            rows,
-            layout.rows,
-            angles,
-            plan,
-            self.spec.rope_keys,
-            bare=self.keep_raw,
-            keep_weights=size <= KEPT_WEIGHTS,
-        )
-
-    def _probe(
-        self, layer: int, active: torch.Tensor, state: Pass, entered: torch.Tensor, left: torch.Tensor
-    ) -> LayerProbe:
+    def probe(self, layer: int, entered: torch.Tensor, left: torch.Tensor) -> LayerProbe:
+        """Answers about ``layer``, which was just computed from ``entered`` to ``left``."""
+        active = self.active
         return LayerProbe(
-            layer, self.decoder, self.layout, self.table, self.cache, self.trace, active, state.attended, entered, left
+            layer,
+            self.decoder,
+            self.layout,
+            self.table,
+            self.cache,
+            self.trace,
+            active.rows,
+            active.state.attended,
+            entered,
+            left,
         )
 
-    def _checked(self, active: torch.Tensor) -> torch.Tensor:
-        """Fresh rows must be active: nothing else can give them keys."""
-        if int(self.layout.fresh[active].sum()) != self.fresh_rows:
-            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; they stay active at every layer.")
-        return active
-
-    @property
-    def fresh_rows(self) -> int:
-        return int(self.layout.fresh.sum())
-
-    def _index(self, narrowed: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-        """Places of ``narrowed`` within ``active``; also notes the last layer of the rows dropped here."""
-        index = torch.searchsorted(active, narrowed).clamp(max=active.numel() - 1)
-        if not torch.equal(active[index], narrowed):
+    def narrow(self, hidden: torch.Tensor, probe: LayerProbe) -> torch.Tensor:
+        """Let the recompute stage choose the next layer's rows; returns their hidden states."""
+        before = self.active.rows
+        rows = self.recompute.narrow(probe.layer, before, probe)
+        if rows is before or torch.equal(rows, before):
+            return hidden
+        index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
+        if not torch.equal(before[index], rows):
             raise ConfigError(
-                f"{type(self.recompute).__name__} revived rows that were not active; a row without a "
-                "hidden state cannot be recomputed."
+                f"{type(self.recompute).__name__} revived rows that were not active; a row without a hidden state "
+                "cannot be recomputed."
             )
-        self._note_last(active)
-        return index
+        self._last_layer[before] = probe.layer
+        self.active = self._activate(rows)
+        return hidden[:, index]
 
-    def _note_last(self, active: torch.Tensor) -> None:
-        """Rows active until now were computed in the latest layer."""
-        self.last_row_layer[active] = len(self.trace.active_rows) - 1
-
-    def _result(self, hidden: torch.Tensor, active: torch.Tensor, started: float) -> PrefillResult:
+    def finish(self, hidden: torch.Tensor) -> PrefillResult:
+        """Logits of the last row and the trace; nothing writes into the cache after this."""
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
         self.loader.finish()
-        self._note_last(active)
+        self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)
         trace, waited = self.trace, self.loader.waited
-        trace.last_layer = self._last_layers()
+        trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals
-        trace.timings = {"load": waited, "prefill": time.perf_counter() - started - waited}
+        trace.timings = {"load": waited, "prefill": time.perf_counter() - self._started - waited}
         return PrefillResult(logits, self.cache, trace)
 
-    def _last_layers(self) -> tuple[int, ...]:
+    def _activate(self, rows: torch.Tensor) -> Active:
+        """Fresh rows must be among ``rows``: nothing else can give them keys."""
+        layout, spec = self.layout, self.decoder.spec
+        fresh = layout.fresh[rows]
+        if int(fresh.sum()) != self._fresh_rows:
+            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; they stay active at every layer.")
+        memory = (rows >= layout.context) & (rows < layout.query) & ~fresh
+        inactive = None
+        if rows.numel() < layout.rows:
+            inactive = np.ones(layout.rows, dtype=bool)
+            inactive[rows.cpu().numpy()] = False
+        place = as_rows(rows)
+        state = Pass(
+            cache=self.cache,
+            rows=place,
+            visible=layout.rows,
+            angles={key: (cos[:, place], sin[:, place]) for key, (cos, sin) in self._angles.items()},
+            plan=causal_plan(rows, layout.positions, spec.dtype),
+            rope_keys=spec.rope_keys,
+            bare=self.cache.raw is not None,
+            keep_weights=spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize <= KEPT_WEIGHTS,
+        )
+        return Active(rows, int(memory.sum()), inactive, state)
+
+    def _segment_layers(self) -> tuple[int, ...]:
+        """Per segment the last layer at which one of its rows was active."""
         if not self.table.count:
             return ()
         owner = self.layout.segment_of
         member = owner >= 0
         last = torch.full((self.table.count,), -1, dtype=torch.long, device=owner.device)
-        last.scatter_reduce_(0, owner[member], self.last_row_layer[member], "amax")
+        last.scatter_reduce_(0, owner[member], self._last_layer[member], "amax")
         return tuple(last.tolist())
+
+
+def on_device(layout: Layout, device: torch.device) -> Layout:
+    """``layout`` with its tensors on ``device``."""
+    if layout.token_ids.device == device:
+        return layout
+    names = ("token_ids", "positions", "segment_of", "fresh")
+    return replace(layout, **{name: getattr(layout, name).to(device) for name in names})
 
 
 def check_layout(layout: Layout, context: KVBlock | None) -> None:
