@@ -132,10 +132,12 @@ class LinkedStyle:
     def _later(self, fact: FactView) -> Edit:
         if fact.category == "agent":
             return _agent(fact)
-        name = f"{fact.id}/now" if fact.id in self._written else fact.id
-        self._written.setdefault(fact.id, False)
         words = [fact.type, fact.id, "gone"] if fact.gone else _described(fact)
-        return Edit(name, fact.category, _line("now", *words))
+        line = _line("now", *words)
+        if fact.id in self._written:  # the first line stays, and comes along wherever this one goes
+            return Edit(f"{fact.id}/now", fact.category, line, parent=fact.id)
+        self._written[fact.id] = False
+        return Edit(fact.id, fact.category, line)
 
 
 STYLES: dict[str, type] = {"plain": PlainStyle, "linked": LinkedStyle}

@@ -43,9 +43,11 @@ def test_linked_members_follow_their_header_and_refer_back() -> None:
 def test_linked_changes_are_events_and_first_lines_stay() -> None:
     style = make_style("linked")
     style.edits([OPENED, MUG])
-    assert style.edits([HELD]) == [Edit("mug_1/now", "object", "now mug mug_1 hand\n")]
+    assert style.edits([HELD]) == [Edit("mug_1/now", "object", "now mug mug_1 hand\n", "mug_1")]
     closed = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed",))
-    assert style.edits([closed]) == [Edit("cabinet_1/now", "receptacle", "now cabinet cabinet_1 closed\n")]
+    assert style.edits([closed]) == [
+        Edit("cabinet_1/now", "receptacle", "now cabinet cabinet_1 closed\n", "cabinet_1")
+    ]
     gone = FactRecord("mug_1", "object", "mug", gone=True)
     assert texts(style.edits([gone])) == ["now mug mug_1 gone\n"]
 

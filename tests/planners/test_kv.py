@@ -1,0 +1,159 @@
+"""The KV planner on a tiny random model: what it writes to memory, what it prompts, what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+from keep_agent.errors import ConfigError
+from memory.construction.per_segment import PerSegment
+from memory.construction.prefix import Prefix
+from memory.encoder import CachedEncoder, HashedNgrams
+from memory.engine.engine import Engine
+from memory.engine.load import from_config
+from memory.loading.serial import Serial
+from memory.method import MemoryMethod
+from memory.recompute.full import Full
+from memory.recompute.none import Nothing
+from memory.retrieval.all import All
+from memory.session import MemorySession
+from planners.base import Decision, Finished
+from planners.formats import PlainFormat
+from planners.kv import KVPlanner
+from planners.records import FactRecord
+from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
+
+SKILLS = ("go to cabinet 1", "go to cabinet 2", "open cabinet 1", "done")
+FACTS = (
+    FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed",)),
+    FactRecord("cabinet_2", "receptacle", "cabinet", states=("open",)),
+    FactRecord("mug_1", "object", "mug", "cabinet_2"),
+    FactRecord("agent", "agent", "agent"),
+)
+AT_TWO = FactRecord("agent", "agent", "agent", "cabinet_2")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    texts = ["task grounded lota next failed go to open cabinet mug agent at start holding nothing hand closed\n"] * 9
+    texts += ["did finished succeeded after steps done get a the first it is\n"] * 9
+    inner = train_tokenizer(texts, ["mug_1", "cabinet_1", "cabinet_2"], 400)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=BOS, pad_token=PAD, unk_token=UNK)
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=900, initializer_range=0.2,
+    )  # fmt: skip
+    with Engine(from_config(config, torch.float32, seed=1)) as made:
+        yield made
+
+
+def make(engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str = "memory", **settings: object) -> KVPlanner:
+    stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
+    method = MemoryMethod("test", All(), *stages, Serial(), layout=layout)
+    form = PlainFormat(tokenizer)
+    session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
+    return KVPlanner(session, form, **settings)
+
+
+def prompt(tokenizer: PreTrainedTokenizerFast, decision: Decision) -> list[str]:
+    text = tokenizer.decode(decision.prefill.layout.token_ids.tolist())
+    return [line.strip() for line in text.removeprefix(BOS).split("\n")]
+
+
+def play(planner: KVPlanner, skills: tuple[str, ...] = ("open cabinet 1", "go to cabinet 2")) -> list[Decision]:
+    planner.reset("Get the mug", "grounded")
+    planner.observe(FACTS)
+    decisions = [planner.decide(SKILLS, {})]
+    planner.feedback(skills[0], False, "you are not at cabinet 1")
+    decisions.append(planner.decide(SKILLS, {}))
+    planner.feedback(skills[1], True, "")
+    planner.observe([AT_TWO])
+    return [*decisions, planner.decide(SKILLS, {})]
+
+
+def test_golden_prompts_in_the_memory_layout(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    first, _, last = play(make(engine, tokenizer))
+    memory = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
+    assert prompt(tokenizer, first) == [*memory, "agent at start holding nothing", "task grounded get the mug", "next"]
+    assert prompt(tokenizer, last) == [
+        *memory,
+        "agent at cabinet_2 holding nothing",
+        "task grounded get the mug",
+        "next open cabinet_1",
+        "failed you are not at cabinet_1",
+        "next go to cabinet_2",
+        "next",
+    ]
+
+
+def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    first, second, last = play(make(engine, tokenizer, "append"))
+    texts = [prompt(tokenizer, decision) for decision in (first, second, last)]
+    assert texts[2] == [
+        *texts[0][:-1],
+        "next open cabinet_1",
+        "failed you are not at cabinet_1",
+        "next go to cabinet_2",
+        "agent at cabinet_2 holding nothing",
+        "next",
+    ]
+    assert last.prefill.counts.hit_tokens > 0
+
+
+def test_a_finished_task_becomes_memory_and_the_next_one_starts(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    planner = make(engine, tokenizer)
+    play(planner)
+    planner.finish_task(Finished("Get the mug", True, 2), "Open it")
+    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    assert lines[3:6] == ["did open cabinet_1", "did go to cabinet_2", "finished get the mug succeeded after 2 steps"]
+    assert lines[-2:] == ["task grounded open it", "next"]
+
+
+def test_the_choice_is_the_most_likely_candidate_and_repeats(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    decisions = [play(make(engine, tokenizer, reduce=reduce))[2] for reduce in ("sum", "mean", "sum")]
+    assert decisions[0].skill == decisions[2].skill == decisions[0].scores[0][0]
+    assert [score for _, score in decisions[0].scores] == sorted((s for _, s in decisions[0].scores), reverse=True)
+    ids = decisions[0].prefill.layout.token_ids
+    for skill, score in decisions[0].scores:
+        own = PlainFormat(tokenizer).candidate(skill)
+        logits = engine.forward_plain(torch.cat([ids, torch.tensor(own)])).log_softmax(-1)
+        expected = sum(logits[len(ids) - 1 + i, token] for i, token in enumerate(own))
+        assert score == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_generation_that_is_no_skill_falls_back_to_scoring(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    scored, written = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
+    assert written.skill == scored.skill
+    assert written.score_tokens > scored.score_tokens
+
+
+def test_reset_forgets(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    planner = make(engine, tokenizer, style="linked")
+    first = play(planner)[2]
+    planner.finish_task(Finished("Get the mug", False, 2), None)
+    assert prompt(tokenizer, play(planner)[2]) == prompt(tokenizer, first)
+
+
+def test_settings_that_do_not_exist_are_named(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(ConfigError, match="score, generate"):
+        make(engine, tokenizer, policy="guess")
+    with pytest.raises(ConfigError, match="sum, mean"):
+        make(engine, tokenizer, reduce="max")
+    with pytest.raises(ConfigError, match="no admissible skill"):
+        planner = make(engine, tokenizer)
+        planner.reset("x", "lota")
+        planner.observe(FACTS)
+        planner.decide((), {})
