@@ -2,155 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-import keep_agent
 from eval.cli import hydra_command
-from eval.metrics import success_rate, summarize
-from eval.tables import cost_table, summary_table
-from keep_agent.assemble import demonstration, make_env, make_episodes, make_planner
-from keep_agent.errors import ConfigError, KeepError
-from keep_agent.logging_wandb import RunLog, open_log
-from keep_agent.loop import run_episode
-from keep_agent.results import EpisodeResult
-from keep_agent.runfolder import TRACE, RunFolder
-
-VERSIONED = ("torch", "transformers", "tokenizers", "gymnasium", "numpy", "networkx", "sentence-transformers")
-FREE = ("eval.out", "eval.resume", "eval.progress", "wandb")  # may differ when a run is resumed
-
-
-def evaluate(config: DictConfig, folder: Path, console: Console) -> dict[str, Any]:
-    """Play the episodes of ``config`` into ``folder``, or the one it resumes; returns the summary that was written.
-
-    Everything that can be wrong with the input is found before the folder is touched.
-    """
-    earlier = RunFolder.resume(Path(config.eval.resume)) if config.eval.resume else None
-    if earlier is not None:
-        config = resumed_config(config, earlier.config)
-    if config.eval.threads:
-        import torch
-
-        torch.set_num_threads(config.eval.threads)
-    episodes = make_episodes(config.env, config.eval)
-    env = make_env(config.env, episodes)
-    planner = make_planner(config)
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    run = earlier or RunFolder.create(folder, plain)
-    log = open_log(plain["wandb"], plain, run.path)
-    settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
-    todo = [index for index in range(len(episodes)) if index not in run.finished]
-    with _progress(console, len(episodes), run, config.eval.progress) as tell:
-        for index in todo:
-            seed = config.eval.seed + index
-            result, entries = run_episode(env, planner, episodes[index], index=index, seed=seed, **settings)
-            run.commit(result, entries if config.eval.trace else ())
-            log.episode(result)
-            tell(result)
-    return _finish(run, log, plain, console)
-
-
-def _finish(run: RunFolder, log: RunLog, config: Mapping[str, Any], console: Console) -> dict[str, Any]:
-    results = sorted(run.results, key=lambda result: result.index)
-    summary = {**summarize(results), "seed": config["eval"]["seed"], "config": config, "versions": versions()}
-    run.write_summary(summary)
-    log.finish(summary, results, run.path / TRACE)
-    console.print(summary_table(summary, _title(config)))
-    costs = cost_table(summary)
-    if costs is not None:
-        console.print(costs)
-    console.print(f"run folder: {run.path}", soft_wrap=True)
-    _complain(results, run.path)
-    return summary
-
-
-def _complain(results: Sequence[EpisodeResult], path: Path) -> None:
-    """A run in which nothing worked is an error, not a result."""
-    if results and all(result.crashed for result in results):
-        raise KeepError(f"all {len(results)} episodes crashed, the first with {results[0].error!r}; see {path / TRACE}")
-
-
-def _title(config: Mapping[str, Any]) -> str:
-    env, planner = config["env"], config["planner"]["name"]
-    memory = config.get("memory", {}).get("name", planner)
-    source = env["data"] or "embedded houses"
-    name = planner if memory == planner else f"{planner} with memory={memory}"
-    return f"{name}: {source}, {env['split']}, {env['skills']} + {env['observability']}, {config['prompt']['style']}"
-
-
-@contextmanager
-def _progress(console: Console, total: int, run: RunFolder, shown: bool) -> Iterator[Any]:
-    """A progress bar; yields what is to be called after each episode. An interrupt says how to go on."""
-    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
-    bar.disable = not (shown and console.is_terminal)
-
-    def describe() -> str:
-        crashed = sum(result.crashed for result in run.results)
-        tasks = [task for result in run.results for task in result.tasks]
-        return f"success {100 * success_rate(tasks):.1f} %" + (f", {crashed} crashed" if crashed else "")
-
-    with bar:
-        line = bar.add_task(describe(), total=total, completed=len(run.results))
-        try:
-            yield lambda result: bar.update(line, advance=1, description=describe())
-        except KeyboardInterrupt:
-            bar.stop()
-            console.print(f"interrupted after {len(run.results)} episodes; go on with eval.resume={run.path}")
-            raise
-
-
-def resumed_config(config: DictConfig, saved: Mapping[str, Any]) -> DictConfig:
-    """The saved config for a resumed run. Settings given anew must be the same, but for FREE ones.
-
-    Raises ConfigError naming the settings that differ.
-    """
-    merged = OmegaConf.create(dict(saved))
-    given = [override.lstrip("+~").partition("=")[0] for override in HydraConfig.get().overrides.task]
-    if any(not _free(key) for key in given):
-        here, there = _leaves(OmegaConf.to_container(config, resolve=True)), _leaves(saved)
-        changed = sorted(k for k in here.keys() | there.keys() if not _free(k) and here.get(k) != there.get(k))
-        if changed:
-            shown = ", ".join(f"{key}={here.get(key)} (was {there.get(key)})" for key in changed[:3])
-            raise ConfigError(f"{config.eval.resume} was run otherwise: {shown}; leave these out or start anew")
-    merged.wandb, merged.eval.progress = config.wandb, config.eval.progress
-    return merged
-
-
-def _free(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in FREE)
-
-
-def _leaves(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {prefix: value}
-    return {k: v for key, inner in value.items() for k, v in _leaves(inner, f"{prefix}.{key}".lstrip(".")).items()}
-
-
-def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
-    found = {"python": platform.python_version(), "keep-agent": keep_agent.__version__}
-    for name in VERSIONED:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+from eval.run import evaluate
+from eval.tables import make_console
 
 
 def main() -> None:
     """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
-    sys.exit(hydra_command("alfred", lambda config, folder: evaluate(config, folder, Console())))
+    console = make_console()
+    sys.exit(hydra_command("alfred", lambda config, folder, given: evaluate(config, folder, console, given)))
 
 
 if __name__ == "__main__":

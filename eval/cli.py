@@ -45,8 +45,8 @@ def one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def hydra_command(config_name: str, job: Callable[[DictConfig, Path], None]) -> int:
-    """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder)``.
+def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[str]], Any]) -> int:
+    """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 
     With -m the job runs once per combination; all are tried, and the exit code tells whether any failed.
     """
@@ -54,9 +54,10 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path], None]) -> 
     codes: list[int] = []
 
     def run(config: DictConfig) -> None:
-        folder = Path(HydraConfig.get().runtime.output_dir)
+        hydra_config = HydraConfig.get()
+        folder = Path(hydra_config.runtime.output_dir)
         try:
-            codes.append(guarded(lambda: job(config, folder)))
+            codes.append(guarded(lambda: job(config, folder, list(hydra_config.overrides.task))))
         finally:
             with suppress(OSError):  # Hydra has made a folder; if nothing was written, none is left behind
                 folder.rmdir()

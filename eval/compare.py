@@ -22,7 +22,7 @@ from rich.table import Table
 from eval.cli import guarded
 from eval.intervals import mean_interval, ratio_interval
 from eval.metrics import cluster_of, costs, success_rate
-from eval.tables import bounds, number, percent
+from eval.tables import bounds, make_console, number, percent
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers
 from keep_agent.runfolder import find_runs, read_config, read_results, write_atomic
@@ -183,11 +183,10 @@ def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
 
 
 def rows_table(rows: Sequence[Row], base: str) -> Table:
-    table = Table(title=f"{rows[0].tasks} tasks, paired; differences and ratios against {base}")
-    table.add_column("run")
-    for heading in ("success %", "difference, points", "ttft p50 ms", "ttft ratio", "decision p50 ms", "computed",
-                    "recomputed", "kv hits"):  # fmt: skip
-        table.add_column(heading, justify="right")
+    table = Table(title=f"{rows[0].tasks} tasks, paired; medians; differences and ratios against {base}")
+    table.add_column("run", no_wrap=True)
+    for heading in ("success %", "difference", "ttft ms", "ratio", "decision ms", "computed", "recomp.", "hits"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.run,
@@ -248,7 +247,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 def main() -> None:
     arguments = parser().parse_args()
-    sys.exit(guarded(lambda: report(arguments, Console())))
+    sys.exit(guarded(lambda: report(arguments, make_console())))
 
 
 if __name__ == "__main__":

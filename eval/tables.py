@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 MISSING = "–"
+FILE_WIDTH = 120
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
 TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
+
+
+def make_console() -> Console:
+    """The terminal; what is piped somewhere is not cut at 80 columns."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_WIDTH)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -27,18 +35,18 @@ def bounds(interval: tuple[float, float] | None, scale: float = 1.0, digits: int
 
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     """Outcome by task type, then what a decision cost, for one run."""
-    table = Table(title=title)
+    interval = bounds(summary["success_interval"], 100, 1)
+    table = Table(title=title, caption=f"95 % interval of success:{interval}" if interval else None)
     table.add_column("task type", no_wrap=True)
     for heading in ("tasks", "success %", "goals %", "path-w. %"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, rates in [*summary["per_task_type"].items(), ("all", summary)]:
         if name == "all":
             table.add_section()
-        interval = bounds(summary["success_interval"], 100, 1) if name == "all" else ""
         table.add_row(
             name,
             str(rates["tasks"]),
-            percent(rates["success_rate"]) + interval,
+            percent(rates["success_rate"]),
             percent(rates["goal_condition_rate"]),
             percent(rates["path_weighted_success"]),
         )

@@ -23,7 +23,9 @@ DEMONSTRATION_LIMIT = 200  # skills
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
     """The episodes to play, lazily: ``env.limit`` restricts the data, ``eval.episodes`` takes the first of them."""
-    count = evaluation.episodes or (EMBEDDED_EPISODES if env.data is None and env.limit is None else None)
+    count = evaluation.episodes
+    if count is None and env.data is None and env.limit is None:
+        count = EMBEDDED_EPISODES
     if count is not None and count < 1:
         raise ConfigError(f"eval.episodes={count} plays nothing; give 1 or more, or null for all")
     limit = env.limit if env.data is not None else env.limit or count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ GENERIC = "PreTrainedTokenizerFast"
 def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
     """A planner whose memory is the KV cache. Raises KeepError for what cannot be loaded or put together."""
     disable_progress_bar()  # ours is the only one
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
     method = make_method(config.memory)
     engine = Engine(make_model(config.model, config.eval.seed))
     prompt_format = make_format(config.prompt.format, make_tokenizer(config.model, engine.model), examples)

@@ -86,10 +86,15 @@ def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
     return sum(times) / len(times) if times else None
 
 
+def check_mode(mode: str) -> None:
+    """Raises ConfigError for a mode W&B does not know."""
+    if mode not in MODES:
+        raise ConfigError(f"wandb.mode={mode!r} is unknown; choose one of: {', '.join(MODES)}")
+
+
 def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> RunLog:
     """A log for ``wandb.mode``; offline files go under ``folder/wandb``. Raises ConfigError if W&B cannot start."""
-    if settings["mode"] not in MODES:
-        raise ConfigError(f"wandb.mode={settings['mode']!r} is unknown; choose one of: {', '.join(MODES)}")
+    check_mode(settings["mode"])
     if settings["mode"] == "disabled":
         return NoLog()
     import wandb

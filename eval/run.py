@@ -1,0 +1,120 @@
+"""One run: play the episodes of a config, write its folder, show the tables. Resumable."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import keep_agent
+from eval.metrics import success_rate, summarize
+from eval.resume import resumed_config
+from eval.tables import cost_table, summary_table
+from keep_agent.assemble import demonstration, make_env, make_episodes, make_planner
+from keep_agent.errors import KeepError
+from keep_agent.logging_wandb import RunLog, check_mode, open_log
+from keep_agent.loop import run_episode
+from keep_agent.results import EpisodeResult
+from keep_agent.runfolder import TRACE, RunFolder
+
+VERSIONED = ("torch", "transformers", "tokenizers", "gymnasium", "numpy", "networkx", "sentence-transformers")
+
+
+def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence[str] = ()) -> dict[str, Any]:
+    """Play the episodes of ``config`` into ``folder``, or the one it resumes; returns the summary that was written.
+
+    ``given`` are the overrides of the command line. Everything that can be wrong with the input is found before the
+    folder is touched.
+    """
+    earlier = RunFolder.resume(Path(config.eval.resume)) if config.eval.resume else None
+    if earlier is not None:
+        config = resumed_config(config, earlier.config, given)
+    if config.eval.threads:
+        import torch
+
+        torch.set_num_threads(config.eval.threads)
+    episodes = make_episodes(config.env, config.eval)
+    env = make_env(config.env, episodes)
+    planner = make_planner(config)
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    check_mode(config.wandb.mode)
+    run = earlier or RunFolder.create(folder, plain)
+    log = open_log(plain["wandb"], plain, run.path)
+    settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
+    todo = [index for index in range(len(episodes)) if index not in run.finished]
+    with _progress(console, len(episodes), run, config.eval.progress) as tell:
+        for index in todo:
+            seed = config.eval.seed + index
+            result, entries = run_episode(env, planner, episodes[index], index=index, seed=seed, **settings)
+            run.commit(result, entries if config.eval.trace else ())
+            log.episode(result)
+            tell(result)
+    return _finish(run, log, plain, console)
+
+
+def _finish(run: RunFolder, log: RunLog, config: Mapping[str, Any], console: Console) -> dict[str, Any]:
+    results = sorted(run.results, key=lambda result: result.index)
+    summary = {**summarize(results), "seed": config["eval"]["seed"], "config": config, "versions": versions()}
+    run.write_summary(summary)
+    log.finish(summary, results, run.path / TRACE)
+    for table in (summary_table(summary, _title(config)), cost_table(summary)):
+        if table is not None:
+            console.print(table)
+    console.print(f"run folder: {run.path}", soft_wrap=True)
+    _complain(results, run.path)
+    return summary
+
+
+def _complain(results: Sequence[EpisodeResult], path: Path) -> None:
+    """A run in which nothing worked is an error, not a result."""
+    if results and all(result.crashed for result in results):
+        raise KeepError(f"all {len(results)} episodes crashed, the first with {results[0].error!r}; see {path / TRACE}")
+
+
+def _title(config: Mapping[str, Any]) -> str:
+    env, planner = config["env"], config["planner"]["name"]
+    memory = config.get("memory", {}).get("name", planner)
+    source = env["data"] or "embedded houses"
+    name = planner if memory == planner else f"{planner} with memory={memory}"
+    return f"{name}: {source}, {env['split']}, {env['skills']} + {env['observability']}, {config['prompt']['style']}"
+
+
+@contextmanager
+def _progress(console: Console, total: int, run: RunFolder, shown: bool) -> Iterator[Any]:
+    """A progress bar; yields what is to be called after each episode. An interrupt says how to go on."""
+    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+    bar.disable = not (shown and console.is_terminal)
+
+    def describe() -> str:
+        crashed = sum(result.crashed for result in run.results)
+        tasks = [task for result in run.results for task in result.tasks]
+        return f"success {100 * success_rate(tasks):.1f} %" + (f", {crashed} crashed" if crashed else "")
+
+    with bar:
+        line = bar.add_task(describe(), total=total, completed=len(run.results))
+        try:
+            yield lambda result: bar.update(line, advance=1, description=describe())
+        except KeyboardInterrupt:
+            bar.stop()
+            console.print(f"interrupted after {len(run.results)} episodes; go on with eval.resume={run.path}")
+            raise
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on."""
+    found = {"python": platform.python_version(), "keep-agent": keep_agent.__version__}
+    for name in VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+

@@ -1,0 +1,171 @@
+"""The commands as a user calls them: what they print, write, and exit with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from eval import alfred, compare
+from eval.cli import BAD_INPUT, expand_model
+from keep_agent.errors import ConfigError
+from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
+from keep_agent.trace import read_trace
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run a main with arguments from an empty directory; (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+    def run(main: Callable[[], None], *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["command", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        GlobalHydra.instance().clear()
+        return (stop.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def read(folder: Path, name: str = SUMMARY) -> dict:
+    return json.loads((folder / name).read_text())
+
+
+def the_run(under: Path = Path("outputs")) -> Path:
+    (found,) = find_runs(under)
+    return found
+
+
+def test_a_run_prints_a_table_and_its_folder_and_writes_what_it_promises(call: Command) -> None:
+    code, out, _ = call(alfred.main, "planner=expert", "eval.episodes=3")
+    assert code == 0
+    folder = the_run()
+    assert str(folder.name) in out and "success %" in out and "100.0" in out
+    summary = read(folder)
+    assert summary["success_rate"] == 1.0 and summary["path_weighted_success"] == 1.0 and summary["episodes"] == 3
+    assert summary["config"]["planner"]["name"] == "expert" and summary["seed"] == 0 and "torch" in summary["versions"]
+    assert len((folder / EPISODES).read_text().splitlines()) == 3
+    assert sum(entry["event"] == "step" for entry in read_trace(folder / TRACE)) == summary["steps"]
+
+
+def test_several_planners_and_their_comparison(call: Command) -> None:
+    code, _, _ = call(alfred.main, "-m", "planner=random,expert", "eval.episodes=4", "env.stream=2")
+    assert code == 0
+    code, out, _ = call(compare.main, "outputs", "--baseline", "random", "--json", "table.json")
+    assert code == 0 and "8 tasks" in out
+    rows = {row["run"]: row for row in read(Path(), "table.json")["runs"]}
+    assert rows["expert"]["success_difference"] > 0.5 and rows["random"]["success_difference"] is None
+    assert rows["expert"]["tasks"] == 8
+
+
+def test_the_same_command_gives_the_same_run(call: Command) -> None:
+    for out in ("a", "b"):
+        assert call(alfred.main, "planner=random", "eval.episodes=3", f"eval.out={out}", "env.skills=grounded")[0] == 0
+    assert (the_run(Path("a")) / TRACE).read_text() == (the_run(Path("b")) / TRACE).read_text()
+
+
+def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = "planner=random", "eval.episodes=5", "env.skills=grounded"
+    call(alfred.main, *arguments, "eval.out=whole")
+    commits: list[int] = []
+
+    def interrupting(*given: object, **named: object) -> object:
+        if len(commits) == 2:
+            raise KeyboardInterrupt
+        commits.append(0)
+        return play(*given, **named)
+
+    from eval import run as runs
+
+    play = runs.run_episode
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "run_episode", interrupting)
+        code, out, _ = call(alfred.main, *arguments, "eval.out=part")
+    folder = the_run(Path("part"))
+    assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")
+    assert not (folder / SUMMARY).exists()
+    assert call(alfred.main, f"eval.resume={folder}")[0] == 0
+    assert (folder / TRACE).read_text() == (the_run(Path("whole")) / TRACE).read_text()
+    assert read(folder)["steps"] == read(the_run(Path("whole")))["steps"]
+    assert not Path("outputs").exists()
+
+
+def test_a_resumed_run_takes_the_same_settings_and_refuses_others(call: Command) -> None:
+    call(alfred.main, "planner=random", "eval.episodes=2")
+    folder = the_run()
+    assert call(alfred.main, f"eval.resume={folder}", "planner=random", "eval.episodes=2")[0] == 0
+    code, _, err = call(alfred.main, f"eval.resume={folder}", "env.skills=grounded")
+    assert code == BAD_INPUT and "env.skills=grounded (was lota)" in err
+    assert find_runs(Path("outputs")) == [folder]
+
+
+BAD = [
+    (("planner=wizard",), ["wizard", "choose one of", "full_recompute"]),
+    (("memory=wizard",), ["wizard", "choose one of", "keep"]),
+    (("planner=expert", "env.split=wizard"), ["wizard", "train, valid, test"]),
+    (("planner=expert", "env.data=/no/where", "env.split=valid_seen"), ["/no/where"]),
+    (("planner=expert", "env.skills=wizard"), ["wizard", "lota, grounded"]),
+    (("planner=random", "env.colour=red"), ["env.colour"]),
+    (("planner=random", "eval.episodes=0"), ["eval.episodes=0"]),
+    (("planner=random", "wandb.mode=wizard"), ["wizard", "offline"]),
+    (("planner=keep", "model=/no/where"), ["/no/where"]),
+    (("planner=keep", "model=qwen2.5-32b", "model.init=wizard"), ["wizard", "random"]),
+    (("planner=random", "eval.resume=/no/where"), ["/no/where"]),
+    (("planner=keep", "memory.recompute.schedule.average=7"), ["average=7", "use 0 to 1"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+def test_bad_input_is_one_line_an_exit_code_and_nothing_on_disk(
+    call: Command, arguments: tuple[str, ...], named: list[str]
+) -> None:
+    code, out, err = call(alfred.main, *arguments)
+    assert code == BAD_INPUT and out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
+    assert all(word in err for word in named), err
+    assert not Path("outputs").exists()
+
+
+def test_a_run_in_which_everything_crashed_is_an_error(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise RuntimeError("no hands")
+
+    monkeypatch.setattr("planners.simple.RandomPlanner.decide", broken)
+    code, _, err = call(alfred.main, "planner=random", "eval.episodes=2")
+    assert code == BAD_INPUT and "all 2 episodes crashed" in err and "no hands" in err
+    assert read(the_run())["crashed"] == 2
+
+
+def test_comparing_what_has_nothing_in_common_is_refused(call: Command) -> None:
+    call(alfred.main, "planner=random", "eval.episodes=1", "eval.out=a")
+    call(alfred.main, "planner=random", "eval.episodes=1", "eval.seed=3", "eval.out=b")
+    code, _, err = call(compare.main, "a", "b")
+    assert code == BAD_INPUT and "no episode in common" in err
+    code, _, err = call(compare.main, "a", "--baseline", "wizard")
+    assert code == BAD_INPUT and "'wizard'" in err and "random" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "expanded"),
+    [
+        ("model=planner-tiny", ["model=planner-tiny"]),
+        ("model=Qwen/Qwen2.5-14B-Instruct", ["model=custom", "model.name='Qwen/Qwen2.5-14B-Instruct'"]),
+        ("model=/a,/b", ["model=custom", "model.name='/a','/b'"]),
+        ("model.init=random", ["model.init=random"]),
+    ],
+)
+def test_any_model_takes_its_place_by_one_override(given: str, expanded: list[str]) -> None:
+    assert expand_model([given]) == expanded
+
+
+def test_models_of_both_kinds_are_swept_apart() -> None:
+    with pytest.raises(ConfigError, match="two commands"):
+        expand_model(["model=planner-tiny,/a"])

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from eval.metrics import cluster_of, goal_condition_rate, path_weighted_success, success_rate, summarize
+from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+
+
+def task(
+    success: bool, steps: int, expert: int, type_: str = "a", met: int = 1, total: int = 2, id_: str = "t"
+) -> TaskOutcome:
+    stop = "success" if success else "done"
+    return TaskOutcome(id_, type_, "Do it.", success, total if success else met, total, steps, expert, stop)
+
+
+def step(**values: object) -> StepNumbers:
+    return StepNumbers(**({"layers": 10, "prompt_tokens": 100, "memory_tokens": 80} | values))
+
+
+def test_rates_by_hand() -> None:
+    tasks = [task(True, 10, 5), task(False, 4, 5, met=1, total=3), task(True, 5, 5, total=1)]
+    assert success_rate(tasks) == pytest.approx(2 / 3)
+    assert goal_condition_rate(tasks) == pytest.approx((2 + 1 + 1) / (2 + 3 + 1))
+    assert path_weighted_success(tasks) == pytest.approx((0.5 * 5 + 0 + 1 * 5) / 15)
+
+
+def test_a_shorter_path_than_the_demonstration_earns_no_more_than_full_credit() -> None:
+    assert path_weighted_success([task(True, 3, 6)]) == 1.0
+
+
+def test_unknown_lengths_weigh_the_mean_and_stay_in_the_denominator() -> None:
+    assert path_weighted_success([task(True, 4, 4), task(False, 0, 0)]) == pytest.approx(0.5)
+    assert path_weighted_success([task(True, 4, 0)]) is None
+
+
+def test_ratios_are_of_sums_and_crashes_stay_in() -> None:
+    cold = step(cold=True, token_layers=1000, ttft_ms=50.0, parts={"encode": 30.0, "prefill": 20.0})
+    warm = step(token_layers=200, hit_tokens=60, ttft_ms=10.0, recomputed_token_layers=72, prompt_tokens=300, flips=1)
+    good = EpisodeResult(0, "e0", (task(True, 2, 2),), (cold, warm), 1.0)
+    bad = EpisodeResult(1, "e1", (task(False, 0, 2, type_="b"),), (), 1.0, error="ValueError: no")
+    summary = summarize([good, bad])
+    assert summary["success_rate"] == 0.5 and summary["crashed"] == 1 and summary["episodes"] == 2
+    assert summary["per_task_type"]["b"]["success_rate"] == 0.0
+    assert summary["computed_ratio"] == pytest.approx(1200 / (100 * 10 + 300 * 10))
+    assert summary["recomputed_ratio"] == pytest.approx(72 / (160 * 9))
+    assert summary["kv_hit_rate"] == pytest.approx(60 / 160)
+    assert summary["ttft_ms"]["p50"] == 30.0 and summary["ttft_cold_ms"]["p50"] == 50.0
+    assert summary["ttft_flip_ms"]["p50"] == 10.0 and summary["ttft_parts_ms"]["encode"]["mean"] == 15.0
+    assert summary["stops"] == {"done": 1, "success": 1}
+
+
+def test_a_run_without_a_model_has_no_costs() -> None:
+    summary = summarize([EpisodeResult(0, "e", (task(True, 1, 1),), (StepNumbers(),), 0.1)])
+    assert summary["ttft_ms"] is None and summary["computed_ratio"] is None and summary["steps"] == 1
+
+
+def test_annotations_of_a_trial_are_one_cluster() -> None:
+    results = [EpisodeResult(i, f"trial-7/{i}", (task(True, 1, 1, id_="trial-7"),), (), 0.1) for i in range(3)]
+    assert len({cluster_of(result) for result in results}) == 1

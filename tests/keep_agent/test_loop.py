@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import pytest
+from omegaconf import OmegaConf
+
+from envs.alfred.env import AlfredEnv
+from envs.alfred.scene import Episode
+from keep_agent.assemble import demonstration, make_planner
+from keep_agent.errors import DataError
+from keep_agent.loop import run_episode
+from keep_agent.results import EpisodeResult
+from planners.base import Decision, Finished, Planner
+from planners.simple import RandomPlanner
+from tests.keep_agent.houses import APPLE, MUG, episode
+
+SETTINGS = [("lota", "full"), ("grounded", "partial"), ("grounded", "full")]
+
+
+def world(skills: str = "grounded", observability: str = "full", **more: Any) -> gymnasium.Env:
+    return AlfredEnv(skills=skills, observability=observability, episodes=[episode(MUG)], **more)
+
+
+def play(planner: Planner, played: Episode, env: gymnasium.Env, skills: str = "grounded") -> tuple[EpisodeResult, list]:
+    demonstrate = demonstration(OmegaConf.create({"skills": skills}))
+    return run_episode(env, planner, played, index=0, skills=skills, seed=0, demonstrate=demonstrate)
+
+
+def expert(skills: str, observability: str) -> Planner:
+    env = {"skills": skills, "observability": observability}
+    return make_planner(OmegaConf.create({"planner": {"kind": "expert", "name": "expert"}, "env": env}))
+
+
+class Scripted(RandomPlanner):
+    """Says what it is told to, then stops; notes what it is told."""
+
+    def __init__(self, *skills: str) -> None:
+        super().__init__()
+        self.skills = list(skills)
+        self.heard: list[Any] = []
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        return Decision(self.skills.pop(0))
+
+    def observe(self, facts: Sequence[Any]) -> None:
+        self.heard.append([fact.id for fact in facts])
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        self.heard.append((skill, ok, message))
+
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        self.heard.append((result, following))
+
+
+@pytest.mark.parametrize(("skills", "observability"), SETTINGS)
+def test_the_expert_succeeds_and_its_path_has_the_demonstrated_length(skills: str, observability: str) -> None:
+    result, entries = play(expert(skills, observability), episode(MUG, APPLE), world(skills, observability), skills)
+    assert [task.stop for task in result.tasks] == ["success", "success"]
+    assert all(task.met == task.total for task in result.tasks)
+    assert sum(task.steps for task in result.tasks) == len(result.steps)
+    if observability == "full":
+        assert [task.steps for task in result.tasks] == [task.expert_steps for task in result.tasks]
+    assert [entry["event"] for entry in entries if entry["event"] != "step"] == ["episode", "task", "task"]
+    assert [step.task for step in result.steps] == [entry["task"] for entry in entries if entry["event"] == "step"]
+
+
+def test_done_without_success_and_running_out_of_steps_are_told_apart() -> None:
+    result, _ = play(Scripted("done"), episode(MUG), world())
+    assert [(task.stop, task.success, task.steps) for task in result.tasks] == [("done", False, 1)]
+    result, _ = play(Scripted(*["go to cabinet 1"] * 3), episode(MUG), world(max_steps=3))
+    assert [(task.stop, task.success, task.steps) for task in result.tasks] == [("max_steps", False, 3)]
+
+
+def test_the_planner_hears_of_facts_feedback_and_ends_in_order() -> None:
+    planner = Scripted("open countertop 1", "done", "done")
+    _, entries = play(planner, episode(MUG, APPLE), world())
+    first, failure, changed, done, finished, *_ = planner.heard
+    assert {"mug_1", "cabinet_1", "agent"} <= set(first)
+    assert failure[0] == "open countertop 1" and failure[1] is False and failure[2]
+    assert changed == []
+    assert done[:2] == ("done", True)
+    assert finished == (Finished(MUG.instruction, False, 2), APPLE.instruction)
+    assert planner.heard[-1] == (Finished(APPLE.instruction, False, 1), None)
+    step = next(entry for entry in entries if entry["event"] == "step")
+    assert step["ok"] is False and step["message"] == failure[2] and step["instruction"] == MUG.instruction
+
+
+def test_a_crash_fails_this_task_and_all_that_follow_and_leaves_its_traceback() -> None:
+    result, entries = play(Scripted("done", "fly to the moon"), episode(MUG, APPLE, MUG), world())
+    assert [task.stop for task in result.tasks] == ["done", "crash", "crash"]
+    assert not any(task.success for task in result.tasks)
+    assert result.crashed and "fly to the moon" in result.error
+    crash = entries[-1]
+    assert crash["event"] == "crash" and crash["task"] == 1 and "Traceback" in crash["traceback"]
+
+
+def test_bad_data_is_the_users_error_and_an_interrupt_is_no_crash() -> None:
+    class Broken(AlfredEnv):
+        def reset(self, **options: Any) -> Any:
+            raise DataError("traj_data.json is truncated")
+
+    with pytest.raises(DataError, match="truncated"):
+        play(Scripted(), episode(MUG), Broken(episodes=[episode(MUG)]))
+
+    class Interrupted(Scripted):
+        def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(Interrupted(), episode(MUG), world())
+
+
+def test_chance_depends_on_seed_episode_and_step_alone() -> None:
+    def skills(seed: int) -> list[str]:
+        _, entries = play(RandomPlanner(seed), episode(MUG), world())
+        return [entry["skill"] for entry in entries if entry["event"] == "step"]
+
+    assert skills(1) == skills(1)
+    assert skills(1) != skills(2)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keep_agent.errors import DataError
+from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.runfolder import (
+    CONFIG,
+    EPISODES,
+    SUMMARY,
+    TRACE,
+    RunFolder,
+    find_runs,
+    read_config,
+    read_results,
+    write_atomic,
+)
+
+
+def result(index: int, success: bool = True) -> EpisodeResult:
+    task = TaskOutcome(f"t{index}", "pick", "Pick “it” up.", success, 1, 2, 3, 3, "success" if success else "done")
+    step = StepNumbers(layers=3, parts={"update": 0.25, "encode": 1.5}, ttft_ms=1.75, prompt_tokens=10, token_layers=12)
+    return EpisodeResult(index, f"e{index}", (task,), (step, StepNumbers()), 0.5)
+
+
+def entry(index: int) -> dict:
+    return {"v": 1, "event": "step", "episode": f"e{index}"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
+    for index in range(3):
+        folder.commit(result(index), [entry(index), entry(index)])
+    return folder
+
+
+def test_results_survive_the_disk(run: RunFolder) -> None:
+    assert read_results(run.path) == [result(0), result(1), result(2)]
+    assert RunFolder.resume(run.path).finished == {0, 1, 2}
+    assert read_config(run.path) == {"planner": {"name": "keep"}}
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_a_kill_at_any_byte_loses_only_the_unmarked_episode(run: RunFolder, cut: int) -> None:
+    marks = (run.path / EPISODES).read_bytes()
+    (run.path / EPISODES).write_bytes(marks[:-cut])
+    again = RunFolder.resume(run.path)
+    assert again.finished == {0, 1}
+    kept = [json.loads(line)["episode"] for line in (run.path / TRACE).read_text().splitlines()]
+    assert kept == ["e0", "e0", "e1", "e1"]
+    again.commit(result(2), [entry(2)])
+    assert read_results(run.path) == [result(0), result(1), result(2)]
+
+
+def test_a_torn_trace_line_goes_with_its_episode(run: RunFolder) -> None:
+    with (run.path / TRACE).open("a") as stream:
+        stream.write(json.dumps(entry(3)) + "\n" + '{"v":1,"event":"st')
+    RunFolder.resume(run.path)
+    assert len((run.path / TRACE).read_text().splitlines()) == 6
+
+
+def test_a_whole_but_damaged_line_is_named_not_dropped(run: RunFolder) -> None:
+    path = run.path / EPISODES
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], "{}", lines[2]]) + "\n")
+    with pytest.raises(DataError, match=r"episodes\.jsonl:2 .*delete that line"):
+        RunFolder.resume(run.path)
+
+
+def test_a_second_run_never_writes_into_the_first(run: RunFolder) -> None:
+    other = RunFolder.create(run.path, {})
+    assert other.path.name == "run-2"
+    assert len(read_results(run.path)) == 3
+
+
+def test_a_summary_is_whole_or_absent(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Path, target: Path) -> Path:
+        raise OSError("disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", broken)
+        with pytest.raises(OSError, match="disk is gone"):
+            run.write_summary({"success_rate": 1.0})
+    assert not (run.path / SUMMARY).exists()
+    assert json.loads(run.write_summary({"success_rate": 1.0}).read_text()) == {"success_rate": 1.0}
+
+
+def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        RunFolder.resume(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no run under"):
+        find_runs(tmp_path)
+    (tmp_path / CONFIG).write_text("{")
+    with pytest.raises(DataError, match="not JSON"):
+        read_config(tmp_path)
+
+
+def test_runs_are_found_below_a_folder(run: RunFolder) -> None:
+    assert find_runs(run.path.parent) == [run.path]
+    assert find_runs(run.path) == [run.path]
+
+
+def test_atomic_writes_leave_nothing_beside(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "a.json", "1")
+    write_atomic(tmp_path / "a.json", "2")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "2")]

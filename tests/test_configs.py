@@ -1,0 +1,104 @@
+"""Every YAML composes, every component takes what it is given, and what nobody knows is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from keep_agent.brain import make_method
+from keep_agent.errors import ConfigError
+from memory.method import MemoryMethod
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+MAINS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
+METHODS = [path.stem for path in sorted(CONFIGS.glob("memory/*.yaml"))]
+PLANNERS = [path.stem for path in sorted(CONFIGS.glob("planner/[!_]*.yaml"))]
+OPTIONS = [f"{path.parent.relative_to(CONFIGS)}={path.stem}" for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))]
+KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
+
+
+@pytest.fixture(autouse=True)
+def _hydra() -> Iterator[None]:
+    with initialize_config_module("configs", version_base="1.3"):
+        yield
+    GlobalHydra.instance().clear()
+
+
+def composed(*overrides: str) -> DictConfig:
+    return compose("alfred", list(overrides))
+
+
+@pytest.mark.parametrize("name", MAINS)
+def test_every_main_composes_without_holes(name: str) -> None:
+    assert not OmegaConf.missing_keys(compose(name))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_composes(option: str) -> None:
+    assert composed(option)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_planner_brings_its_memory_and_its_name(name: str) -> None:
+    config = composed(f"planner={name}")
+    assert config.planner.name == name
+    assert config.get("memory", {}).get("name") == (name if name in METHODS else None)
+
+
+def test_memory_swaps_the_method_alone() -> None:
+    config = composed("planner=keep", "memory=full_reuse")
+    assert (config.planner.name, config.memory.name) == ("keep", "full_reuse")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_can_be_made_and_names_its_paper(name: str) -> None:
+    method = make_method(composed(f"memory={name}").memory)
+    assert isinstance(method, MemoryMethod) and method.name == name
+    assert method.paper or name == "full_recompute"
+
+
+def test_methods_of_a_comparison_choose_the_same_segments() -> None:
+    chosen = [composed(f"planner={name}") for name in KV_PLANNERS]
+    assert len({str((c.memory.retrieval, c.memory.grouping, c.prompt, c.env, c.model)) for c in chosen}) == 1
+
+
+@pytest.mark.parametrize("stage", ["retrieval", "construction", "recompute", "loading", "retention", "storage"])
+def test_every_stage_has_a_file_for_each_of_its_classes(stage: str) -> None:
+    targets = {OmegaConf.load(path)["_target_"] for path in CONFIGS.glob(f"memory/{stage}/*.yaml")}
+    modules = {target.rpartition(".")[0] for target in targets}
+    files = {f"memory.{stage}.{p.stem}" for p in (CONFIGS.parent / "memory" / stage).glob("[!_]*.py")}
+    assert modules == files
+    assert all(get_class(target) for target in targets)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_ablation_is_one_override(name: str) -> None:
+    method = make_method(composed(f"memory={name}", "memory/loading=serial").memory)
+    assert type(method.loading).__name__ == "Serial"
+
+
+@pytest.mark.parametrize("override", ["env.splitt=test", "planner.budget=3", "memory.recompute.hops=2", "nonsense=1"])
+def test_unknown_keys_are_refused_by_name(override: str) -> None:
+    with pytest.raises(ConfigCompositionException, match=override.partition("=")[0]):
+        composed(override)
+
+
+def test_unknown_keys_forced_in_are_refused_by_the_component() -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        make_method(composed("+memory.colour=red").memory)
+    with pytest.raises(ConfigError, match="colour"):
+        make_method(composed("+memory.construction.colour=red").memory)
+
+
+def test_what_a_component_refuses_keeps_its_sentence() -> None:
+    with pytest.raises(ConfigError, match="are shares: use 0 to 1"):
+        make_method(composed("memory.recompute.schedule.average=7").memory)
+    with pytest.raises(ConfigError, match="nothing to repair"):
+        make_method(composed("memory/construction=prefix").memory)
