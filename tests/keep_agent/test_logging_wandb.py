@@ -1,0 +1,100 @@
+"""An offline run is read back from its log, the way W&B's own sync reads it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keep_agent.errors import ConfigError
+from keep_agent.logging_wandb import NoLog, open_log
+from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+
+BLOCK, HEADER, FILE_HEADER = 32 * 1024, 7, 7  # LevelDB log format behind W&B's own file header
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def raw_records(path: Path) -> Iterator[bytes]:
+    data, at, parts = path.read_bytes(), FILE_HEADER, []
+    while at + HEADER <= len(data):
+        left = BLOCK - at % BLOCK
+        if left < HEADER:
+            at += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
+        if not kind:
+            break
+        parts.append(data[at + HEADER : at + HEADER + length])
+        at += HEADER + length
+        if kind in (FULL, LAST):
+            yield b"".join(parts)
+            parts = []
+
+
+def records(path: Path, patience: float = 20.0) -> list[Any]:
+    """All records, the one of the exit included: W&B's own process may still be writing when ``finish`` returns."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        found = [Record.FromString(raw) for raw in raw_records(path)]
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            return found
+        time.sleep(0.05)
+    raise TimeoutError(f"{path} has no exit record after {patience} s")
+
+
+def values(items: Any) -> dict[str, Any]:
+    """``key`` or ``nested_key`` -> value of a list of JSON items."""
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def result(index: int, success: bool) -> EpisodeResult:
+    stop = "success" if success else "done"
+    task = TaskOutcome("t", "pick_and_place_simple", "Put it there.", success, 1, 1, 2, 2, stop)
+    return EpisodeResult(index, f"e{index}", (task,), (StepNumbers(layers=2, ttft_ms=10.0, prompt_tokens=5),), 0.5)
+
+
+def settings(mode: str) -> dict[str, Any]:
+    return {"mode": mode, "project": "keep-agent", "entity": None, "group": "tests", "name": None}
+
+
+def test_config_metrics_summary_table_and_artifact_are_in_the_offline_log(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"v":1}\n')
+    results = [result(0, True), result(1, False)]
+    log = open_log(settings("offline"), {"planner": {"name": "keep"}, "eval": {"seed": 7}}, tmp_path)
+    for one in results:
+        log.episode(one)
+    log.finish({"success_rate": 0.5, "ttft_ms": {"p50": 10.0}, "config": {}, "versions": {}}, results, trace)
+
+    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    found = records(path)
+    run = next(record.run for record in found if record.WhichOneof("record_type") == "run")
+    config = values(run.config.update)
+    assert run.project == "keep-agent" and run.run_group == "tests"
+    assert config["planner"] == {"name": "keep"} and config["eval"] == {"seed": 7}
+    history = [values(record.history.item) for record in found if record.WhichOneof("record_type") == "history"]
+    metrics = [row for row in history if "success" in row]
+    assert [(row["episode"], row["success"], row["ttft_ms"]) for row in metrics] == [(0, 1.0, 10.0), (1, 0.0, 10.0)]
+    summary: dict[str, Any] = {}
+    for record in found:
+        if record.WhichOneof("record_type") == "summary":
+            summary |= values(record.summary.update)
+    assert summary["success_rate"] == 0.5
+    assert "trace" in [record.artifact.type for record in found if record.WhichOneof("record_type") == "artifact"]
+    (table,) = (json.loads(p.read_text()) for p in tmp_path.glob("wandb/offline-run-*/files/media/table/episodes*.json"))
+    success = table["columns"].index("success")
+    assert [row[success] for row in table["data"]] == [True, False]
+
+
+def test_disabled_does_not_even_load_wandb_and_other_modes_are_refused(tmp_path: Path) -> None:
+    assert isinstance(open_log(settings("disabled"), {}, tmp_path), NoLog)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="wizard"):
+        open_log(settings("wizard"), {}, tmp_path)
