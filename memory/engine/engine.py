@@ -32,7 +32,7 @@ class Engine:
     """One model, one worker. Safe to call from several threads; close it, or use it as a context manager."""
 
     def __init__(self, model: LoadedModel, transport: str = "auto") -> None:
-        """:param transport: inline | thread | stream: how transfers run; auto: a stream on CUDA, else a thread."""
+        """:param transport: inline | thread | stream: how transfers run; auto: stream on CUDA, else thread."""
         self.model = model
         self.decoder = model.decoder
         self._worker = Worker()
@@ -51,7 +51,7 @@ class Engine:
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
     ) -> list[KVBlock]:
-        """Blocks of ``units`` in their order; units with the same context share one packed forward.
+        """Blocks of ``units`` in their order, in host memory; units with the same context share one packed forward.
 
         :param identities: names of the blocks, one per unit; empty names if left out.
         """
@@ -109,7 +109,7 @@ class Engine:
         """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""
         index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
         k, v = self._worker.call(partial(cache.harvest, index))
-        return KVBlock(identity, k, v)
+        return KVBlock(identity, k.cpu(), v.cpu())
 
     def forward_plain(
         self,
@@ -156,7 +156,7 @@ class Engine:
             numbers = [i for i, (own, _) in enumerate(units) if own is context]
             pairs = encode(self.decoder, [units[i][1] for i in numbers], context)
             for i, (k, v) in zip(numbers, pairs, strict=True):
-                blocks[i] = KVBlock(names[i], k, v)
+                blocks[i] = KVBlock(names[i], k.cpu(), v.cpu())
         return [block for block in blocks if block is not None]
 
 
@@ -165,8 +165,7 @@ def _make_transport(kind: str, device: torch.device) -> Transport:
         kind = "stream" if device.type == "cuda" else "thread"
     if kind == "inline":
         return Transport()
-    if kind == "thread":
-        return Transport(executor=ThreadPoolExecutor(1, thread_name_prefix="loader"))
-    if kind == "stream" and device.type == "cuda":
-        return Transport(stream=torch.cuda.Stream(device))
+    if kind == "thread" or (kind == "stream" and device.type == "cuda"):
+        stream = torch.cuda.Stream(device) if kind == "stream" else None
+        return Transport(ThreadPoolExecutor(1, thread_name_prefix="loader"), stream)
     raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")

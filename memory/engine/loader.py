@@ -13,6 +13,7 @@ from itertools import groupby
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
 from memory.engine.cache import DenseCache
@@ -37,6 +38,8 @@ class Mover:
         rows = self._rows(group)
         angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
         device = self.cache.k.device
+        if device.type == "cuda" and keys.device.type == "cpu":
+            keys, values = keys.pin_memory(), values.pin_memory()
         keys, values = keys.to(device, non_blocking=True), values.to(device, non_blocking=True)
         self._write(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(keys, angles, first))
         self._write(self.cache.v[first:last, 0], rows, values)
@@ -75,8 +78,8 @@ class Mover:
 class Loader:
     """Runs a request's transfers beside the computation, in the order given.
 
-    ``executor`` is a thread on the CPU; without one transfers run where they are submitted. On CUDA ``stream`` carries
-    the copies, and a layer waits for their events.
+    ``executor`` is one thread; without it transfers run where they are submitted. On CUDA the copies go to ``stream``
+    and a layer waits for their events; intervals are then those of issuing the copies.
     """
 
     mover: Mover
@@ -88,7 +91,7 @@ class Loader:
 
     def __post_init__(self) -> None:
         self._covered = np.zeros((self.layers, self.mover.layout.rows), dtype=bool)
-        self._pending: list[tuple[int, int, Future[None] | torch.cuda.Event]] = []
+        self._pending: list[tuple[int, int, Future[torch.cuda.Event | None]]] = []
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
 
@@ -105,7 +108,7 @@ class Loader:
         """Count rows as present at every layer (the context prefix)."""
         self._covered[:, rows] = True
 
-    def wait(self, layer: int, inactive: np.ndarray | None) -> None:
+    def wait(self, layer: int, inactive: NDArray[np.bool_] | None) -> None:
         """Return when all slices of ``layer`` are there.
 
         :param inactive: (rows,) bool, the rows that must have been transferred; None if all rows are active
@@ -115,46 +118,39 @@ class Loader:
         if inactive is not None and (inactive > self._covered[layer]).any():
             missing = np.flatnonzero(inactive & ~self._covered[layer])
             raise ConfigError(
-                f"the loading stage left {missing.size} rows without keys at layer {layer}, first row "
-                f"{missing[0]}; every row that is not active must be transferred."
+                f"the loading stage left {missing.size} rows without keys at layer {layer}, first row {missing[0]}; "
+                "every row that is not active must be transferred."
             )
-        for first, last, token in self._pending:
+        for first, last, future in self._pending:
             if first <= layer < last:
-                self._join(token)
+                self._join(future)
         self.waited += time.perf_counter() - started
 
     def finish(self) -> None:
         """Wait for everything, so that nothing writes into the cache after the prefill."""
-        for _, _, token in self._pending:
-            self._join(token)
+        for _, _, future in self._pending:
+            self._join(future)
 
     def _start(self, first: int, last: int, group: list[Transfer]) -> None:
-        if self.stream is not None:
-            self._pending.append((first, last, self._on_stream(first, last, group)))
-        elif self.executor is not None:
+        if self.executor is not None:
             self._pending.append((first, last, self.executor.submit(self._run, first, last, group)))
-        else:
-            started = time.perf_counter()
-            self._run(first, last, group)
-            self.waited += time.perf_counter() - started
+            return
+        started = time.perf_counter()
+        self._run(first, last, group)
+        self.waited += time.perf_counter() - started
 
-    def _run(self, first: int, last: int, group: list[Transfer]) -> None:
-        start = time.perf_counter()
-        with torch.inference_mode():
+    def _run(self, first: int, last: int, group: list[Transfer]) -> torch.cuda.Event | None:
+        """Move one group; on CUDA returns the event of its end."""
+        start, event = time.perf_counter(), None
+        with torch.inference_mode(), torch.cuda.stream(self.stream):  # without a stream this does nothing
             nbytes = self.mover.move(group)
+            if self.stream is not None:
+                event = self.stream.record_event()
         self.intervals.append(LoadInterval(first, last, start, time.perf_counter(), nbytes))
-
-    def _on_stream(self, first: int, last: int, group: list[Transfer]) -> torch.cuda.Event:
-        """Issue the copies on their own stream; the interval is that of issuing them."""
-        event = torch.cuda.Event()
-        with torch.cuda.stream(self.stream):
-            self._run(first, last, group)
-            event.record()
         return event
 
     @staticmethod
-    def _join(token: Future[None] | torch.cuda.Event) -> None:
-        if isinstance(token, Future):
-            token.result()
-        else:
-            torch.cuda.current_stream().wait_event(token)
+    def _join(future: Future[torch.cuda.Event | None]) -> None:
+        event = future.result()
+        if event is not None:
+            torch.cuda.current_stream().wait_event(event)

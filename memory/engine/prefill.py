@@ -27,7 +27,7 @@ KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which the
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """Where transfers run: beside the computation in a thread or on a stream, or inline."""
+    """Where transfers run: inline, in a thread beside the computation, or (CUDA) in a thread on a stream of its own."""
 
     executor: Executor | None = None
     stream: torch.cuda.Stream | None = None
@@ -40,6 +40,7 @@ class Active:
     rows: torch.Tensor  # sorted
     recomputed: int  # memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
+    small: bool  # a layer's attention weights are few enough to be kept for the probe
     state: Pass
 
 
@@ -70,6 +71,7 @@ class Prefill:
         mover = Mover(layout, self.cache, decoder.rope, self._angles)
         self.loader = Loader(mover, self._layers, transport.executor, transport.stream)
         self.trace = PrefillTrace(layout.rows, layout.query - layout.context)
+        self._asked = True  # whether the recompute stage wants attention weights: until layer 0 nobody knows
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
         if context is not None:
             place_block(decoder, self.cache, context, 0)
@@ -96,6 +98,7 @@ class Prefill:
         self.loader.wait(layer, active.inactive)
         self.trace.active_rows.append(active.rows.numel())
         self.trace.recomputed_rows.append(active.recomputed)
+        active.state.keep_weights = self._asked and active.small
         start = time.perf_counter()
         hidden = self.decoder.layer(layer, hidden, active.state)
         self.trace.computes.append(ComputeInterval(layer, start, time.perf_counter()))
@@ -121,6 +124,7 @@ class Prefill:
         """Let the recompute stage choose the next layer's rows; returns their hidden states."""
         before = self.active.rows
         rows = self.recompute.narrow(probe.layer, before, probe)
+        self._asked = probe.asked
         if rows is before or torch.equal(rows, before):
             return hidden
         index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
@@ -167,9 +171,9 @@ class Prefill:
             plan=causal_plan(rows, layout.positions, spec.dtype),
             rope_keys=spec.rope_keys,
             bare=self.cache.raw is not None,
-            keep_weights=spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize <= KEPT_WEIGHTS,
         )
-        return Active(rows, int(memory.sum()), inactive, state)
+        size = spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
+        return Active(rows, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
 
     def _segment_layers(self) -> tuple[int, ...]:
         """Per segment the last layer at which one of its rows was active."""

@@ -53,10 +53,12 @@ class LayerProbe:
     attended: Attended
     entered: torch.Tensor
     left: torch.Tensor
+    asked: bool = False  # for attention mass
     _between: dict[bool, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def mass_from_query(self) -> torch.Tensor:
         """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
+        self.asked = True
         first = int(torch.searchsorted(self.active, self.layout.query))
         if self.attended.weights:
             return self._all_mass[first:].mean(0)
@@ -73,6 +75,7 @@ class LayerProbe:
 
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(len(chosen), segments) the same, a line per chosen segment; lines once computed are kept for later hops."""
+        self.asked = True
         if causal not in self._between:
             size = self.table.count
             lines = torch.zeros(size, size, dtype=self._mass_dtype, device=self.active.device)

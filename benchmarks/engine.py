@@ -1,0 +1,131 @@
+"""What the engine costs against transformers' own forward, on random weights.
+
+    python -m benchmarks.engine [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
+
+Per shape, dtype and prompt length, in milliseconds: ``plain`` is transformers' forward with SDPA and a KV cache (the
+head on the last row only), ``full`` the engine's prefill of every row, ``none`` full reuse, ``keep`` KEEP's
+recomputation with layer-balanced loading, ``score`` a trie of 214 candidates behind the prompt, ``encode`` one changed
+segment. Contenders take turns, so that a busy machine is busy for all of them; the lower quartile is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from memory.block import KVBlock
+from memory.engine.engine import Engine
+from memory.engine.load import load_model
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.serial import Serial
+from memory.recompute.full import Full
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.stages import Layout, Placement, Span, Unit
+
+SEGMENT, QUERY, VERBS, OBJECTS = 9, 30, 8, 27
+TOKENS = {"planner-tiny": (300, 600), "qwen2.5-0.5b": (1024,)}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    units: list[list[int]]
+    query: list[int]
+
+    @classmethod
+    def random(cls, tokens: int, vocab: int) -> Prompt:
+        draw = torch.randint(5, vocab, (tokens,), generator=torch.Generator().manual_seed(0)).tolist()
+        memory, query = draw[:-QUERY], draw[-QUERY:]
+        return cls([memory[i : i + SEGMENT] for i in range(0, len(memory), SEGMENT)], query)
+
+    def layout(self, blocks: Sequence[KVBlock]) -> Layout:
+        ids = [token for unit in self.units for token in unit] + self.query
+        starts = range(0, len(ids) - QUERY, SEGMENT)
+        places = [
+            Placement(Unit("segment", tuple(unit), (Span(str(start), 0, len(unit)),)), start, block)
+            for unit, start, block in zip(self.units, starts, blocks, strict=True)
+        ]
+        spans = tuple(Span(str(p.start), p.start, p.stop) for p in places)
+        owner = torch.arange(len(ids)) // SEGMENT
+        owner[-QUERY:] = -1
+        rows = torch.arange(len(ids))
+        return Layout(torch.tensor(ids), rows, 0, len(ids) - QUERY, tuple(places), spans, owner, owner < 0)
+
+
+def candidates(vocab: int) -> list[list[int]]:
+    """214 skills: a verb of two tokens, an object of one or two, an end token."""
+    draw = torch.randint(5, vocab, (4 * OBJECTS + 2 * VERBS,), generator=torch.Generator().manual_seed(1)).tolist()
+    verbs = [draw[2 * i : 2 * i + 2] for i in range(VERBS)]
+    things = [draw[2 * VERBS + 2 * i :][: 1 + i % 2] for i in range(OBJECTS)]
+    return [[*verb, *thing, 4] for verb in verbs for thing in things][:214]
+
+
+def take_turns(contenders: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Lower quartile of each contender's milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(repeats + 2):
+        for name, work in contenders.items():
+            start = time.perf_counter()
+            work()
+            if turn >= 2:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.quantiles(values, n=4)[0] for name, values in times.items()}
+
+
+def measure(engine: Engine, tokens: int, repeats: int) -> tuple[dict[str, float], float]:
+    """Milliseconds by contender, and the share of token-layers that ``keep`` computed."""
+    prompt, vocab = Prompt.random(tokens, engine.spec.vocab), engine.spec.vocab
+    layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
+    done = engine.prefill(layout, Full(), Serial())
+    ids, skills = layout.token_ids[None], candidates(vocab)
+
+    def plain() -> None:
+        with torch.inference_mode():
+            engine.plain(input_ids=ids, use_cache=True, logits_to_keep=1)
+
+    def keep() -> float:
+        return engine.prefill(layout, MultiHop(), LayerBalanced()).trace.computed_ratio
+
+    contenders = {
+        "plain": plain,
+        "full": lambda: engine.prefill(layout, Full(), Serial()),
+        "none": lambda: engine.prefill(layout, Nothing(), Serial()),
+        "keep": keep,
+        "score": lambda: engine.score(done.cache, skills),
+        "encode": lambda: engine.encode([(None, prompt.units[0])]),
+    }
+    return take_turns(contenders, repeats), keep()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--shapes", nargs="+", default=list(TOKENS))
+    parser.add_argument("--tokens", type=int, nargs="+")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--transport", default="auto")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    names = ("plain", "full", "none", "keep", "score", "encode")
+    table = Table("shape", "dtype", "tokens", *(f"{name} ms" for name in names), "full/plain", "keep computes")
+    for shape in args.shapes:
+        for dtype in args.dtypes:
+            with Engine(load_model(shape, dtype=dtype, init="random"), args.transport) as engine:
+                for tokens in args.tokens or TOKENS.get(shape, (1024,)):
+                    found, share = measure(engine, tokens, args.repeats)
+                    times = (f"{found[name]:.1f}" for name in names)
+                    ratio = f"{found['full'] / found['plain']:.2f}"
+                    table.add_row(shape, dtype, str(tokens), *times, ratio, f"{share:.2f}")
+    Console(width=140).print(table, f"{args.threads} threads, lower quartile of {args.repeats} turns")
+
+
+if __name__ == "__main__":
+    main()
