@@ -19,6 +19,7 @@ from planners.simple import ExpertPlanner, RandomPlanner
 
 EMBEDDED_EPISODES = 20  # a demonstration; official splits are played whole
 DEMONSTRATION_LIMIT = 200  # skills
+Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
 
 
 def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
@@ -64,13 +65,14 @@ def make_planner(config: DictConfig) -> Planner:
     return builders[kind](config)
 
 
+def expert_oracle(env: DictConfig) -> Oracle:
+    """What the scripted expert would do in the state of a world's ``info``, knowing what the agent knows."""
+    expert = Expert(env.skills, env.observability)
+    return lambda info: expert.act(info["world"], info["task"], info["knowledge"])
+
+
 def _expert(config: DictConfig) -> Planner:
-    expert = Expert(config.env.skills, config.env.observability)
-
-    def oracle(info: Mapping[str, Any]) -> str:
-        return expert.act(info["world"], info["task"], info["knowledge"])
-
-    return ExpertPlanner(oracle)
+    return ExpertPlanner(expert_oracle(config.env))
 
 
 def _random(config: DictConfig) -> Planner:

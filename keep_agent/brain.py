@@ -38,8 +38,6 @@ GENERIC = "PreTrainedTokenizerFast"
 
 def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
     """A planner whose memory is the KV cache. Raises KeepError for what cannot be loaded or put together."""
-    disable_progress_bar()  # ours is the only one
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
     method = make_method(config.memory)
     engine = Engine(make_model(config.model, config.eval.seed))
     prompt_format = make_format(config.prompt.format, make_tokenizer(config.model, engine.model), examples)
@@ -81,6 +79,8 @@ def make_method(memory: DictConfig) -> MemoryMethod:
 
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """The model of a config; ``planner-tiny`` is the bundled one."""
+    disable_progress_bar()  # ours is the only one
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
     device = model.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -93,6 +93,11 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
         name = str(BUNDLED)
+    return load_tokenizer(name)
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or hub name. Raises ModelError."""
     try:
         reader = PreTrainedTokenizerFast if _generic(Path(name)) else AutoTokenizer
         return reader.from_pretrained(name)

@@ -88,7 +88,8 @@ def test_config_metrics_summary_table_and_artifact_are_in_the_offline_log(tmp_pa
             summary |= values(record.summary.update)
     assert summary["success_rate"] == 0.5
     assert "trace" in [record.artifact.type for record in found if record.WhichOneof("record_type") == "artifact"]
-    (table,) = (json.loads(p.read_text()) for p in tmp_path.glob("wandb/offline-run-*/files/media/table/episodes*.json"))
+    (file,) = tmp_path.glob("wandb/offline-run-*/files/media/table/episodes*.json")
+    table = json.loads(file.read_text())
     success = table["columns"].index("success")
     assert [row[success] for row in table["data"]] == [True, False]
 

@@ -1,0 +1,129 @@
+"""Memory methods measured beside an acting expert: how far their logits are from transformers' own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from omegaconf import DictConfig
+from torch.nn import functional as F
+
+from keep_agent.assemble import Oracle, expert_oracle, make_env, make_episodes
+from keep_agent.brain import choose_encoder, make_method, plan_with
+from keep_agent.errors import KeepError
+from keep_agent.loop import run_episode
+from memory.engine.engine import Engine
+from planners.base import Decision, Finished
+from planners.formats import make_format
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from memory.report import Prefill
+    from planners.kv import KVPlanner
+    from planners.styles import FactView
+
+@dataclass
+class Deviation:
+    """Of one method from the plain forward of the same prompts: logits of the last prompt row, over all steps."""
+
+    model: str
+    method: str
+    steps: int = 0
+    max_abs: float = 0.0  # largest |difference| of a logit
+    largest: float = 0.0  # largest |logit| of the plain forward
+    sum_abs: float = 0.0  # of the steps' mean |difference|
+    sum_kl: float = 0.0  # nats, KL(plain || method)
+    same_token: int = 0
+    same_skill: int = 0
+    token_layers: int = 0
+    possible: int = 0  # prompt rows x layers
+
+    def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
+        """``plain`` (vocabulary,) are the reference's logits of the same prompt."""
+        found, plain = prefill.logits[0].double(), plain.double()
+        gap = (found - plain).abs()
+        self.steps += 1
+        self.max_abs = max(self.max_abs, float(gap.max()))
+        self.largest = max(self.largest, float(plain.abs().max()))
+        self.sum_abs += float(gap.mean())
+        self.sum_kl += float(F.kl_div(found.log_softmax(-1), plain.log_softmax(-1), reduction="sum", log_target=True))
+        self.same_token += int(found.argmax() == plain.argmax())
+        self.same_skill += same_skill
+        self.token_layers += prefill.counts.token_layers
+        self.possible += prefill.counts.prompt_tokens * prefill.counts.layers
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "method": self.method,
+            "steps": self.steps,
+            "max_abs": self.max_abs,
+            "mean_abs": self.sum_abs / self.steps,
+            "relative": self.max_abs / self.largest,
+            "kl": self.sum_kl / self.steps,
+            "same_token": self.same_token / self.steps,
+            "same_skill": self.same_skill / self.steps,
+            "computed_ratio": self.token_layers / self.possible,
+        }
+
+
+class Shadow:
+    """The expert acts; the planners of several methods decide beside it and are measured."""
+
+    name = "shadow"
+
+    def __init__(self, engine: Engine, planners: Mapping[str, KVPlanner], oracle: Oracle, model: str) -> None:
+        """The first of ``planners`` is the one whose skills the others' are compared with."""
+        self._engine, self._planners, self._oracle = engine, planners, oracle
+        self.deviations = {name: Deviation(model, name) for name in planners}
+
+    def reset(self, instruction: str, skills: str) -> None:
+        for planner in self._planners.values():
+            planner.reset(instruction, skills)
+
+    def observe(self, facts: Sequence[FactView]) -> None:
+        for planner in self._planners.values():
+            planner.observe(facts)
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        wanted: str | None = None
+        for name, planner in self._planners.items():
+            decision = planner.decide(admissible, info)
+            wanted = wanted or decision.skill
+            plain = self._engine.forward_plain(decision.prefill.layout.token_ids)[-1]
+            self.deviations[name].add(decision.prefill, plain, decision.skill == wanted)
+        return Decision(self._oracle(info))
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        for planner in self._planners.values():
+            planner.feedback(skill, ok, message)
+
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        for planner in self._planners.values():
+            planner.finish_task(result, following)
+
+
+def measure(
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
+) -> list[Deviation]:
+    """Deviations of the methods whose composed ``configs`` (of one setting) are given, with the engine's model.
+
+    Raises KeepError with the traceback if an episode crashes.
+    """
+    setting = next(iter(configs.values()))
+    prompt_format, encoder = make_format(setting.prompt.format, tokenizer), choose_encoder(setting.prompt.encoder)
+    methods = {name: make_method(config.memory) for name, config in configs.items()}
+    planners = {
+        name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()
+    }
+    shadow = Shadow(engine, planners, expert_oracle(setting.env), model)
+    episodes = make_episodes(setting.env, setting.eval)
+    env = make_env(setting.env, episodes)
+    for index, episode in enumerate(episodes):
+        result, entries = run_episode(env, shadow, episode, index=index, skills=setting.env.skills, seed=index)
+        if result.crashed:
+            raise KeepError(f"{model}: {entries[-1]['traceback']}")
+    return list(shadow.deviations.values())

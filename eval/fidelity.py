@@ -1,0 +1,129 @@
+"""How far each memory method is from plain recomputation: ``python -m eval.fidelity [KEY=VALUE ...]``.
+
+The scripted expert acts in embedded houses; before every step each method prefills its prompt, and transformers' own
+forward computes the same prompt from nothing. One tiny random model per family shows that the engine is right; a
+trained model (--model) shows what the deviation means. KEY=VALUE are the overrides of `python -m eval.alfred`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from eval.cli import guarded
+from eval.deviation import Deviation, measure
+from eval.laws import LAWS
+from eval.tables import make_console, number, percent
+from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
+from keep_agent.runfolder import write_atomic
+from memory.engine.engine import Engine
+from memory.engine.families import FAMILIES, tiny_model
+from planners.checkpoint import BUNDLED
+
+METHODS = ("full_recompute", "prefix_cache", "full_reuse", "keep")
+SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
+POSITIONS = 8192
+
+
+def compose_methods(methods: Sequence[str], overrides: Sequence[str]) -> dict[str, DictConfig]:
+    """The config of every method (named as planners are) under the same overrides."""
+    with initialize_config_module("configs", version_base="1.3"):
+        return {name: compose("alfred", [f"planner={name}", *overrides]) for name in methods}
+
+
+def families(
+    names: Sequence[str], tokenizer_folder: str, configs: Mapping[str, DictConfig]
+) -> tuple[list[Deviation], dict[str, dict[str, float]]]:
+    """Deviations and laws of a tiny random float32 model of each family."""
+    deviations: list[Deviation] = []
+    laws: dict[str, dict[str, float]] = {}
+    tokenizer = load_tokenizer(tokenizer_folder) if names else None
+    for name in names:
+        shape = {"vocab_size": len(tokenizer), "max_position_embeddings": POSITIONS}
+        with Engine(tiny_model(name, **shape), "inline") as engine:
+            laws[name] = {law: figure(engine) for law, figure in LAWS.items()}
+            deviations += measure(engine, tokenizer, configs, name)
+    return deviations, laws
+
+
+def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
+    """Deviations of models by name or folder, as ``model=NAME`` takes them."""
+    deviations: list[Deviation] = []
+    for name in names:
+        model = next(iter(configs.values())).model.copy()
+        model.name = name
+        with Engine(make_model(model)) as engine:
+            deviations += measure(engine, make_tokenizer(model, engine.model), configs, name)
+    return deviations
+
+
+def deviation_table(deviations: Sequence[Deviation]) -> Table:
+    table = Table(title="from plain recomputation of the same prompt: logits of the last row")
+    for heading in ("model", "method"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("steps", "max |Δ|", "mean |Δ|", "max / largest", "KL, nats", "token %", "skill %", "computed"):
+        table.add_column(heading, justify="right")
+    for row in (deviation.summary() for deviation in deviations):
+        shares = percent(row["same_token"]), percent(row["same_skill"]), number(row["computed_ratio"])
+        figures = (f"{row[key]:.1e}" for key in ("max_abs", "mean_abs", "relative", "kl"))
+        table.add_row(row["model"], row["method"], str(row["steps"]), *figures, *shares)
+    return table
+
+
+def law_table(laws: Mapping[str, Mapping[str, float]]) -> Table:
+    table = Table(title="laws: largest difference / largest logit, float32")
+    table.add_column("law", no_wrap=True)
+    for family in laws:
+        table.add_column(family, justify="right")
+    for law in LAWS:
+        table.add_row(law, *(f"{figures[law]:.0e}" for figures in laws.values()))
+    return table
+
+
+def _list(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
+
+
+def parser() -> argparse.ArgumentParser:
+    described = argparse.ArgumentParser(
+        prog="keep-eval-fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    described.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"after {' '.join(SETTING)}")
+    described.add_argument("--families", type=_list, default=list(FAMILIES), metavar="A,B",
+                           help=f"tiny random models, or none (default: {','.join(FAMILIES)})")  # fmt: skip
+    described.add_argument("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
+    described.add_argument("--methods", type=_list, default=list(METHODS), metavar="A,B",
+                           help=f"the first is the ruler for skills (default: {','.join(METHODS)})")  # fmt: skip
+    described.add_argument("--tokenizer", default=str(BUNDLED), help="tokenizer of the random models")
+    described.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
+    return described
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    configs = compose_methods(arguments.methods, [*SETTING, *arguments.overrides])
+    deviations, laws = families(arguments.families, arguments.tokenizer, configs)
+    deviations += trained(arguments.model, configs)
+    if laws:
+        console.print(law_table(laws))
+    console.print(deviation_table(deviations))
+    if arguments.json:
+        found: dict[str, Any] = {"laws": laws, "deviations": [deviation.summary() for deviation in deviations]}
+        write_atomic(arguments.json, json.dumps(found, indent=2) + "\n")
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    sys.exit(guarded(lambda: report(arguments, make_console())))
+
+
+if __name__ == "__main__":
+    main()

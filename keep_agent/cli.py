@@ -1,0 +1,46 @@
+"""``keep-agent``: what is in the box. Experiments have commands of their own (keep-eval-alfred, ...)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+import keep_agent
+
+STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
+
+
+def methods_table() -> Table:
+    """The memory methods of ``configs/memory``: which choice each makes for the six stages."""
+    table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
+    for heading in ("name", *STAGES, "layout", "paper"):
+        table.add_column(heading)
+    with initialize_config_module("configs", version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        for name in loader.get_group_options("memory", ObjectType.CONFIG):
+            memory = compose("alfred", [f"memory={name}"]).memory
+            table.add_row(name, *(_stage(memory[stage]) for stage in STAGES), memory.layout, memory.paper or "–")
+    return table
+
+
+def _stage(choice: DictConfig) -> str:
+    return choice["_target_"].rpartition(".")[2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
+    parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
+    parser.add_argument("command", choices=["methods"], help="methods: list the memory methods and their stages")
+    parser.parse_args()
+    Console(width=None if sys.stdout.isatty() else 140).print(methods_table())
+
+
+if __name__ == "__main__":
+    main()

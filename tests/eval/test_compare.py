@@ -1,0 +1,79 @@
+"""The comparison on runs whose differences are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from eval.compare import Run, by_length, choose_baseline, compare, differences, load_runs, paired, success_difference
+from keep_agent.errors import DataError
+from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.runfolder import RunFolder
+
+
+def episode(index: int, success: bool, ttft: float, tokens: int = 100, trial: str = "") -> EpisodeResult:
+    stop = "success" if success else "done"
+    task = TaskOutcome(trial or f"t{index}", "pick", "Do it.", success, 1, 1, 2, 2, stop)
+    rows = {"prompt_tokens": tokens, "memory_tokens": tokens // 2, "token_layers": 5 * tokens}
+    step = StepNumbers(layers=10, ttft_ms=ttft, **rows)
+    return EpisodeResult(index, f"e{index}", (task,), (step,), 0.1)
+
+
+def run(name: str, *episodes: EpisodeResult, config: dict | None = None) -> Run:
+    return Run(name, Path(name), config or {}, {(e.index, e.id): e for e in episodes})
+
+
+def test_differences_are_paired() -> None:
+    base = run("full_recompute", *(episode(i, i % 2 == 0, 100.0 * 2**i) for i in range(6)))
+    fast = run("keep", *(episode(i, i % 2 == 0 or i == 1, 25.0 * 2**i) for i in range(6)))
+    row = compare(fast, base)
+    assert row.success_difference == pytest.approx(1 / 6) and row.success_difference_interval[0] == 0.0
+    assert row.ttft_ratio == pytest.approx(0.25) and row.ttft_ratio_interval == pytest.approx((0.25, 0.25))
+    assert row.computed_ratio == 0.5
+    assert compare(base, base).ttft_ratio is None
+
+
+def test_annotations_of_one_trial_count_as_one_observation() -> None:
+    base = run("a", *(episode(i, False, 1.0) for i in range(20)))
+    apart = run("b", *(episode(i, i < 10, 1.0) for i in range(20)))
+    trials = ["x" if i < 10 else "y" for i in range(20)]
+    together = run("b", *(episode(i, i < 10, 1.0, trial=trials[i]) for i in range(20)))
+    narrow, wide = success_difference(apart, base)[1], success_difference(together, base)[1]
+    assert wide == (0.0, 1.0) and narrow[1] - narrow[0] < 0.6
+
+
+def test_steps_are_binned_by_prompt_length() -> None:
+    base = run("a", episode(0, True, 10.0, 100), episode(1, True, 80.0, 800))
+    fast = run("b", episode(0, True, 10.0, 120), episode(1, True, 20.0, 700))
+    cells = by_length(fast, base, (0, 500, 1000))
+    assert [(cell.low, cell.steps, cell.ttft_ratio) for cell in cells] == [(0, 1, 1.0), (500, 1, 0.25)]
+    assert by_length(fast, base, (2000, 3000)) == []
+
+
+def test_only_common_episodes_are_compared() -> None:
+    one, two = (run(name, *(episode(i, True, 1.0) for i in played)) for name, played in (("a", (0, 1)), ("b", (1, 2))))
+    assert [list(r.episodes) for r in paired([one, two])] == [[(1, "e1")], [(1, "e1")]]
+    with pytest.raises(DataError, match="no episode in common"):
+        paired([run("a", episode(0, True, 1.0)), run("b", episode(1, True, 1.0))])
+
+
+def test_unequal_settings_are_found_and_full_recomputation_is_the_ruler() -> None:
+    one = run("keep", config={"env": {"skills": "lota"}, "planner": {"name": "keep"}})
+    two = run("full_recompute", config={"env": {"skills": "grounded"}, "planner": {"name": "full_recompute"}})
+    assert differences([one, two]) == ["env.skills"]
+    assert choose_baseline([one, two], None) is two and choose_baseline([one, two], "keep") is one
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folder(tmp_path: Path) -> None:
+    for name in ("0_keep", "1_keep"):
+        folder = RunFolder.create(tmp_path / name, {"planner": {"name": "keep"}})
+        folder.commit(episode(0, True, 1.0), [])
+    assert [r.name for r in load_runs([tmp_path, tmp_path / "0_keep"])] == ["keep (0_keep)", "keep (1_keep)"]
+
+
+def test_a_crashed_episode_stays_in_the_comparison() -> None:
+    bad = dataclasses.replace(episode(0, False, 1.0), steps=(), error="ValueError: no")
+    row = compare(run("b", bad, episode(1, True, 1.0)), run("a", episode(0, True, 2.0), episode(1, True, 2.0)))
+    assert row.tasks == 2 and row.success_difference == -0.5 and row.ttft_ratio == 0.5

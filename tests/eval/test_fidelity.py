@@ -1,0 +1,58 @@
+"""The fidelity table on one family, with a real house, against what the laws say must come out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from eval.fidelity import METHODS, parser, report
+from eval.laws import LAWS
+from eval.tables import make_console
+from memory.engine.engine import Engine
+from memory.engine.families import FAMILIES, tiny_model
+
+EXACT = 1e-5
+
+
+@pytest.fixture(scope="module")
+def table(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    file = tmp_path_factory.mktemp("fidelity") / "table.json"
+    arguments = ["prompt.encoder=hashed", "env.stream=1", "--families", "qwen3", "--tokenizer", str(tiny_model)]
+    report(parser().parse_args([*arguments, "--model", str(tiny_model), "--json", str(file)]), make_console())
+    return json.loads(file.read_text())
+
+
+def test_exact_methods_are_exact_and_reuse_is_not(table: dict) -> None:
+    rows = {row["method"]: row for row in table["deviations"] if row["model"] == "qwen3"}
+    assert set(rows) == set(METHODS)
+    for method in ("full_recompute", "prefix_cache"):
+        assert rows[method]["relative"] < EXACT and rows[method]["same_token"] == 1.0 and rows[method]["kl"] < EXACT
+    assert rows["full_reuse"]["relative"] > 1e-2, "nothing to tell apart"
+    assert rows["keep"]["mean_abs"] < rows["full_reuse"]["mean_abs"]
+    assert rows["full_recompute"]["same_skill"] == rows["full_recompute"]["computed_ratio"] == 1.0
+
+
+def test_computing_less_costs_what_it_says(table: dict) -> None:
+    ratios = {row["method"]: row["computed_ratio"] for row in table["deviations"] if row["model"] == "qwen3"}
+    assert ratios["full_reuse"] < ratios["keep"] < ratios["full_recompute"]
+
+
+def test_a_trained_model_is_measured_in_its_own_precision(table: dict) -> None:
+    rows = [row for row in table["deviations"] if row["model"] != "qwen3"]
+    assert [row["method"] for row in rows] == list(METHODS)
+    assert EXACT < rows[0]["relative"] < 5e-2  # bfloat16
+
+
+def test_the_laws_are_in_the_table(table: dict) -> None:
+    assert set(table["laws"]["qwen3"]) == set(LAWS)
+    assert all(figure < EXACT for figure in table["laws"]["qwen3"].values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("law", LAWS)
+def test_every_law_holds_for_every_family(law: str, family: str) -> None:
+    with Engine(tiny_model(family, dtype=torch.float32), "inline") as engine:
+        assert LAWS[law](engine) < EXACT

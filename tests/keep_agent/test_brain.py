@@ -1,0 +1,158 @@
+"""Planners with a model, put together from configs and playing whole episodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+from keep_agent.assemble import make_planner
+from keep_agent.brain import make_model
+from keep_agent.errors import CapacityError, ConfigError, ModelError
+from keep_agent.examples import make_examples
+from keep_agent.loop import run_episode
+from keep_agent.results import PARTS, EpisodeResult
+from planners.kv import KVPlanner
+from tests.keep_agent.houses import APPLE, MUG, episode
+from tests.keep_agent.test_loop import world
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache")
+SETTING = ("prompt.encoder=hashed", "env.skills=grounded", "env.observability=partial")
+
+
+@pytest.fixture(autouse=True)
+def _hydra() -> Iterator[None]:
+    with initialize_config_module("configs", version_base="1.3"):
+        yield
+
+
+def config(model: Path, *overrides: str) -> DictConfig:
+    return compose("alfred", ["model=custom", f"model.name='{model}'", *SETTING, *overrides])
+
+
+def play(planner: KVPlanner, max_steps: int = 6) -> tuple[EpisodeResult, list[dict]]:
+    env = world("grounded", "partial", max_steps=max_steps)
+    return run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
+
+
+@pytest.mark.parametrize("style", ["plain", "linked"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, name: str, style: str) -> None:
+    result, entries = play(make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}")))
+    assert not result.crashed, entries[-1]
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    assert len(steps) == len(result.steps) >= 2
+    for numbers, entry in zip(result.steps, steps, strict=True):
+        assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
+        assert 0 < numbers.ttft_overlapped_ms <= numbers.ttft_ms < numbers.decision_ms
+        assert numbers.prompt_tokens == len(entry["token_ids"])
+        assert numbers.hit_tokens <= numbers.memory_tokens < numbers.prompt_tokens
+        assert 0 < numbers.computed_ratio <= 1
+        assert entry["scores"][0][0] == entry["skill"]
+    assert [numbers.cold for numbers in result.steps] == [True] + [False] * (len(steps) - 1)
+    if name == "full_recompute":
+        assert all(numbers.computed_ratio == 1 and not numbers.hit_tokens for numbers in result.steps)
+    else:
+        assert sum(numbers.hit_tokens for numbers in result.steps) > 0
+
+
+def test_a_trace_tells_how_the_prompt_came_about(tiny_model: Path) -> None:
+    _, entries = play(make_planner(config(tiny_model, "planner=keep")))
+    step = json.loads(json.dumps([entry for entry in entries if entry["event"] == "step"][-1]))
+    rows, layers = len(step["token_ids"]), 3
+    assert step["context"] <= step["units"][0]["start"] and step["query"] < rows
+    assert [unit["start"] + unit["tokens"] for unit in step["units"]] == [
+        *(unit["start"] for unit in step["units"][1:]),
+        step["query"],
+    ]
+    assert any(unit["hit"] for unit in step["units"]) and all(unit["block"] for unit in step["units"])
+    assert all(-1 <= segment["last_layer"] < layers for segment in step["segments"])
+    assert len(step["active_rows"]) == len(step["computes"]) == layers
+    assert step["active_rows"] == sorted(step["active_rows"], reverse=True)
+    known = {segment["id"] for segment in step["segments"]} | {""}
+    assert step["hops"] and all({edge[0], edge[1]} <= known for hop in step["hops"] for edge in hop["edges"])
+    assert step["loads"] and all(start <= end for _, _, start, end, _ in step["loads"])
+    assert step["timings"]["ttft"] > 0
+
+
+def test_generation_is_another_policy(tiny_model: Path) -> None:
+    planner = make_planner(config(tiny_model, "planner=keep", "planner.policy=generate", "planner.max_new_tokens=4"))
+    result, entries = play(planner, max_steps=2)
+    assert not result.crashed, entries[-1]
+
+
+def test_an_episode_does_not_depend_on_the_one_before(tiny_model: Path) -> None:
+    planner = make_planner(config(tiny_model, "planner=keep"))
+    skills = [[entry.get("skill") for entry in play(planner)[1]] for _ in range(2)]
+    assert skills[0] == skills[1]
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2.5-shaped configuration (small) with a byte-level tokenizer that has a chat template; no weights."""
+    folder = tmp_path_factory.mktemp("chat")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(alphabet)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", chat_template=CHATML)
+    tokenizer.save_pretrained(folder)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"num_hidden_layers": 3, "vocab_size": 320, "max_position_embeddings": 8192}
+    Qwen2Config(**shape, **sizes, architectures=["Qwen2ForCausalLM"]).save_pretrained(folder)
+    return folder
+
+
+def test_an_instruct_model_with_random_weights_plays_with_lotas_prompt(chat_model: Path) -> None:
+    settings = "planner=keep", "prompt=lota", "prompt.encoder=hashed", "prompt.examples=2", "model.init=random"
+    result, entries = play(make_planner(config(chat_model, *settings, "model.dtype=float32")), max_steps=2)
+    assert not result.crashed, entries[-1]
+    step = next(entry for entry in entries if entry["event"] == "step")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(chat_model)
+    context = tokenizer.decode(step["token_ids"][: step["context"]])
+    assert context.startswith("<|im_start|>user") and context.count("Human: ") == context.count("Robot: 1. ") == 2
+    query = tokenizer.decode(step["token_ids"][step["query"] :])
+    assert "put the mug on the table" in query and query.endswith("<|im_start|>assistant\nRobot: 1.")
+
+
+def test_examples_are_training_plans_of_different_tasks() -> None:
+    env = compose("alfred", ["planner=expert", "env.skills=grounded"]).env
+    examples = make_examples(env, 5)
+    assert len({example.instruction for example in examples}) == 5
+    assert all(example.skills[-1] == "done" and len(example.skills) > 2 for example in examples)
+    assert make_examples(env, 5) == examples and make_examples(env, 0) == []
+
+
+def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="/no/where"):
+        make_model(config(Path("/no/where")).model)
+    with pytest.raises(CapacityError, match=r"32\.\d+ billion"):
+        make_model(config(Path("qwen2.5-32b"), "model.init=random", "model.dtype=float32").model)
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[: 2000 if file.suffix == ".safetensors" else None])
+    with pytest.raises(ModelError, match=r"model\.safetensors"):
+        make_model(config(tmp_path).model)
+    (tmp_path / "tokenizer.json").write_text("{")
+    settings = config(tmp_path, "planner=keep", "model.init=random")
+    with pytest.raises(ModelError, match=r"no tokenizer in .*model\.tokenizer"):
+        make_planner(settings)
+
+
+def test_settings_a_planner_does_not_know_are_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        make_planner(config(tiny_model, "planner=keep", "+planner.colour=red"))
+    with pytest.raises(ConfigError, match="wizard"):
+        make_planner(config(tiny_model, "planner=keep", "planner.policy=wizard"))
+    with pytest.raises(ConfigError, match="wizard"):
+        make_planner(config(tiny_model, "planner=keep", "planner.kind=wizard"))
