@@ -121,7 +121,7 @@ class Engine:
 
         def work() -> torch.Tensor:
             given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
-            return self.plain(input_ids=torch.atleast_2d(ids), **given).logits[0]
+            return self.plain(input_ids=torch.atleast_2d(ids).to(self.decoder.device), **given).logits[0]
 
         return self._worker.call(work)
 

@@ -69,10 +69,10 @@ def from_config(
     """Random weights of any supported configuration; equal seeds give equal weights."""
     config, where = _private(config), torch.device(device)
     check_capacity(name, _count(config), dtype, where)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng([where] if where.type == "cuda" else []), where:
         torch.manual_seed(seed)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
-    return wrap(module.to(where), name, f"random:{seed}")
+    return wrap(module, name, f"random:{seed}:{where.type}")
 
 
 def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None) -> LoadedModel:

@@ -32,6 +32,7 @@ class _Job:
     number: int
     work: Callable[[], Any] | None = field(compare=False)
     result: Future = field(compare=False)
+    threads: int = field(compare=False, default_factory=torch.get_num_threads)  # of the caller
 
 
 class Worker:
@@ -72,6 +73,8 @@ class Worker:
         while (job := self._jobs.get()).work is not None:
             if not job.result.set_running_or_notify_cancel():
                 continue
+            if torch.get_num_threads() != job.threads:  # torch keeps the number per thread: follow the caller's
+                torch.set_num_threads(job.threads)
             try:
                 with torch.inference_mode():
                     job.result.set_result(job.work())

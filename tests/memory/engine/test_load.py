@@ -102,7 +102,7 @@ def test_random_weights_leave_the_callers_generator_alone() -> None:
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek_v3", {}, "MLA"),
-    ("mamba2", {}, "linear_attention"),
+    ("mamba2", {}, "mamba2"),
     ("qwen3_next", {}, "linear_attention"),
     ("gpt2", {}, "'gpt2' is not supported"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "bidirectional"),

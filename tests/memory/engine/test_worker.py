@@ -49,6 +49,17 @@ def test_errors_reach_the_caller_and_the_worker_lives_on() -> None:
         worker.submit(lambda: None)
 
 
+def test_the_worker_computes_with_as_many_threads_as_its_caller() -> None:
+    worker, before = Worker(), torch.get_num_threads()
+    try:
+        for threads in (2, 1, 2):
+            torch.set_num_threads(threads)
+            assert worker.call(torch.get_num_threads) == threads
+    finally:
+        torch.set_num_threads(before)
+        worker.close()
+
+
 def test_closing_finishes_what_is_queued() -> None:
     worker = Worker()
     futures = [worker.submit(lambda i=i: i, Priority.BACKGROUND) for i in range(50)]
