@@ -22,6 +22,7 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 MODEL = "model="
 CUSTOM_MODEL = "custom"
+SWEEP_RECORD = "multirun.yaml"  # Hydra's, written before the first job
 
 
 def guarded(function: Callable[[], Any]) -> int:
@@ -59,9 +60,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         try:
             codes.append(guarded(lambda: job(config, folder, list(hydra_config.overrides.task))))
         finally:
-            with suppress(OSError):  # Hydra has made a folder; if nothing was written, none is left behind
-                folder.rmdir()
-                folder.parent.rmdir()
+            _tidy(folder)
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
 
@@ -71,6 +70,16 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
 
     codes.append(guarded(command))
     return max(codes)
+
+
+def _tidy(folder: Path) -> None:
+    """Hydra has made a folder before the job began; if nothing was written, none is left behind."""
+    with suppress(OSError):  # not empty: then it stays
+        folder.rmdir()
+        if [path.name for path in folder.parent.iterdir()] == [SWEEP_RECORD]:
+            (folder.parent / SWEEP_RECORD).unlink()
+        folder.parent.rmdir()
+        folder.parent.parent.rmdir()
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:

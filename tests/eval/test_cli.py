@@ -134,6 +134,13 @@ def test_bad_input_is_one_line_an_exit_code_and_nothing_on_disk(
     assert not Path("outputs").exists()
 
 
+def test_a_sweep_of_bad_input_leaves_nothing_and_a_half_bad_one_the_good_half(call: Command) -> None:
+    code, _, err = call(alfred.main, "-m", "planner=random,expert", "env.split=wizard")
+    assert code == BAD_INPUT and err.count("error: ") == 2 and not Path("outputs").exists()
+    code, _, err = call(alfred.main, "-m", "planner=random", "env.split=wizard,test", "eval.episodes=1")
+    assert code == BAD_INPUT and err.count("error: ") == 1 and len(find_runs(Path("outputs"))) == 1
+
+
 def test_a_run_in_which_everything_crashed_is_an_error(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: object) -> None:
         raise RuntimeError("no hands")
