@@ -18,25 +18,25 @@ from planners.styles import STYLES
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One rung of the curriculum: houses of so many lines, look-ups first."""
+    """One rung of the curriculum: houses of so many lines, look-ups first.
+
+    Decisions are there from the start and look-ups to the end: brought in at once, either destroys the other.
+    """
 
     lines: int
     styles: tuple[str, ...]
-    probes_only: bool
-    pass_mark: float  # running accuracy that opens the next level: on probes, later on single decisions
-
-    @property
-    def judged_by(self) -> str:
-        return "probe" if self.probes_only else "step"
+    lookups: float  # share of batches that hold nothing but probes
+    judged_by: str  # kind of slot whose running accuracy opens the next level
+    pass_mark: float
 
 
 LEVELS = (
-    Level(10, ("plain",), True, 0.85),
-    Level(14, ("plain", "linked"), True, 0.80),
-    Level(20, ("plain", "linked"), False, 0.70),
-    Level(36, ("plain", "linked"), False, 0.78),
-    Level(60, ("plain", "linked"), False, 0.84),
-    Level(120, ("plain", "linked"), False, 2.0),
+    Level(10, ("plain",), 0.6, "probe", 0.85),
+    Level(14, ("plain", "linked"), 0.5, "probe", 0.80),
+    Level(20, ("plain", "linked"), 0.2, "step", 0.65),
+    Level(36, ("plain", "linked"), 0.15, "step", 0.72),
+    Level(60, ("plain", "linked"), 0.1, "step", 0.80),
+    Level(120, ("plain", "linked"), 0.05, "step", 2.0),
 )
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=7, probes=1, questions=8)
@@ -93,7 +93,7 @@ class Feed:
 
     def _window(self, level: Level) -> list[Pack]:
         """A few dozen packs of one kind, so that batches are of even length."""
-        mix = LOOKUPS if level.probes_only else self._rng.choice((DECISIONS, TRAJECTORIES))
+        mix = LOOKUPS if self._rng.random() < level.lookups else self._rng.choice((DECISIONS, TRAJECTORIES))
         lines = self._rng.randint(level.lines * 2 // 3, level.lines)
         self._packer.mix = Mix(lines, mix.trajectories, mix.steps, mix.probes, mix.questions)
         packs: list[Pack] = []

@@ -192,8 +192,8 @@ class Trainer:
         save_planner(self.model, self.tokenizer, history, self.out)
 
     def rate(self, share: float, steps_here: int) -> float:
-        """Learning rate: warm-up over 60 steps, constant, then linear to 2 % over the last ``--decay`` share."""
-        warm = min(1.0, (steps_here + 1) / 60)
+        """Learning rate: warm-up over 100 steps, constant, then linear to 2 % over the last ``--decay`` share."""
+        warm = min(1.0, (steps_here + 1) / 100)
         decay = self.args.decay
         tail = 1.0 if share < 1 - decay else max(0.02, (1 - share) / decay)
         return self.args.lr * warm * tail
@@ -265,7 +265,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu")
     p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
     p.add_argument("--batch-tokens", type=int, default=6144, help="padded rows of a batch (default 6144)")
-    p.add_argument("--lr", type=float, default=2e-3)
+    p.add_argument("--lr", type=float, default=1.5e-3)
     p.add_argument("--decay", type=float, default=0.4, help="share of the time in which the rate falls (default 0.4)")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--vocab", type=int, default=4096)
