@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 MISSING = "–"
-FILE_WIDTH = 120
+FILE_WIDTH = 140
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
 TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
 

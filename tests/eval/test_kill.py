@@ -1,0 +1,45 @@
+"""A run that is killed with -9 again and again ends as one that was left alone."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from keep_agent.runfolder import SUMMARY, TRACE, find_runs
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ("planner=random", "eval.episodes=400", "env.skills=grounded")
+KILLS = 8
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "eval.alfred", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_to_the_same_trace(tmp_path: Path) -> None:
+    assert start(*SETTINGS, f"eval.out={tmp_path / 'whole'}").wait() == 0
+    rng = random.Random(0)
+    process = start(*SETTINGS, f"eval.out={tmp_path / 'torn'}")
+    while not list(tmp_path.glob("torn/*/episodes.jsonl")):
+        time.sleep(0.05)
+    killed = 0
+    for _ in range(KILLS):
+        time.sleep(rng.uniform(0.05, 0.5))
+        killed += process.poll() is None
+        process.kill()
+        process.wait()
+        (run,) = find_runs(tmp_path / "torn")
+        process = start(f"eval.resume={run}")
+        time.sleep(2.5)  # until it plays again
+    assert process.wait() == 0
+    assert killed >= 2
+    (whole,) = find_runs(tmp_path / "whole")
+    assert (run / TRACE).read_text() == (whole / TRACE).read_text()
+    assert (run / SUMMARY).exists()
