@@ -1,0 +1,100 @@
+"""Draws how planner-tiny learned, from the record that its trainer writes beside the weights.
+
+    python -m benchmarks.learning_curve [training.json] [--out docs/img/learning-curve.svg]
+
+Upper panel: share of target lines that are right to the last token, by kind of slot. Lower panel: loss. Shades tell
+the levels of the curriculum apart: a new level is harder, so curves may fall where it begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import DataError, KeepError
+from planners.checkpoint import BUNDLED, HISTORY
+
+KINDS = {"probe": "look-ups", "step": "single decisions", "trajectory": "decisions along a task"}
+COLORS = {"probe": "#2a9d8f", "step": "#d9702b", "trajectory": "#3b6fb5", "loss": "#52626f"}
+NARROWEST = 0.02  # of the width, from which on a level has room for its number
+PAPER, SHADE, INK = "#f7f5f0", "#ece8df", "#24313c"
+
+
+def read_curve(path: Path) -> list[dict[str, float]]:
+    """The reports of a training run, in order. Raises DataError for a file without any."""
+    try:
+        curve = json.loads(path.read_text())["progress"]["curve"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is no training record ({error}); give a training.json of planners.train") from error
+    if not curve:
+        raise DataError(f"{path} holds no reports yet; train for longer")
+    return curve
+
+
+def hours(row: dict[str, float]) -> float:
+    return row["seconds"] / 3600
+
+
+def shade_levels(axes: Any, curve: list[dict[str, float]]) -> None:
+    """Every other level of the curriculum on a darker ground, with its number."""
+    start = 0.0
+    for level, rows in groupby(curve, key=lambda row: row["level"]):
+        end = hours(list(rows)[-1])
+        if level % 2:
+            axes.axvspan(start, end, color=SHADE, lw=0, zorder=0)
+        if end - start > NARROWEST * hours(curve[-1]):
+            axes.text((start + end) / 2, 1.02, f"{level}", transform=axes.get_xaxis_transform(), ha="center")
+        start = end
+
+
+def draw(curve: list[dict[str, float]], out: Path) -> None:
+    """Write the figure as SVG (or whatever the name's ending says)."""
+    import matplotlib as mpl
+    from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator
+
+    mpl.use("Agg")
+    mpl.rcParams.update({"svg.hashsalt": "planner-tiny", "font.family": "sans-serif", "text.color": INK})
+    figure, (upper, lower) = pyplot.subplots(
+        2, 1, figsize=(9, 5.4), sharex=True, height_ratios=(2, 1), facecolor=PAPER, layout="constrained"
+    )
+    for kind, label in KINDS.items():
+        rows = [row for row in curve if f"exact_{kind}" in row]
+        upper.plot([hours(r) for r in rows], [100 * r[f"exact_{kind}"] for r in rows], color=COLORS[kind], label=label)
+    lower.plot([hours(row) for row in curve], [row["loss"] for row in curve], color=COLORS["loss"])
+    upper.set(ylabel="exact, %", ylim=(0, 101), xlim=(0, hours(curve[-1])))
+    lower.set(ylabel="loss", xlabel="hours of training", yscale="log")
+    lower.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    lower.yaxis.set_major_formatter("{x:g}")
+    lower.yaxis.set_minor_formatter("")
+    upper.legend(loc="lower right", frameon=False)
+    upper.set_title("level of the curriculum", fontsize=10, color=INK, pad=22)
+    shade_levels(upper, curve)
+    for axes in (upper, lower):
+        axes.set_facecolor(PAPER)
+        axes.spines[["top", "right"]].set_visible(False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+    pyplot.close(figure)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", nargs="?", type=Path, default=BUNDLED / HISTORY, help="default: the bundled weights'")
+    parser.add_argument("--out", type=Path, default=Path("docs/img/learning-curve.svg"))
+    arguments = parser.parse_args()
+    try:
+        draw(read_curve(arguments.record), arguments.out)
+    except KeepError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
