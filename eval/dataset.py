@@ -17,15 +17,15 @@ from rich.progress import track
 
 from envs.alfred.episodes import load_episodes
 from envs.alfred.expert import Expert
+from envs.alfred.goals import succeeded
 from envs.alfred.grounded import GroundedSkills
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import LotaSkills
-from envs.alfred.goals import succeeded
 from envs.alfred.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.world import World
 from envs.fact import Fact
-from keep_agent.errors import KeepError
+from eval.cli import guarded
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 
 SETTINGS = (("lota", "full"), ("grounded", "partial"), ("grounded", "full"))
@@ -128,7 +128,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--houses", type=int, default=6000, help="generated houses (default 6000)")
     p.add_argument("--first", type=int, default=0, help="first generated house")
     p.add_argument("--settings", nargs="+", default=["+".join(s) for s in SETTINGS[:2]], help="skills+observability")
-    p.add_argument("--perturb", type=float, default=0.1, help="share of random steps in perturbed rollouts (default 0.1)")
+    p.add_argument(
+        "--perturb", type=float, default=0.1, help="share of random steps in perturbed rollouts (default 0.1)"
+    )
     p.add_argument("--wordings", type=int, default=4, help="phrasings of each generated task")
     p.add_argument("--name", default="rollouts", help="prefix of the files")
     p.add_argument("--seed", type=int, default=0)
@@ -136,10 +138,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    try:
-        run(parser().parse_args())
-    except KeepError as error:
-        sys.exit(f"error: {error}")
+    args = parser().parse_args()
+    sys.exit(guarded(lambda: run(args)))
 
 
 if __name__ == "__main__":

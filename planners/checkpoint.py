@@ -65,7 +65,9 @@ def build(config: Qwen2Config) -> Qwen2ForCausalLM:
 def save_planner(model: Qwen2ForCausalLM, tokenizer: Tokenizer, history: dict, folder: Path) -> None:
     """Write weights (bf16), config, tokenizer and training record; each file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
+    state = {
+        name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
+    }
     state.pop("lm_head.weight", None)  # tied to the embedding
     config = model.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16"}
     config.pop("_attn_implementation", None)
@@ -85,7 +87,7 @@ def _write_json(path: Path, value: dict) -> None:
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(path.name + ".tmp")
     write(temporary)
-    with open(temporary, "rb") as stream:
+    with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
     temporary.replace(path)
 
@@ -98,7 +100,9 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
         history = json.loads((folder / HISTORY).read_text())
         state = load_file(folder / WEIGHTS)
     except Exception as error:  # tokenizers and safetensors raise bare exceptions of their own
-        raise ModelError(f"cannot load planner weights from {str(folder)!r} ({error}); train anew or restore the folder") from error
+        raise ModelError(
+            f"cannot load planner weights from {str(folder)!r} ({error}); train anew or restore the folder"
+        ) from error
     model = build(config)
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
     model.tie_weights()

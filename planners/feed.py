@@ -13,7 +13,6 @@ from keep_agent.errors import DataError
 from planners.packed_attention import Batch, collate
 from planners.packing import Encode, Mix, Pack, Packer
 from planners.records import Rollout, read_rollouts
-from planners.styles import STYLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,9 @@ def rollout_files(data: Path) -> list[Path]:
     """The rollout files of a folder, sorted; raises `DataError` when there are none."""
     files = sorted(data.glob("*.jsonl.gz"))
     if not files:
-        raise DataError(f"no *.jsonl.gz rollout files in {str(data)!r}; write some with `python -m eval.dataset --out {data}`")
+        raise DataError(
+            f"no *.jsonl.gz rollout files in {str(data)!r}; write some with `python -m eval.dataset --out {data}`"
+        )
     return files
 
 
@@ -66,7 +67,9 @@ def shuffled(files: Sequence[Path], seed: int, buffer: int = 512) -> Iterator[Ro
 class Feed:
     """Batches of about ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time."""
 
-    def __init__(self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0) -> None:
+    def __init__(
+        self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0
+    ) -> None:
         self.level = level
         self._source = shuffled(files, seed)
         self._rng = random.Random(seed + 1)
@@ -88,7 +91,7 @@ class Feed:
                 level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
                 for packs in self._batches(self._window(LEVELS[level])):
                     self._queue.put((level, collate(packs, self._bos, self._pad)))
-        except BaseException as error:  # noqa: BLE001 - handed to the training thread
+        except BaseException as error:  # handed to the training thread
             self._queue.put(error)
 
     def _window(self, level: Level) -> list[Pack]:
@@ -120,7 +123,3 @@ def _rows(packs: Sequence[Pack]) -> int:
     """Rows of a padded batch."""
     memory = max(pack.memory_tokens for pack in packs)
     return len(packs) * (memory + max(len(pack.slots) for pack in packs) * max(map(_width, packs)))
-
-
-def all_styles() -> tuple[str, ...]:
-    return tuple(STYLES)

@@ -72,7 +72,7 @@ class Splicer:
         self.tokenizer = tokenizer
         newline = self.raw("\n")
         if len(newline) != 1:
-            raise ModelError(f"the tokenizer has no single newline token (got {newline}); units cannot be spliced safely")
+            raise ModelError(f"the tokenizer has no single newline token (got {newline}); units cannot be spliced")
         self.newline = newline[0]
 
     def raw(self, text: str) -> list[int]:

@@ -51,13 +51,14 @@ class KVPlanner:
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
         self._instruction, self._skills = "", ""
         self._turns: list[Turn] = []
+        self._written: list[tuple[str, str | None]] = []  # segment edits since the last decision, for the trace
         self._done = self._tasks = 0
 
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()
         self._instruction, self._skills = instruction, skills
-        self._turns, self._done, self._tasks = [], 0, 0
+        self._turns, self._written, self._done, self._tasks = [], [], 0, 0
 
     def observe(self, facts: Sequence[FactView]) -> None:
         self._write(self._style.edits(facts))
@@ -68,7 +69,8 @@ class KVPlanner:
         began = time.perf_counter()
         skill, scores, tokens = self._choose(prefill, admissible)
         took = (time.perf_counter() - began) * 1e3
-        return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens)
+        written, self._written = self._written, []
+        return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra={"written": written})
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         turn = Turn(skill, "" if ok else message)
@@ -102,6 +104,7 @@ class KVPlanner:
 
     def _write(self, edits: Sequence[Edit]) -> None:
         store = self.session.store
+        self._written += [(edit.id, edit.text) for edit in edits]
         for edit in edits:
             if edit.text is not None:
                 store.put(edit.id, edit.category, edit.text, edit.parent)

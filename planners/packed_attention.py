@@ -33,7 +33,9 @@ class Batch:
     kinds: tuple[tuple[str, ...], ...]
 
     def to(self, device: torch.device | str) -> Batch:
-        moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(self).items()}
+        moved = {
+            name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(self).items()
+        }
         return Batch(**moved)
 
 

@@ -204,7 +204,8 @@ class _Replay:
 
 def _named(task: TaskRecord) -> set[str]:
     """Entities that the steps name: they must stay in the memory."""
-    return {word for step in task.steps for text in (step.skill, step.label) for word in candidate_text(text).split() if "_" in word}
+    texts = (candidate_text(text) for step in task.steps for text in (step.skill, step.label))
+    return {word for text in texts for word in text.split() if "_" in word}
 
 
 def _questions(facts: Sequence[FactRecord], kept: set[str]) -> Iterator[tuple[str, str]]:

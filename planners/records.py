@@ -32,7 +32,7 @@ class FactRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One executed skill. ``label`` is the expert's choice; it differs from ``skill`` where the rollout was perturbed."""
+    """One executed skill. ``label`` is the expert's choice, another one where the rollout was perturbed."""
 
     skill: str
     label: str
@@ -103,8 +103,9 @@ def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
     temporary = path.with_name(path.name + ".tmp")
     count = 0
     with gzip.open(temporary, "wt", compresslevel=4) as stream:
-        for count, rollout in enumerate(rollouts, 1):
+        for rollout in rollouts:
             stream.write(json.dumps(_pack(rollout), separators=(",", ":")) + "\n")
+            count += 1
     temporary.replace(path)
     return count
 
@@ -117,9 +118,9 @@ def read_rollouts(path: Path) -> Iterator[Rollout]:
             for number, line in enumerate(stream, 1):
                 row = json.loads(line)
                 if row.get("version") != VERSION:
-                    raise DataError(f"{path}:{number} has version {row.get('version')!r}, this reads {VERSION}; write it anew")
+                    raise DataError(f"{path}:{number} has version {row.get('version')!r}, not {VERSION}; write it anew")
                 yield _unpack(row)
     except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}:{number + 1} is not a rollout file ({error}); write it anew with eval.dataset") from error
+        raise DataError(f"{path}:{number + 1} is no rollout ({error}); write it anew with eval.dataset") from error

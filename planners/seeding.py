@@ -20,8 +20,10 @@ def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Te
     return torch.linalg.qr(torch.randn(rows, columns, generator=generator))[0]
 
 
-def _offset_bias(offset: int, inverse_frequencies: torch.Tensor, head_dim: int, peak: float) -> tuple[torch.Tensor, ...]:
-    """(q, k) biases ``(head_dim,)`` whose rotated product peaks where key position = query position - offset."""
+def _offset_bias(
+    offset: int, inverse_frequencies: torch.Tensor, head_dim: int, peak: float
+) -> tuple[torch.Tensor, ...]:
+    """(q, k) biases ``(head_dim,)`` whose rotated product peaks at keys ``offset`` places before the query."""
     used = head_dim // 4
     height = (peak / used * head_dim**0.5) ** 0.5
     k, q = torch.zeros(head_dim), torch.zeros(head_dim)
@@ -32,7 +34,9 @@ def _offset_bias(offset: int, inverse_frequencies: torch.Tensor, head_dim: int, 
 
 
 @torch.no_grad()
-def seed_induction(model: Qwen2ForCausalLM, seed: int = 0, write: float = 0.15, copy: float = 0.15, peak: float = 14.0) -> None:
+def seed_induction(
+    model: Qwen2ForCausalLM, seed: int = 0, write: float = 0.15, copy: float = 0.15, peak: float = 14.0
+) -> None:
     """Overwrite the first heads of every layer in place; everything else keeps its initialisation."""
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads

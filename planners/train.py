@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from planners.checkpoint import Shape, build, load_planner, save_planner, shape_
 from planners.feed import LEVELS, Feed, rollout_files
 from planners.packed_attention import Batch
 from planners.packing import IGNORE
-from planners.prompt import Turn, candidate_text, entity_text
+from planners.prompt import Turn
 from planners.records import Rollout, read_rollouts
 from planners.seeding import seed_induction
 from planners.styles import make_style
@@ -46,7 +46,9 @@ class Progress:
 
 def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
     """Texts and entity names of up to ``limit`` rollouts, for the tokenizer."""
-    texts: list[str] = ["abcdefghijklmnopqrstuvwxyz " + " ".join(f"a{c}" for c in "abcdefghijklmnopqrstuvwxyz") + "\n"] * 4
+    texts: list[str] = [
+        "abcdefghijklmnopqrstuvwxyz " + " ".join(f"a{c}" for c in "abcdefghijklmnopqrstuvwxyz") + "\n"
+    ] * 4
     names: set[str] = set()
     texts += ["where door state hand floor start nothing finished succeeded failed after steps did\n"] * 50
     for path in files:
@@ -119,6 +121,11 @@ def score(logits: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor, batch:
         right[kind] = right.get(kind, 0) + all(ok[start:i])
         start = i
     return Scores(right, total)
+
+
+def _pooled(window: Sequence[Scores], kind: str) -> float:
+    """Exactness of a kind over several batches."""
+    return sum(s.right.get(kind, 0) for s in window) / max(1, sum(s.total.get(kind, 0) for s in window))
 
 
 class Trainer:
@@ -246,9 +253,14 @@ class Trainer:
         if not window:
             return
         kinds = sorted({kind for _, scores in window for kind in scores.total})
-        exact = {f"exact_{k}": round(sum(s.right.get(k, 0) for _, s in window) / max(1, sum(s.total.get(k, 0) for _, s in window)), 4) for k in kinds}
+        exact = {f"exact_{kind}": round(_pooled([scores for _, scores in window], kind), 4) for kind in kinds}
         progress = self.progress
-        row = {"step": progress.step, "seconds": round(progress.seconds), "tokens": progress.tokens, "level": progress.level}
+        row = {
+            "step": progress.step,
+            "seconds": round(progress.seconds),
+            "tokens": progress.tokens,
+            "level": progress.level,
+        }
         row |= {"loss": round(sum(loss for loss, _ in window) / len(window), 4), **exact}
         progress.curve.append(row)
         print(json.dumps(row), flush=True)
@@ -279,13 +291,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
+    """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
     args = parser().parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
         Trainer(args).run()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except KeepError as error:
-        sys.exit(f"error: {error}")
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -52,9 +52,7 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
     form = LotaFormat(chat, [Example("Get a mug.", ("find a mug", "pick up the mug", "done"))])
     context, query = chat.decode(form.context()), chat.decode(form.query("lota", "Cool a mug", TURNS))
     assert context.startswith("<|im_start|>user\nYou control a robot in a household.")
-    assert context.endswith(
-        "Human: get a mug.\nRobot: 1. find a mug, 2. pick up the mug, 3. done.\nKnown facts:\n"
-    )
+    assert context.endswith("Human: get a mug.\nRobot: 1. find a mug, 2. pick up the mug, 3. done.\nKnown facts:\n")
     assert query == (
         "Human: cool a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,"
         " 2. open the Fridge (this action failed: cannot find fridge to open), 3."

@@ -132,9 +132,7 @@ def test_the_choice_is_the_most_likely_candidate_and_repeats(
         assert score == pytest.approx(float(expected), abs=1e-3)
 
 
-def test_generation_that_is_no_skill_falls_back_to_scoring(
-    engine: Engine, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_generation_that_is_no_skill_falls_back_to_scoring(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     scored, written = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
     assert written.skill == scored.skill
     assert written.score_tokens > scored.score_tokens

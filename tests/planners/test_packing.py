@@ -50,7 +50,9 @@ def test_a_step_slot_repeats_what_changed_and_hides_the_old_line(tokenizer: Toke
     assert read(tokenizer, supervised(last)).strip() == "done"
 
 
-def test_labels_are_the_experts_choice_also_where_the_rollout_was_perturbed(tokenizer: Tokenizer, make_rollout: Make) -> None:
+def test_labels_are_the_experts_choice_also_where_the_rollout_was_perturbed(
+    tokenizer: Tokenizer, make_rollout: Make
+) -> None:
     rollout = make_rollout(1)
     wrong = next(step for step in rollout.tasks[0].steps if step.skill != step.label)
     label = wrong.label.replace("mug ", "mug_")

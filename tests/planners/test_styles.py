@@ -36,7 +36,12 @@ def test_linked_members_follow_their_header_and_refer_back() -> None:
     shelf = FactRecord("shelf_1", "receptacle", "shelf")
     book = FactRecord("book_1", "object", "book", "shelf_1")
     edits = style.edits([OPENED, shelf, MUG, book])
-    assert texts(edits) == ["cabinet cabinet_1 open\n", "there mug mug_1 clean\n", "shelf shelf_1\n", "there book book_1\n"]
+    assert texts(edits) == [
+        "cabinet cabinet_1 open\n",
+        "there mug mug_1 clean\n",
+        "shelf shelf_1\n",
+        "there book book_1\n",
+    ]
     assert edits[1].parent == "cabinet_1"
 
 
@@ -45,9 +50,7 @@ def test_linked_changes_are_events_and_first_lines_stay() -> None:
     style.edits([OPENED, MUG])
     assert style.edits([HELD]) == [Edit("mug_1/now", "object", "now mug mug_1 hand\n", "mug_1")]
     closed = FactRecord("cabinet_1", "receptacle", "cabinet", states=("closed",))
-    assert style.edits([closed]) == [
-        Edit("cabinet_1/now", "receptacle", "now cabinet cabinet_1 closed\n", "cabinet_1")
-    ]
+    assert style.edits([closed]) == [Edit("cabinet_1/now", "receptacle", "now cabinet cabinet_1 closed\n", "cabinet_1")]
     gone = FactRecord("mug_1", "object", "mug", gone=True)
     assert texts(style.edits([gone])) == ["now mug mug_1 gone\n"]
 
