@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from keep_agent.errors import ModelError
+from memory.engine.kernels import KEY_MULTIPLE
 from memory.engine.spec import ModelSpec
 
 Rows = slice | torch.Tensor  # a contiguous run, or sorted row numbers
@@ -37,7 +38,7 @@ class DenseCache:
     def __init__(
         self, spec: ModelSpec, capacity: int, device: torch.device, requests: int = 1, raw: bool = False
     ) -> None:
-        self._shape = (spec.layers, requests, spec.kv_heads, capacity, spec.head_dim)
+        self._shape = (spec.layers, requests, spec.kv_heads, capacity + KEY_MULTIPLE, spec.head_dim)
         self.k = torch.empty(self._shape, dtype=spec.dtype, device=device)
         self.v = torch.empty_like(self.k)
         self.raw = torch.empty_like(self.k) if raw else None
@@ -47,7 +48,7 @@ class DenseCache:
 
     @property
     def capacity(self) -> int:
-        return self._shape[3]
+        return self._shape[3] - KEY_MULTIPLE
 
     @property
     def next_position(self) -> int:
@@ -72,12 +73,19 @@ class DenseCache:
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
 
+    def end_at(self, rows: int) -> int:
+        """Make the rows behind ``rows`` finite, which padded blocks read and mask; returns how many rows to read."""
+        stop = rows + KEY_MULTIPLE
+        self.k[:, :, :, rows:stop] = 0
+        self.v[:, :, :, rows:stop] = 0
+        return stop
+
     def reserve(self, rows: int) -> None:
         """Room for ``rows`` more rows behind ``length``; grows by copying when there is not enough."""
         if self.length + rows <= self.capacity:
             return
         shape = list(self._shape)
-        shape[3] = self.length + rows + HEADROOM
+        shape[3] = self.length + rows + HEADROOM + KEY_MULTIPLE
         self._shape = tuple(shape)
         self.k, self.v = self._grown(self.k), self._grown(self.v)
         self.raw = None if self.raw is None else self._grown(self.raw)

@@ -40,7 +40,7 @@ def append(decoder: Decoder, cache: DenseCache, token_ids: torch.Tensor) -> torc
     state = Pass(
         cache=cache,
         rows=slice(start, start + count),
-        visible=start + count,
+        visible=cache.end_at(start + count),
         angles=decoder.rope.at(places, position + count),
         plan=causal_plan(rows, positions, decoder.spec.dtype),
         rope_keys=decoder.spec.rope_keys,

@@ -48,7 +48,7 @@ def _encode_pack(decoder: Decoder, units: list[Sequence[int]], context: KVBlock 
     state = Pass(
         cache=cache,
         rows=slice(before, before + total),
-        visible=before + total,
+        visible=cache.end_at(before + total),
         angles=decoder.rope.at(places, top),
         plan=unit_plan(lengths, before, spec.dtype, device),
         rope_keys=spec.rope_keys,
@@ -58,7 +58,8 @@ def _encode_pack(decoder: Decoder, units: list[Sequence[int]], context: KVBlock 
     for layer in range(spec.layers - 1):
         hidden = decoder.layer(layer, hidden, state)
     _write_last(decoder, cache, state, hidden)
-    keys, values = cache.raw[:, 0, :, before:], cache.v[:, 0, :, before:]
+    rows = slice(before, before + total)
+    keys, values = cache.raw[:, 0, :, rows], cache.v[:, 0, :, rows]
     return [
         (k.contiguous(), v.contiguous()) for k, v in zip(keys.split(lengths, 2), values.split(lengths, 2), strict=True)
     ]

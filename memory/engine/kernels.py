@@ -14,6 +14,13 @@ from torch.nn import functional
 
 QUERY_BLOCK = {torch.bfloat16: 128, torch.float32: 64}  # rows; measured on AVX512-BF16 at head_dim 32 and 64
 
+KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows are a multiple of this
+
+
+def padding(keys: int) -> int:
+    """Masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
+    return -keys % KEY_MULTIPLE
+
 
 def query_block(dtype: torch.dtype) -> int:
     """Query rows per block."""
@@ -24,7 +31,8 @@ def query_block(dtype: torch.dtype) -> int:
 class Block:
     """Query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 
-    ``bias`` (q1 - q0, n), 0 or -inf, covers the last n of those keys; the keys before are visible to all rows.
+    ``bias`` (q1 - q0, n), 0 or -inf, covers the last n of those keys; the keys before are visible to all rows. ``k1``
+    may lie up to ``KEY_MULTIPLE`` rows behind the last key: those columns are masked, and must be finite.
     """
 
     q0: int

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from torch.nn import functional
 
-from memory.engine.kernels import Block, query_block
+from memory.engine.kernels import Block, padding, query_block
 
 Planner = Callable[[int | None], list[Block]]
 
@@ -54,8 +55,9 @@ def _causal_blocks(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dty
     for (q0, q1), first, last in zip(bounds, firsts, ends, strict=True):
         low = 0 if window is None else _window_start(positions, first, window)
         free = first + 1 if window is None or (low == 0 and _spans(positions, last) <= window) else low
-        bias = _causal_bias(rows[q0:q1], positions, free, last + 1, window, dtype)
-        blocks.append(Block(q0, q1, low, last + 1, bias))
+        stop = last + 1 + padding(last + 1 - low)
+        bias = _causal_bias(rows[q0:q1], positions, free, stop, window, dtype)
+        blocks.append(Block(q0, q1, low, stop, bias))
     return blocks
 
 
@@ -77,7 +79,8 @@ def _causal_bias(
     keys = torch.arange(start, stop, device=rows.device)
     visible = keys[None] <= rows[:, None]
     if window is not None:
-        visible &= positions[None, start:stop] > positions[rows][:, None] - window
+        places = positions[keys.clamp(max=positions.numel() - 1)]
+        visible &= places[None] > positions[rows][:, None] - window
     return bias_of(visible, dtype)
 
 
@@ -100,11 +103,13 @@ def _unit_blocks(
     blocks = []
     for q0 in range(0, total, step):
         q1, k0 = min(total, q0 + step), int(starts[q0])
-        rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, q1, device=device)
-        visible = (unit[q0:q1, None] == unit[None, k0:q1]) & (keys[None] <= rows[:, None])
+        k1 = q1 + padding(context + q1 - k0)
+        rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, k1, device=device)
+        owner = unit[keys.clamp(max=total - 1)]
+        visible = (unit[q0:q1, None] == owner[None]) & (keys[None] <= rows[:, None])
         if window is not None:
             visible = _with_context_window(visible, rows, keys, rows - starts[q0:q1], context, window)
-        blocks.append(Block(q0, q1, context + k0, context + q1, bias_of(visible, dtype), context))
+        blocks.append(Block(q0, q1, context + k0, context + k1, bias_of(visible, dtype), context))
     return blocks
 
 
@@ -140,4 +145,12 @@ def _tree_blocks(
     before = bias.shape[1] - nodes  # columns of the prompt
     step = _step(nodes, dtype, depth.device)
     cuts = [(start, min(nodes, start + step)) for start in range(0, nodes, step)]
-    return [Block(q0, q1, 0, prompt + q1, bias[q0:q1, : before + q1]) for q0, q1 in cuts]
+    return [
+        Block(q0, q1, 0, prompt + q1 + extra, _masked_behind(bias[q0:q1, : before + q1], extra))
+        for q0, q1 in cuts
+        for extra in (padding(prompt + q1),)
+    ]
+
+
+def _masked_behind(bias: torch.Tensor, columns: int) -> torch.Tensor:
+    return functional.pad(bias, (0, columns), value=float("-inf"))

@@ -68,6 +68,7 @@ class Prefill:
         self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw)
+        self._visible = self.cache.end_at(layout.rows)
         mover = Mover(layout, self.cache, decoder.rope, self._angles)
         self.loader = Loader(mover, self._layers, transport.executor, transport.stream)
         self.trace = PrefillTrace(layout.rows, layout.query - layout.context)
@@ -166,7 +167,7 @@ class Prefill:
         state = Pass(
             cache=self.cache,
             rows=place,
-            visible=layout.rows,
+            visible=self._visible,
             angles={key: (cos[:, place], sin[:, place]) for key, (cos, sin) in self._angles.items()},
             plan=causal_plan(rows, layout.positions, spec.dtype),
             rope_keys=spec.rope_keys,

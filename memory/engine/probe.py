@@ -148,8 +148,8 @@ class LayerProbe:
         """(active rows, segments) from the weights that the layer's own attention left behind."""
         parts = []
         for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
-            averaging = self.table.averaging[block.k0 : block.k1].to(self._mass_dtype)
-            parts.append(weights.mean(0, dtype=self._mass_dtype) @ averaging)
+            averaging = self.table.averaging[block.k0 : block.k1].to(self._mass_dtype)  # without padded columns
+            parts.append(weights[..., : len(averaging)].mean(0, dtype=self._mass_dtype) @ averaging)
         return torch.cat(parts)
 
     def _row_mass(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:

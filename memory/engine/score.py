@@ -105,7 +105,7 @@ class Scorer:
         state = Pass(
             cache=cache,
             rows=slice(start, start + nodes),
-            visible=start + nodes,
+            visible=cache.end_at(start + nodes),
             angles=decoder.rope.at(places, cache.next_position + nodes),
             plan=tree_plan(plan.ancestry, plan.depth, cache.positions, decoder.spec.dtype),
             rope_keys=decoder.spec.rope_keys,

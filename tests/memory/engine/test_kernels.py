@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.kernels import Block, grouped_attention
+from memory.engine.kernels import KEY_MULTIPLE, Block, grouped_attention
 from memory.engine.masks import MaskPlan, bias_of, causal_plan, tree_plan, unit_plan
 
 WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
@@ -30,14 +30,16 @@ def written_out(
 
 def seen_by(blocks: Sequence[Block], queries: int, keys: int) -> torch.Tensor:
     """(queries, keys) bool that a plan's blocks amount to."""
-    seen = torch.zeros(queries, keys, dtype=torch.bool)
+    seen = torch.zeros(queries, keys + KEY_MULTIPLE, dtype=torch.bool)
     for block in blocks:
+        assert (block.prefix + block.k1 - block.k0) % KEY_MULTIPLE == 0
         columns = [*range(block.prefix), *range(block.k0, block.k1)]
         visible = torch.ones(block.q1 - block.q0, len(columns), dtype=torch.bool)
         if block.bias is not None:
             visible[:, len(columns) - block.bias.shape[1] :] = block.bias == 0
         seen[block.q0 : block.q1, columns] = visible
-    return seen
+    assert not seen[:, keys:].any(), "padded columns must be masked"
+    return seen[:, :keys]
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -45,7 +47,7 @@ def seen_by(blocks: Sequence[Block], queries: int, keys: int) -> torch.Tensor:
 @pytest.mark.parametrize(("heads", "kv_heads", "requests"), [(4, 4, 1), (6, 2, 1), (4, 1, 1), (4, 2, 3)])
 def test_grouped_attention(softcap: float | None, with_sinks: bool, heads: int, kv_heads: int, requests: int) -> None:
     torch.manual_seed(0)
-    rows = 200
+    rows = 224
     q = torch.randn(requests, heads, rows, 8, dtype=torch.float64)
     k, v = torch.randn(2, requests, kv_heads, rows, 8, dtype=torch.float64)
     sinks = torch.randn(heads, dtype=torch.float64) if with_sinks else None
@@ -60,11 +62,11 @@ def test_grouped_attention(softcap: float | None, with_sinks: bool, heads: int, 
 
 def test_blocks_with_a_prefix_and_rows_without_bias() -> None:
     torch.manual_seed(0)
-    q, k, v = torch.randn(3, 1, 2, 20, 8, dtype=torch.float64)
-    bias = bias_of(torch.rand(12, 4) < 0.5, torch.float64)
-    blocks = [Block(0, 8, 5, 9, None, prefix=3), Block(8, 20, 2, 20, bias)]
+    q, k, v = torch.randn(3, 1, 2, 96, 8, dtype=torch.float64)
+    bias = bias_of(torch.rand(56, 4) < 0.5, torch.float64)
+    blocks = [Block(0, 40, 5, 34, None, prefix=3), Block(40, 96, 2, 66, bias)]
     found = grouped_attention(q, k, v, blocks, 0.3)
-    torch.testing.assert_close(found, written_out(q, k, v, seen_by(blocks, 20, 20), None, None))
+    torch.testing.assert_close(found, written_out(q, k, v, seen_by(blocks, 96, 96), None, None))
 
 
 @given(st.data(), st.integers(1, 300), WINDOWS, st.sampled_from([torch.float32, torch.bfloat16]))
