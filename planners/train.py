@@ -128,6 +128,15 @@ def _pooled(window: Sequence[Scores], kind: str) -> float:
     return sum(s.right.get(kind, 0) for s in window) / max(1, sum(s.total.get(kind, 0) for s in window))
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one optimiser step saw: mean loss, gradient norm before clipping, exactness."""
+
+    loss: float
+    norm: float
+    scores: Scores
+
+
 class Trainer:
     """One training run in a folder: weights, optimiser state and progress are written together."""
 
@@ -138,7 +147,7 @@ class Trainer:
         self.progress = Progress()
         self.model, self.tokenizer = self._start()
         self.model.to(args.device).train()
-        self.optimizer = torch.optim.AdamW(self._groups(), lr=args.lr, betas=(0.9, 0.98), fused=True)
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=args.lr, betas=(0.9, 0.95), fused=True)
         self._resume_optimizer()
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
@@ -208,14 +217,14 @@ class Trainer:
     def run(self) -> None:
         began, reported, saved, here = time.time(), time.time(), time.time(), 0
         base = self.progress.seconds
-        window: list[tuple[float, Scores]] = []
+        window: list[Outcome] = []
         budget = self.args.minutes * 60
         while (elapsed := time.time() - began) < budget:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate(elapsed / budget, here)
             level, batch = self.feed.next()
             window.append(self._step(batch.to(self.args.device)))
-            self._advance(level, window[-1][1])
+            self._advance(level, window[-1].scores)
             here += 1
             self.progress.seconds = base + time.time() - began
             if time.time() - reported > self.args.report:
@@ -227,16 +236,16 @@ class Trainer:
         self._report(window)
         self.save()
 
-    def _step(self, batch: Batch) -> tuple[float, Scores]:
+    def _step(self, batch: Batch) -> Outcome:
         logits, labels, rows = forward(self.model, batch)
         loss = F.cross_entropy(logits, labels)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         self.progress.tokens += batch.ids.numel()
-        return loss.item(), score(logits.detach(), labels, rows, batch)
+        return Outcome(loss.item(), norm.item(), score(logits.detach(), labels, rows, batch))
 
     def _advance(self, level: int, scores: Scores) -> None:
         progress = self.progress
@@ -249,11 +258,11 @@ class Trainer:
             self.feed.level = progress.level
             print(f"-- level {progress.level} at step {progress.step}, {progress.seconds:.0f} s", flush=True)
 
-    def _report(self, window: list[tuple[float, Scores]]) -> None:
+    def _report(self, window: Sequence[Outcome]) -> None:
         if not window:
             return
-        kinds = sorted({kind for _, scores in window for kind in scores.total})
-        exact = {f"exact_{kind}": round(_pooled([scores for _, scores in window], kind), 4) for kind in kinds}
+        kinds = sorted({kind for one in window for kind in one.scores.total})
+        exact = {f"exact_{kind}": round(_pooled([one.scores for one in window], kind), 4) for kind in kinds}
         progress = self.progress
         row = {
             "step": progress.step,
@@ -261,7 +270,8 @@ class Trainer:
             "tokens": progress.tokens,
             "level": progress.level,
         }
-        row |= {"loss": round(sum(loss for loss, _ in window) / len(window), 4), **exact}
+        means = {key: sum(getattr(one, key) for one in window) / len(window) for key in ("loss", "norm")}
+        row |= {key: round(value, 4) for key, value in means.items()} | exact
         progress.curve.append(row)
         print(json.dumps(row), flush=True)
 
@@ -277,7 +287,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu")
     p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
     p.add_argument("--batch-tokens", type=int, default=6144, help="padded rows of a batch (default 6144)")
-    p.add_argument("--lr", type=float, default=1.5e-3)
+    p.add_argument("--lr", type=float, default=7e-4)
     p.add_argument("--decay", type=float, default=0.4, help="share of the time in which the rate falls (default 0.4)")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--vocab", type=int, default=4096)
