@@ -26,6 +26,7 @@ TOKENIZER_CONFIG = {
     "unk_token": UNK,
     "clean_up_tokenization_spaces": False,
 }
+SUMMED = ("config.json", "model.safetensors", "tokenizer.json")
 WEIGHTS, TOKENIZER, HISTORY = "model.safetensors", "tokenizer.json", "training.json"
 
 
@@ -76,8 +77,9 @@ def save_planner(model: Qwen2ForCausalLM, tokenizer: Tokenizer, history: dict, f
     _replace(folder / TOKENIZER, lambda path: tokenizer.save(str(path)))
     _write_json(folder / "config.json", config)
     _write_json(folder / "tokenizer_config.json", TOKENIZER_CONFIG)
-    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
-    _write_json(folder / HISTORY, history | {"weights_sha256": digest})
+    _write_json(folder / HISTORY, history)
+    sums = "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in SUMMED)
+    _replace(folder / "SHA256SUMS", lambda path: path.write_text(sums))
 
 
 def _write_json(path: Path, value: dict) -> None:

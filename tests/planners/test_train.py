@@ -12,6 +12,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import DataError, ModelError
+from memory.engine.load import load_model
 from planners.checkpoint import WEIGHTS, build, load_planner
 from planners.packed_attention import collate
 from planners.packing import Mix, Packer
@@ -115,6 +116,17 @@ def test_missing_and_broken_files_are_named(data: Path, tmp_path: Path) -> None:
     broken.write_bytes(broken.read_bytes()[:2000])
     with pytest.raises(DataError, match="a.jsonl.gz"):
         list(read_rollouts(broken))
+
+
+def test_one_flipped_bit_of_the_weights_is_noticed(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    Trainer(arguments(data, out, 0.2)).run()
+    load_model(out)
+    raw = bytearray((out / WEIGHTS).read_bytes())
+    raw[-100] ^= 1
+    (out / WEIGHTS).write_bytes(bytes(raw))
+    with pytest.raises(ModelError, match="SHA-256"):
+        load_model(out)
 
 
 def test_corrupt_weights_are_refused(data: Path, tmp_path: Path) -> None:
