@@ -1,7 +1,10 @@
 """KEEP Agent: a household robot's planner whose memory is the language model's KV cache."""
 
-from gymnasium.envs.registration import register
+from contextlib import suppress
 
 __version__ = "0.1.0"
 
-register(id="Alfred-v0", entry_point="envs.alfred.env:AlfredEnv")
+with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium
+    from gymnasium.envs.registration import register
+
+    register(id="Alfred-v0", entry_point="envs.alfred.env:AlfredEnv")

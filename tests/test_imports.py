@@ -122,3 +122,14 @@ def test_making_an_environment_loads_no_torch() -> None:
         "print('torch' in sys.modules, 'transformers' in sys.modules, 'ai2thor' in sys.modules)"
     )
     assert run_python(code, ROOT).split() == ["False", "False", "False"]
+
+
+def test_training_needs_no_more_than_its_four_libraries(tmp_path: Path) -> None:
+    """torch, transformers, tokenizers and safetensors, with what they bring along themselves."""
+    absent = ("gymnasium", "hydra", "omegaconf", "wandb", "platformdirs", "sentence_transformers", "ai2thor")
+    code = (
+        f"import sys, runpy; sys.modules.update(dict.fromkeys({absent!r}))\n"  # importing None fails
+        f"sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['train', '--help']\n"
+        "runpy.run_module('planners.train', run_name='__main__')"
+    )
+    assert "--data" in run_python(code, tmp_path)
