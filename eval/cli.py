@@ -34,6 +34,11 @@ def guarded(function: Callable[[], Any]) -> int:
     except (KeepError, HydraException, OmegaConfBaseException) as error:
         sys.stderr.write(f"error: {one_line(error)}\n")
         return BAD_INPUT
+    except OSError as error:
+        if error.filename is None:  # no trouble with a file
+            raise
+        sys.stderr.write(f"error: {one_line(error)}; name a place that exists and can be written\n")
+        return BAD_INPUT
     return 0
 
 

@@ -25,6 +25,7 @@ from eval.laws import LAWS
 from eval.tables import make_console, number, percent
 from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
 from keep_agent.runfolder import write_atomic
+from keep_agent.settings import check_settings
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
 from planners.checkpoint import BUNDLED
@@ -37,7 +38,10 @@ POSITIONS = 8192
 def compose_methods(methods: Sequence[str], overrides: Sequence[str]) -> dict[str, DictConfig]:
     """The config of every method (named as planners are) under the same overrides."""
     with initialize_config_module("configs", version_base="1.3"):
-        return {name: compose("alfred", [f"planner={name}", *overrides]) for name in methods}
+        configs = {name: compose("alfred", [f"planner={name}", *overrides]) for name in methods}
+    for config in configs.values():
+        check_settings(config)
+    return configs
 
 
 def families(

@@ -23,6 +23,7 @@ from keep_agent.logging_wandb import RunLog, check_mode, open_log
 from keep_agent.loop import run_episode
 from keep_agent.results import EpisodeResult
 from keep_agent.runfolder import TRACE, RunFolder
+from keep_agent.settings import check_settings
 
 VERSIONED = ("torch", "transformers", "tokenizers", "gymnasium", "numpy", "networkx", "sentence-transformers")
 
@@ -36,6 +37,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     earlier = RunFolder.resume(Path(config.eval.resume)) if config.eval.resume else None
     if earlier is not None:
         config = resumed_config(config, earlier.config, given)
+    check_settings(config)
     if config.eval.threads:
         import torch
 

@@ -27,17 +27,18 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
     count = evaluation.episodes
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES
-    if count is not None and count < 1:
-        raise ConfigError(f"eval.episodes={count} plays nothing; give 1 or more, or null for all")
     limit = env.limit if env.data is not None else env.limit or count
     episodes = load_episodes(env.data, env.split, env.stream, evaluation.seed, limit)
     return episodes[:count]
 
 
 def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
-    """The world of ``env.id`` over the given episodes."""
+    """The world of ``env.id`` over the given episodes. Raises ConfigError for an id that is not registered."""
     settings = {key: env[key] for key in ("skills", "observability", "goal_matching", "max_steps")}
-    return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **settings)
+    try:
+        return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **settings)
+    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        raise ConfigError(f"env.id={env.id!r} is no world ({error}); use keep_agent:Alfred-v0") from error
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:

@@ -81,10 +81,19 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """The model of a config; ``planner-tiny`` is the bundled one."""
     disable_progress_bar()  # ours is the only one
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
-    device = model.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return load_model(_place(model), model.dtype, device, model.init, seed)
+    return load_model(_place(model), model.dtype, _device(model.device), model.init, seed)
+
+
+def _device(name: str) -> str:
+    """A device torch can use here."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(f"model.device={name!r} cannot be used here ({first}); use auto, cpu or cuda") from error
+    return name
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:

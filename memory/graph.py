@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import numpy as np
 
+from keep_agent.errors import ConfigError
 from memory.segment import Segment
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ class Grouping:
     bound: int = 8  # members from which on a group takes no more by similarity
     window: int = 10  # quiet steps after which a group is static (the paper's t)
     neighbours: int = 3  # similarity edges drawn per segment
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.threshold <= 1:
+            raise ConfigError(f"threshold={self.threshold} is no cosine: use -1 to 1")
+        if self.bound < 1 or self.window < 0 or self.neighbours < 0:
+            given = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
+            raise ConfigError(f"a grouping of {given} cannot be: use at least 1, 0 and 0")
 
 
 @dataclass(slots=True)

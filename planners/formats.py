@@ -195,8 +195,10 @@ def _numbered(skills: Sequence[str]) -> str:
 
 
 def make_format(name: str, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()) -> Format:
-    """A prompt format by name; raises `ConfigError` naming the known ones."""
+    """A prompt format by name; raises `ConfigError` naming the known ones, or for examples it has no place for."""
     if name == "default":
+        if examples:
+            raise ConfigError(f"prompt=default shows no examples, {len(examples)} were given; use prompt=lota or 0")
         return PlainFormat(tokenizer)
     if name == "lota":
         return LotaFormat(tokenizer, examples)

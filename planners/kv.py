@@ -43,6 +43,8 @@ class KVPlanner:
             raise ConfigError(f"unknown planner policy {policy!r}; choose one of: {', '.join(POLICIES)}")
         if reduce not in REDUCTIONS:
             raise ConfigError(f"unknown score reduction {reduce!r}; choose one of: {', '.join(REDUCTIONS)}")
+        if max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens={max_new_tokens} leaves no room for a skill; use 1 or more")
         self.name = name
         self.session = session
         self._format = format

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,17 @@ BAD = [
     (("planner=keep", "model=qwen2.5-32b", "model.init=wizard"), ["wizard", "random"]),
     (("planner=random", "eval.resume=/no/where"), ["/no/where"]),
     (("planner=keep", "memory.recompute.schedule.average=7"), ["average=7", "use 0 to 1"]),
+    (("planner=keep", "memory.grouping.bound=0"), ["bound=0", "at least 1"]),
+    (("planner=keep", "memory.grouping.window=x"), ["memory=keep", "cannot be made"]),
+    (("planner=random", "eval.episodes=x"), ["eval.episodes=x", "whole number"]),
+    (("planner=random", "eval.seed=-1"), ["eval.seed=-1", "from 0"]),
+    (("planner=random", "eval.threads=0"), ["eval.threads=0", "or null"]),
+    (("planner=random", "eval.trace=perhaps"), ["eval.trace=perhaps", "true or false"]),
+    (("planner=random", "env.stream=two"), ["env.stream=two", "whole number"]),
+    (("planner=random", "env.id=Wizard-v0"), ["Wizard-v0", "keep_agent:Alfred-v0"]),
+    (("planner=random", "prompt.examples=-1"), ["prompt.examples=-1", "from 0"]),
+    (("planner=keep", "model.device=wizard"), ["model.device='wizard'", "cpu"]),
+    (("planner=random", "eval.out=/proc/no"), ["/proc/no", "can be written"]),
 ]
 
 
@@ -132,6 +144,32 @@ def test_bad_input_is_one_line_an_exit_code_and_nothing_on_disk(
     assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
     assert all(word in err for word in named), err
     assert not Path("outputs").exists()
+
+
+def test_a_truncated_trajectory_is_named(call: Command, tmp_path: Path) -> None:
+    file = tmp_path / "data" / "valid_seen" / "task" / "trial" / "traj_data.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"task_id": "trial", "scene": {"floor')
+    code, out, err = call(alfred.main, "planner=expert", f"env.data={tmp_path / 'data'}", "env.split=valid_seen")
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and not Path("outputs").exists()
+    assert str(file) in err and "truncated" in err and "restore it" in err
+
+
+def test_corrupt_weights_are_named(call: Command, tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    code, out, err = call(alfred.main, "planner=keep", f"model={folder}", "prompt.encoder=hashed")
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and not Path("outputs").exists()
+    assert str(weights) in err and "corrupt" in err
+
+
+def test_a_model_that_does_not_fit_is_refused_with_numbers(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memory.engine.capacity.available_bytes", lambda device: 8 << 30)
+    code, out, err = call(alfred.main, "planner=keep", "model=qwen2.5-14b", "model.init=random", "model.device=cpu")
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and not Path("outputs").exists()
+    assert "qwen2.5-14b" in err and "8.0 GiB free" in err and "smaller model" in err
 
 
 def test_a_sweep_of_bad_input_leaves_nothing_and_a_half_bad_one_the_good_half(call: Command) -> None:

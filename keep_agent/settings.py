@@ -1,0 +1,35 @@
+"""Settings that are whole numbers or switches, checked before anything is built: so nothing is left half done."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, OmegaConf
+
+from keep_agent.errors import ConfigError
+
+LEAST = {
+    "env.stream": 1,
+    "env.limit": 1,
+    "env.max_steps": 1,
+    "eval.episodes": 1,
+    "eval.seed": 0,
+    "eval.threads": 1,
+    "prompt.budget": 1,
+    "prompt.examples": 0,
+}
+OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads")  # null leaves the choice to us
+SWITCHES = ("eval.trace", "eval.progress")
+
+
+def check_settings(config: DictConfig) -> None:
+    """Raises ConfigError that names the setting, its value and what it may be."""
+    for key, least in LEAST.items():
+        value = OmegaConf.select(config, key)
+        if value is None and key in OPTIONAL:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            null = ", or null" if key in OPTIONAL else ""
+            raise ConfigError(f"{key}={value} does not work; give a whole number from {least} on{null}")
+    for key in SWITCHES:
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{key}={value} does not work; give true or false")
