@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,20 +44,20 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
         torch.set_num_threads(config.eval.threads)
     episodes = make_episodes(config.env, config.eval)
     env = make_env(config.env, episodes)
-    planner = make_planner(config)
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_mode(config.wandb.mode)
-    run = earlier or RunFolder.create(folder, plain)
-    log = open_log(plain["wandb"], plain, run.path)
-    settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
-    todo = [index for index in range(len(episodes)) if index not in run.finished]
-    with _progress(console, len(episodes), run, config.eval.progress) as tell:
-        for index in todo:
-            seed = config.eval.seed + index
-            result, entries = run_episode(env, planner, episodes[index], index=index, seed=seed, **settings)
-            run.commit(result, entries if config.eval.trace else ())
-            log.episode(result)
-            tell(result)
+    with closing(make_planner(config)) as planner:
+        run = earlier or RunFolder.create(folder, plain)
+        log = open_log(plain["wandb"], plain, run.path)
+        settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
+        todo = [index for index in range(len(episodes)) if index not in run.finished]
+        with _progress(console, len(episodes), run, config.eval.progress) as tell:
+            for index in todo:
+                seed = config.eval.seed + index
+                result, entries = run_episode(env, planner, episodes[index], index=index, seed=seed, **settings)
+                run.commit(result, entries if config.eval.trace else ())
+                log.episode(result)
+                tell(result)
     return _finish(run, log, plain, console)
 
 

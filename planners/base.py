@@ -1,4 +1,4 @@
-"""What a planner is to the loop that drives it: five calls and one frozen answer."""
+"""What a planner is to the loop that drives it: a few calls and one frozen answer."""
 
 from __future__ import annotations
 
@@ -55,4 +55,8 @@ class Planner(Protocol):
 
     def finish_task(self, result: Finished, following: str | None) -> None:
         """A task ended; in a stream ``following`` is the next instruction in the same house, else None."""
+        ...
+
+    def close(self) -> None:
+        """Let go of models and threads; no call comes after this."""
         ...

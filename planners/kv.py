@@ -93,6 +93,10 @@ class KVPlanner:
         self._turns = []
         self._instruction = following or ""
 
+    def close(self) -> None:
+        """Stop the engine, which other planners may share: the last of them closes."""
+        self.session.engine.close()
+
     @property
     def _appends(self) -> bool:
         return self.session.method.layout == "append"

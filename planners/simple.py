@@ -27,6 +27,9 @@ class _Forgetful:
     def finish_task(self, result: Finished, following: str | None) -> None:
         """Nothing is remembered."""
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 class ExpertPlanner(_Forgetful):
     """Does what a scripted oracle says, which reads the world's state from ``info``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,14 @@ def test_several_planners_and_their_comparison(call: Command) -> None:
     rows = {row["run"]: row for row in read(Path(), "table.json")["runs"]}
     assert rows["expert"]["success_difference"] > 0.5 and rows["random"]["success_difference"] is None
     assert rows["expert"]["tasks"] == 8
+
+
+def test_a_sweep_lets_go_of_each_model_before_the_next(call: Command, tiny_model: Path) -> None:
+    before = set(threading.enumerate())
+    setting = f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=2", "eval.threads=1"
+    assert call(alfred.main, "-m", "planner=keep,prefix_cache", *setting)[0] == 0
+    assert len(find_runs(Path("outputs"))) == 2
+    assert set(threading.enumerate()) <= before
 
 
 def test_the_same_command_gives_the_same_run(call: Command) -> None:
