@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Sequence
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import CapacityError, ConfigError
 from memory.assembly import Assembled, Assembler, Blocks, Chain, Context, Fresh
 from memory.block import KVBlock
 from memory.clock import Clock, TimedEncoder
@@ -51,15 +51,20 @@ class MemorySession:
         self._holder = method.pool.holder()
         self._assembler = self._make_assembler(namespace)
         limit = engine.spec.max_positions - len(context_ids) - ROOM
-        self._transcript = Transcript(limit) if method.layout == "append" else None
+        self._transcript = Transcript(limit, encode_text("\n")) if method.layout == "append" else None
         self._context_ids = tuple(context_ids)
         self._context: Context | None = None
         self._cold = True
 
-    def prefill(self, query_text: str, query_ids: Sequence[int]) -> Prefill:
+    def prefill(
+        self, query_text: str, query_ids: Sequence[int], anew: Callable[[], Sequence[int]] | None = None
+    ) -> Prefill:
         """Logits behind ``[context][memory][query_ids]``; ``query_text`` is what segments are chosen by.
 
-        In the `append` layout ``query_ids`` become part of the transcript.
+        In the `append` layout ``query_ids`` become part of the transcript. Where that has no room left it begins anew,
+        with the query that ``anew`` gives, which has to say what earlier turns said.
+
+        :raises CapacityError: the prompt is longer than the model's positions
         """
         clock = self._encoder.clock = Clock()
         with clock.part("encode"):
@@ -67,7 +72,7 @@ class MemorySession:
         with clock.part("update"):
             flips = self.store.graph.update(self.store)
         with clock.part("retrieve"):
-            units = self._plan(query_text, query_ids)
+            units, query_ids = self._plan(query_text, query_ids, anew)
             prompt = self._assembler.assemble(units, query_ids, context, clock)
         return self._run(prompt, query_ids, tuple(flips), encoded, clock)
 
@@ -123,17 +128,26 @@ class MemorySession:
         self._context = Context(ids, block, ids[:seen], first if seen else None)
         return self._context, len(ids)
 
-    def _plan(self, query_text: str, query_ids: Sequence[int]) -> list[Unit]:
-        """The units of the chosen segments, in prompt order."""
+    def _plan(
+        self, query_text: str, query_ids: Sequence[int], anew: Callable[[], Sequence[int]] | None
+    ) -> tuple[list[Unit], Sequence[int]]:
+        """The units of the chosen segments, in prompt order, and the query behind them."""
         chosen = self.method.retrieval.select(query_text, self.store, self.budget)
         segments = [self.store.get(id) for id in chosen]
-        if self._transcript is not None:
-            return [self._transcript.memory(segments, self.store, query_ids)]
-        return self.method.construction.plan(segments, self.store, self.store.step)
+        if self._transcript is None:
+            return self.method.construction.plan(segments, self.store, self.store.step), query_ids
+        if not self._transcript.fits(segments, self.store, query_ids):
+            self._transcript.clear()
+            query_ids = query_ids if anew is None else anew()
+        return [self._transcript.memory(segments, self.store)], query_ids
 
     def _run(
         self, prompt: Assembled, query_ids: Sequence[int], flips: tuple[Flip, ...], encoded: int, clock: Clock
     ) -> Prefill:
+        rows, limit = prompt.layout.rows, self.engine.spec.max_positions
+        if rows > limit:
+            remedy = f"lower prompt.budget={self.budget}"
+            raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
         stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
         with clock.part("prefill"):
@@ -145,7 +159,7 @@ class MemorySession:
         with after.part("after"):
             self._assembler.after(prompt, result)
         if self._transcript is not None:
-            self._transcript.close(query_ids)
+            self._transcript.close(self.store, query_ids)
         cold, self._cold = self._cold, False
         return Prefill(
             result=result,

@@ -66,8 +66,7 @@ class KVPlanner:
         self._write(self._style.edits(facts))
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        query = self._query()
-        prefill = self.session.prefill(clean(self._instruction), query)
+        prefill = self.session.prefill(clean(self._instruction), self._query(), self._whole_query)
         began = time.perf_counter()
         skill, scores, tokens = self._choose(prefill, admissible)
         took = (time.perf_counter() - began) * 1e3
@@ -82,9 +81,9 @@ class KVPlanner:
         self.session.advance()
 
     def finish_task(self, result: Finished, following: str | None) -> None:
-        """Remember what was done: every executed skill (a transcript has them already), then the task itself."""
+        """Remember what was done: every executed skill, then the task itself."""
         edits = []
-        for turn in self._turns if not self._appends else ():
+        for turn in self._turns:
             self._done += 1
             edits.append(history_edit(self._done, entity_text(turn.skill)))
         self._tasks += 1
@@ -104,9 +103,12 @@ class KVPlanner:
     def _query(self) -> list[int]:
         """The prompt's fresh end; in a transcript only what the last turn did not bring."""
         if not self._appends:
-            return self._format.query(self._skills, self._instruction, self._turns)
+            return self._whole_query()
         opening = self._format.opening(self._skills, self._instruction) if not self._turns else []
         return opening + self._format.cue(len(self._turns) + 1)
+
+    def _whole_query(self) -> list[int]:
+        return self._format.query(self._skills, self._instruction, self._turns)
 
     def _write(self, edits: Sequence[Edit]) -> None:
         store = self.session.store
@@ -124,7 +126,7 @@ class KVPlanner:
         tokens = 0
         if self._policy == "generate":
             text, tokens = self._generate(prefill)
-            exact = next((skill for skill in admissible if clean(entity_text(skill)) == text), None)
+            exact = next((skill for skill in admissible if _spelled(skill) == text), None)
             if exact is not None:
                 return exact, (), tokens
         result = self.session.score(prefill, [self._candidate(skill) for skill in admissible], self._reduce)
@@ -134,4 +136,9 @@ class KVPlanner:
 
     def _generate(self, prefill: Any) -> tuple[str, int]:
         ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
-        return clean(self._format.decode(ids)), len(ids)
+        return _spelled(self._format.decode(ids)), len(ids)
+
+
+def _spelled(skill: str) -> str:
+    """One spelling for a skill, however a format writes names."""
+    return entity_text(clean(skill))

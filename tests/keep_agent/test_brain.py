@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from keep_agent.assemble import make_planner
@@ -22,10 +21,6 @@ from planners.kv import KVPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.test_loop import world
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache")
 SETTING = ("prompt.encoder=hashed", "env.skills=grounded", "env.observability=partial")
 
@@ -98,16 +93,10 @@ def test_an_episode_does_not_depend_on_the_one_before(tiny_model: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen2.5-shaped configuration (small) with a byte-level tokenizer that has a chat template; no weights."""
+def chat_model(tmp_path_factory: pytest.TempPathFactory, chat: PreTrainedTokenizerFast) -> Path:
+    """A Qwen2.5-shaped configuration (small) with a tokenizer that has a chat template; no weights."""
     folder = tmp_path_factory.mktemp("chat")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(alphabet)}, merges=[]))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    inner.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", chat_template=CHATML)
-    tokenizer.save_pretrained(folder)
+    chat.save_pretrained(folder)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
     sizes = {"num_hidden_layers": 3, "vocab_size": 320, "max_position_embeddings": 8192}
     Qwen2Config(**shape, **sizes, architectures=["Qwen2ForCausalLM"]).save_pretrained(folder)

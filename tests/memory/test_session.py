@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import Qwen2Config
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import CapacityError, ConfigError
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
@@ -373,6 +373,54 @@ def test_transcript_begins_anew_when_it_is_full(engine: Engine) -> None:
     assert max(rows) <= 500 - 256
     assert rows.count(rows[0]) > 1
     assert close(prefill.logits, plain(engine, prefill))
+
+
+def test_a_transcript_that_begins_anew_says_again_what_its_turns_said(engine: Engine) -> None:
+    session = open_session(engine, replace(prefix(), layout="append"))
+    furnish(session.store, cabinets=2, objects=4)
+    short, whole = [13] * 8, [*QUERY, 11, 12]
+    ends = []
+    for _ in range(50):
+        prefill = session.prefill("q", short, lambda: whole)
+        ends.append(prefill.layout.token_ids.tolist()[prefill.layout.query :])
+        session.append_turn([7])
+    assert {tuple(end) for end in ends} == {tuple(short), tuple(whole)}
+    assert ends[0] == short and 1 <= ends.count(whole) <= 3
+
+
+def test_an_executed_skill_is_told_by_its_turn_as_long_as_that_is_there(engine: Engine) -> None:
+    session = open_session(engine, replace(prefix(), layout="append"))
+    furnish(session.store, cabinets=2, objects=2)
+    rows, told = [], []
+    while len(rows) < 2 or rows[-1] > rows[-2]:
+        prefill = session.prefill("q", QUERY)
+        rows.append(prefill.layout.rows)
+        told.append([name for name in segments(prefill) if name.startswith("did")])
+        session.append_turn([7])
+        session.advance()
+        session.store.put(f"did_{len(rows)}", "history", "did it\n")
+    assert not any(told[:-1])
+    assert told[-1], "the turns are gone, so memory speaks for them"
+
+
+def test_news_begin_on_a_new_line(engine: Engine) -> None:
+    session = open_session(engine, replace(prefix(), layout="append"))
+    furnish(session.store, cabinets=1, objects=1)
+    before = session.prefill("q", QUERY).layout.token_ids.tolist()
+    session.append_turn([7])
+    assert session.prefill("q", QUERY).layout.token_ids.tolist() == [*before, 7, *QUERY]
+    session.append_turn([7])
+    moved = "agent at cabinet_1 holding nothing\n"
+    session.store.put("agent", "agent", moved)
+    after = session.prefill("q", QUERY).layout.token_ids.tolist()
+    assert after == [*before, 7, *QUERY, 7, *encode_text("\n"), *encode_text(moved), *QUERY]
+
+
+def test_a_prompt_beyond_the_models_positions_is_refused(engine: Engine) -> None:
+    session = open_session(engine, replace(full(), retrieval=All()))
+    furnish(session.store, objects=120)
+    with pytest.raises(CapacityError, match="the model's 500 positions; lower prompt.budget"):
+        session.prefill("q", QUERY)
 
 
 def test_empty_memory_and_bad_settings(engine: Engine) -> None:

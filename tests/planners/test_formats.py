@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from keep_agent.errors import ConfigError, ModelError
@@ -11,10 +10,6 @@ from planners.formats import Example, LotaFormat, PlainFormat, Splicer, make_for
 from planners.prompt import Turn
 from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 TURNS = [Turn("find a mug"), Turn("open the Fridge", "Cannot find Fridge to open")]
 
 
@@ -24,20 +19,6 @@ def tiny() -> PreTrainedTokenizerFast:
     texts = ["task lota grounded next failed find a mug open the fridge put cabinet cannot to pick up\n"] * 5
     inner = train_tokenizer(texts, names, 400)
     return PreTrainedTokenizerFast(tokenizer_object=inner, bos_token=BOS, pad_token=PAD, unk_token=UNK)
-
-
-@pytest.fixture(scope="module")
-def chat() -> PreTrainedTokenizerFast:
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    special = ["<|im_start|>", "<|im_end|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    inner.train_from_iterator(
-        ["Robot: 1. find a mug, 2. done.\n\n"] * 3,
-        trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, vocab_size=320, show_progress=False),
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", chat_template=CHATML)
 
 
 def test_golden_plain_query(tiny: PreTrainedTokenizerFast) -> None:

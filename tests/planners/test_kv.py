@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,8 +21,9 @@ from memory.recompute.full import Full
 from memory.recompute.none import Nothing
 from memory.retrieval.all import All
 from memory.session import MemorySession
+from memory.store import SegmentStore
 from planners.base import Decision, Finished
-from planners.formats import PlainFormat
+from planners.formats import LotaFormat, PlainFormat
 from planners.kv import KVPlanner
 from planners.records import FactRecord
 from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
@@ -118,6 +120,38 @@ def test_a_finished_task_becomes_memory_and_the_next_one_starts(
     assert lines[-2:] == ["task grounded open it", "next"]
 
 
+def test_memory_holds_the_same_in_both_layouts_and_a_transcript_repeats_no_skill(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Methods of both layouts are compared: they choose from the same segments."""
+    stores, lines = [], []
+    for layout in ("memory", "append"):
+        planner = make(engine, tokenizer, layout)
+        play(planner)
+        planner.feedback("done", True, "")
+        planner.finish_task(Finished("Get the mug", True, 3), "Open it")
+        lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+        stores.append([(segment.id, segment.text, segment.last_changed) for segment in planner.session.store])
+    assert stores[0] == stores[1] and ("did_1", "did open cabinet_1\n", 3) in stores[0]
+    assert not any(line.startswith("did") for line in lines)
+    assert lines[-4:] == ["next done", "finished get the mug succeeded after 3 steps", "task grounded open it", "next"]
+
+
+def test_a_transcript_that_is_full_begins_anew_with_the_task_and_its_turns(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    planner = make(engine, tokenizer, "append")
+    play(planner)
+    lengths, turns = [0, 1], ["next open cabinet_1", "failed you are not at cabinet_1", "next go to cabinet_2"]
+    while lengths[-1] > lengths[-2]:
+        planner.feedback("go to cabinet 1", True, "")
+        turns.append("next go to cabinet_1")
+        lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+        lengths.append(len(lines))
+    start = lines.index("task grounded get the mug")
+    assert lines[start + 1 :] == [*turns, "next"]
+
+
 def test_the_choice_is_the_most_likely_candidate_and_repeats(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
@@ -138,6 +172,35 @@ def test_generation_that_is_no_skill_falls_back_to_scoring(engine: Engine, token
     assert written.score_tokens > scored.score_tokens
 
 
+class Dictated:
+    """A session whose model writes what it is told to."""
+
+    method = SimpleNamespace(layout="memory")
+
+    def __init__(self, ids: list[int]) -> None:
+        self.store, self._ids = SegmentStore(), ids
+
+    def reset(self) -> None:
+        self.store.clear()
+
+    def prefill(self, *_: object) -> None:
+        """No prompt."""
+
+    def generate(self, *_: object) -> list[int]:
+        return self._ids
+
+
+def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
+    tokenizer: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast
+) -> None:
+    for form, text in ((PlainFormat(tokenizer), "go to cabinet_2"), (LotaFormat(chat), " go to cabinet 2")):
+        ids = form.line(text)
+        planner = KVPlanner(Dictated(ids), form, policy="generate")
+        planner.reset("Get the mug", "grounded")
+        decision = planner.decide(SKILLS, {})
+        assert (decision.skill, decision.scores, decision.score_tokens) == ("go to cabinet 2", (), len(ids))
+
+
 def test_reset_forgets(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     planner = make(engine, tokenizer, style="linked")
     first = play(planner)[2]
@@ -150,6 +213,8 @@ def test_settings_that_do_not_exist_are_named(engine: Engine, tokenizer: PreTrai
         make(engine, tokenizer, policy="guess")
     with pytest.raises(ConfigError, match="sum, mean"):
         make(engine, tokenizer, reduce="max")
+    with pytest.raises(ConfigError, match="max_new_tokens=0"):
+        make(engine, tokenizer, max_new_tokens=0)
     with pytest.raises(ConfigError, match="no admissible skill"):
         planner = make(engine, tokenizer)
         planner.reset("x", "lota")
