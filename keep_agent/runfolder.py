@@ -88,11 +88,6 @@ def read_config(path: Path) -> dict[str, Any]:
     return _read_object(path / CONFIG, path)
 
 
-def read_summary(path: Path) -> dict[str, Any]:
-    """A finished run's summary. Raises DataError when there is none."""
-    return _read_object(path / SUMMARY, path)
-
-
 def read_results(path: Path) -> list[EpisodeResult]:
     """The committed episodes of a run, finished or not, in the order of their index. Leaves the files alone."""
     return sorted(_lines(path / EPISODES)[0], key=lambda result: result.index)

@@ -11,7 +11,7 @@ Both styles put the words one searches by first, then the entity, then its place
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -159,7 +159,3 @@ def task_edit(number: int, instruction: str, success: bool, steps: int) -> Edit:
     """A finished task as a segment: the main static memory."""
     outcome = "succeeded" if success else "failed"
     return Edit(f"task_{number}", "task", _line("finished", instruction, outcome, "after", str(steps), "steps"))
-
-
-def all_text(edits: Sequence[Edit]) -> str:
-    return "".join(edit.text for edit in edits if edit.text)
