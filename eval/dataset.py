@@ -10,26 +10,27 @@ import argparse
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 from rich.progress import track
 
+from envs.alfred.env import MAX_STEPS, SKILL_SETS
 from envs.alfred.episodes import load_episodes
 from envs.alfred.expert import Expert
 from envs.alfred.goals import succeeded
-from envs.alfred.grounded import GroundedSkills
-from envs.alfred.knowledge import Knowledge
-from envs.alfred.lota import LotaSkills
+from envs.alfred.knowledge import OBSERVABILITIES, Knowledge
 from envs.alfred.phrases import phrase
 from envs.alfred.scene import Episode, Task
+from envs.alfred.skills import SkillSet
 from envs.alfred.world import World
 from envs.fact import Fact
 from eval.cli import guarded
+from keep_agent.errors import ConfigError
+from keep_agent.loop import DONE
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 
-SETTINGS = (("lota", "full"), ("grounded", "partial"), ("grounded", "full"))
-LIMITS = {"lota": 25, "grounded": 60}
+SETTINGS = ("lota+full", "grounded+partial")
 PER_FILE = 1000
 
 
@@ -47,23 +48,25 @@ class Recorder:
     def rollout(self, episode: Episode, wordings: Sequence[Sequence[str]]) -> Rollout:
         world = World(episode.scene)
         knowledge = Knowledge(world, self.observability)
-        space = LotaSkills() if self.skills == "lota" else GroundedSkills()
+        space = SKILL_SETS[self.skills]()
         tasks = []
         for task, texts in zip(episode.tasks, wordings, strict=True):
             world.begin_task()
             tasks.append(self._task(world, knowledge, space, task, texts))
         return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
 
-    def _task(self, world: World, knowledge: Knowledge, space, task: Task, texts: Sequence[str]) -> TaskRecord:
+    def _task(
+        self, world: World, knowledge: Knowledge, space: SkillSet, task: Task, texts: Sequence[str]
+    ) -> TaskRecord:
         first, steps = _facts(knowledge.update()), []
         expert = Expert(self.skills, self.observability)
         rate = self.perturb if self._rng.random() < 0.6 else 0.0
-        while len(steps) < LIMITS[self.skills]:
+        while len(steps) < MAX_STEPS[self.skills]:
             label = expert.act(world, task, knowledge)
             skill = label
-            if label != "done" and self._rng.random() < rate:
-                skill = self._rng.choice([s for s in space.admissible(world, knowledge) if s != "done"] or [label])
-            if skill == "done":
+            if label != DONE and self._rng.random() < rate:
+                skill = self._rng.choice([s for s in space.admissible(world, knowledge) if s != DONE] or [label])
+            if skill == DONE:
                 steps.append(StepRecord(skill, label, "", ()))
                 break
             outcome = space.execute(world, skill)
@@ -75,10 +78,10 @@ def generated(count: int, first: int, rng: random.Random, wordings: int) -> Iter
     """Houses of the embedded train split: two thirds single tasks, one third streams of up to four."""
     for length in (1, 2, 3, 4):
         share = {1: 0.66, 2: 0.12, 3: 0.12, 4: 0.10}[length]
-        episodes = load_episodes(None, "train", stream=length)
-        start = int(first * share)
-        for index in range(start, start + int(count * share)):
-            episode = episodes[index]
+        start, stop = int(first * share), int(first * share) + int(count * share)
+        if start == stop:
+            continue
+        for episode in load_episodes(None, "train", stream=length, limit=stop)[start:]:
             yield episode, [_wordings(task, rng, wordings) for task in episode.tasks]
 
 
@@ -101,15 +104,22 @@ def _write(out: Path, name: str, sources: list[tuple[Episode, list[list[str]]]],
     return len(kept), sum(task.success for r in kept for task in r.tasks)
 
 
+def _setting(text: str) -> tuple[str, str]:
+    skills, _, observability = text.partition("+")
+    if skills not in SKILL_SETS or observability not in OBSERVABILITIES:
+        known = ", ".join(f"{s}+{o}" for s in SKILL_SETS for o in OBSERVABILITIES)
+        raise ConfigError(f"--settings {text} is unknown; choose from {known}")
+    return skills, observability
+
+
 def run(args: argparse.Namespace) -> None:
-    out = Path(args.out)
+    settings, out = [_setting(text) for text in args.settings], Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
     sources = list(generated(args.houses, args.first, rng, args.wordings))
     if args.data:
-        sources += list(official(args.data))[: args.trials]
+        sources += islice(official(args.data), args.trials)
     rng.shuffle(sources)
-    settings = [tuple(setting.split("+")) for setting in args.settings]
     jobs = [(s, number) for number in range(0, len(sources), PER_FILE) for s in settings]
     for (skills, observability), number in track(jobs, description="rollouts"):
         name = f"{args.name}-{skills}-{observability}-{number // PER_FILE:03d}"
@@ -127,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--trials", type=int, default=None, help="at most so many official trials")
     p.add_argument("--houses", type=int, default=6000, help="generated houses (default 6000)")
     p.add_argument("--first", type=int, default=0, help="first generated house")
-    p.add_argument("--settings", nargs="+", default=["+".join(s) for s in SETTINGS[:2]], help="skills+observability")
+    p.add_argument("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")
     p.add_argument(
         "--perturb", type=float, default=0.1, help="share of random steps in perturbed rollouts (default 0.1)"
     )

@@ -1,0 +1,97 @@
+"""Rollouts of the expert: what is written replays, perturbed steps keep the expert's label, files are written once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from envs.alfred.env import MAX_STEPS
+from envs.alfred.episodes import load_episodes
+from eval import dataset
+from eval.cli import BAD_INPUT
+from planners.records import Rollout, read_rollouts
+from tests.envs import trials
+
+
+def write(out: Path, *arguments: str) -> list[Rollout]:
+    dataset.run(dataset.parser().parse_args(["--out", str(out), *arguments]))
+    return [rollout for path in sorted(out.glob("*.jsonl.gz")) for rollout in read_rollouts(path)]
+
+
+def test_both_settings_of_the_same_houses_are_written_and_solved(tmp_path: Path) -> None:
+    rollouts = write(tmp_path, "--houses", "30", "--perturb", "0")
+    assert len(list(tmp_path.iterdir())) == 2
+    by_setting = {(r.skills, r.observability): [] for r in rollouts}
+    for rollout in rollouts:
+        by_setting[rollout.skills, rollout.observability].append(rollout.source)
+    assert set(by_setting) == {("lota", "full"), ("grounded", "partial")}
+    one, two = by_setting.values()
+    assert sorted(one) == sorted(two) and len(one) == len(set(one)) >= 25
+    assert {len(rollout.tasks) for rollout in rollouts} == {1, 2, 3, 4}
+    for task in (task for rollout in rollouts for task in rollout.tasks):
+        assert task.success and task.steps[-1].skill == "done" and len(task.steps) <= max(MAX_STEPS.values())
+        assert all(step.skill == step.label for step in task.steps)
+        assert len(set(task.instructions)) == len(task.instructions) >= 1
+    assert any(len(task.instructions) > 1 for rollout in rollouts for task in rollout.tasks)
+
+
+def test_no_house_of_the_other_splits_is_among_them(tmp_path: Path) -> None:
+    sources = {rollout.source for rollout in write(tmp_path, "--houses", "20", "--settings", "lota+full")}
+    for split in ("valid", "test"):
+        assert not sources & {episode.id for episode in load_episodes(None, split, limit=50)}
+
+
+def test_perturbed_steps_are_random_and_their_label_is_the_experts(tmp_path: Path) -> None:
+    rollouts = write(tmp_path, "--houses", "40", "--perturb", "0.5", "--settings", "grounded+partial")
+    steps = [step for rollout in rollouts for task in rollout.tasks for step in task.steps]
+    strayed = [step for step in steps if step.skill != step.label]
+    assert 0.1 < len(strayed) / len(steps) < 0.4
+    assert "done" not in {step.skill for step in strayed}
+    assert any(task.success for r in rollouts for task in r.tasks if any(s.skill != s.label for s in task.steps))
+
+
+def test_a_written_file_stays_and_the_same_seed_writes_the_same(tmp_path: Path) -> None:
+    arguments = "--houses", "12", "--settings", "lota+full"
+    first = write(tmp_path / "a", *arguments)
+    (file,) = (tmp_path / "a").iterdir()
+    stamp = file.stat().st_mtime_ns
+    assert write(tmp_path / "a", *arguments) == first and file.stat().st_mtime_ns == stamp
+    assert write(tmp_path / "b", *arguments) == first
+    assert write(tmp_path / "c", *arguments, "--first", "12") != first
+
+
+def test_more_houses_than_one_seed_offers(tmp_path: Path) -> None:
+    rollouts = write(tmp_path, "--houses", "10", "--first", "16000", "--settings", "lota+full")
+    assert len(rollouts) >= 7
+
+
+def test_official_trials_bring_all_their_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trials.write(tmp_path / "data", "train", trials.usual())
+    few = "--houses", "0", "--trials", "1", "--settings", "lota+full"
+    (rollout,) = write(tmp_path / "out", "--data", str(tmp_path / "data"), *few)
+    assert len(rollout.tasks) == 1 and len(rollout.tasks[0].instructions) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--settings", "lota"), ["--settings lota", "grounded+partial"]),
+        (("--settings", "lota+half"), ["lota+half"]),
+        (("--data", "/no/where"), ["/no/where"]),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...],
+    named: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dataset", "--out", str(tmp_path / "out"), "--houses", "1", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        dataset.main()
+    err = capsys.readouterr().err
+    assert stop.value.code == BAD_INPUT and err.count("\n") == 1 and all(word in err for word in named)
