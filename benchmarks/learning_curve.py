@@ -18,8 +18,13 @@ from typing import Any
 from keep_agent.errors import DataError, KeepError
 from planners.checkpoint import BUNDLED, HISTORY
 
-KINDS = {"probe": "look-ups", "step": "single decisions", "trajectory": "decisions along a task"}
-COLORS = {"probe": "#2a9d8f", "step": "#d9702b", "trajectory": "#3b6fb5", "loss": "#52626f"}
+KINDS = {
+    "probe": "look-ups",
+    "plan": "plans without memory",
+    "step": "single decisions",
+    "trajectory": "decisions along a task",
+}
+COLORS = {"probe": "#2a9d8f", "plan": "#a7862a", "step": "#d9702b", "trajectory": "#3b6fb5", "loss": "#52626f"}
 NARROWEST = 0.02  # of the width, from which on a level has room for its number
 PAPER, SHADE, INK = "#f7f5f0", "#ece8df", "#24313c"
 
@@ -64,6 +69,8 @@ def draw(curve: list[dict[str, float]], out: Path) -> None:
     )
     for kind, label in KINDS.items():
         rows = [row for row in curve if f"exact_{kind}" in row]
+        if not rows:
+            continue
         upper.plot([hours(r) for r in rows], [100 * r[f"exact_{kind}"] for r in rows], color=COLORS[kind], label=label)
     lower.plot([hours(row) for row in curve], [row["loss"] for row in curve], color=COLORS["loss"])
     upper.set(ylabel="exact, %", ylim=(0, 101), xlim=(0, hours(curve[-1])))
