@@ -106,7 +106,13 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
             f"cannot load planner weights from {str(folder)!r} ({error}); train anew or restore the folder"
         ) from error
     model = build(config)
-    model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+    try:
+        found = model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+    except RuntimeError as error:  # another shape
+        raise ModelError(f"weights in {str(folder)!r} do not fit its config.json ({error}); train anew") from error
+    odd = sorted({*found.missing_keys, *found.unexpected_keys} - {"lm_head.weight"})  # tied to the embedding
+    if odd:
+        raise ModelError(f"weights in {str(folder)!r} do not fit its config.json, first {odd[0]}; train anew")
     model.tie_weights()
     return model, tokenizer, history
 

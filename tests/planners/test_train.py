@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import DataError, ModelError
@@ -135,3 +137,15 @@ def test_corrupt_weights_are_refused(data: Path, tmp_path: Path) -> None:
     (out / WEIGHTS).write_bytes(b"not weights")
     with pytest.raises(ModelError, match="cannot load planner weights"):
         load_planner(out)
+
+
+def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    state = load_file(tmp_path / WEIGHTS)
+    save_file({**state, "model.norm.weight": torch.ones(3)}, tmp_path / WEIGHTS)
+    with pytest.raises(ModelError, match="do not fit its config.json"):
+        load_planner(tmp_path)
+    del state["model.norm.weight"]
+    save_file(state, tmp_path / WEIGHTS)
+    with pytest.raises(ModelError, match="first model.norm.weight"):
+        load_planner(tmp_path)
