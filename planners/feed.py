@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keep_agent.errors import DataError
@@ -25,20 +25,24 @@ class Level:
     lines: int
     styles: tuple[str, ...]
     lookups: float  # share of batches that hold nothing but probes
+    plans: float  # share of batches that hold nothing but plans without memory
     judged_by: str  # kind of slot whose running accuracy opens the next level
     pass_mark: float
 
 
 LEVELS = (
-    Level(10, ("plain",), 0.6, "probe", 0.85),
-    Level(14, ("plain", "linked"), 0.5, "probe", 0.80),
-    Level(20, ("plain", "linked"), 0.2, "step", 0.65),
-    Level(36, ("plain", "linked"), 0.15, "step", 0.72),
-    Level(60, ("plain", "linked"), 0.1, "step", 0.80),
-    Level(120, ("plain", "linked"), 0.05, "step", 2.0),
+    Level(10, ("plain",), 0.6, 0.2, "probe", 0.85),
+    Level(14, ("plain", "linked"), 0.5, 0.2, "probe", 0.80),
+    Level(20, ("plain", "linked"), 0.15, 0.35, "step", 0.65),
+    Level(36, ("plain", "linked"), 0.1, 0.2, "step", 0.72),
+    Level(60, ("plain", "linked"), 0.1, 0.15, "step", 0.80),
+    Level(120, ("plain", "linked"), 0.05, 0.1, "step", 2.0),
 )
+MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
+TYPE_LEVEL = "lota"  # skills whose plans follow from the instruction alone
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=7, probes=1, questions=8)
+PLANS = Mix(plans=4)
 TRAJECTORIES = Mix(trajectories=3, steps=0, probes=0)
 
 
@@ -88,22 +92,36 @@ class Feed:
     def _work(self) -> None:
         try:
             while True:
-                level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
-                for packs in self._batches(self._window(LEVELS[level])):
+                drawn: list[tuple[int, list[Pack]]] = []
+                for _ in range(MIXED):
+                    level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)
+                    drawn += [(level, packs) for packs in self._batches(self._window(LEVELS[level]))]
+                self._rng.shuffle(drawn)
+                for level, packs in drawn:
                     self._queue.put((level, collate(packs, self._bos, self._pad)))
         except BaseException as error:  # handed to the training thread
             self._queue.put(error)
 
     def _window(self, level: Level) -> list[Pack]:
         """A few dozen packs of one kind, so that batches are of even length."""
-        mix = LOOKUPS if self._rng.random() < level.lookups else self._rng.choice((DECISIONS, TRAJECTORIES))
-        lines = self._rng.randint(level.lines * 2 // 3, level.lines)
-        self._packer.mix = Mix(lines, mix.trajectories, mix.steps, mix.probes, mix.questions)
+        mix = self._draw(level)
+        self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines * 2 // 3, level.lines))
         packs: list[Pack] = []
-        while len(packs) < 24:
+        while len(packs) < (96 if mix.plans else 24):
+            rollout = next(self._source)
+            if mix.plans and rollout.skills != TYPE_LEVEL:
+                continue
             style = self._rng.choice(level.styles)
-            packs += [pack for pack in self._packer.packs(next(self._source), style) if pack.slots]
+            packs += [pack for pack in self._packer.packs(rollout, style) if pack.slots]
         return sorted(packs, key=_width)
+
+    def _draw(self, level: Level) -> Mix:
+        chance = self._rng.random()
+        if chance < level.lookups:
+            return LOOKUPS
+        if chance < level.lookups + level.plans:
+            return PLANS
+        return self._rng.choice((DECISIONS, TRAJECTORIES))
 
     def _batches(self, packs: list[Pack]) -> list[list[Pack]]:
         batches: list[list[Pack]] = [[]]
@@ -111,7 +129,6 @@ class Feed:
             if batches[-1] and _rows([*batches[-1], pack]) > self._tokens:
                 batches.append([])
             batches[-1].append(pack)
-        self._rng.shuffle(batches)
         return batches
 
 

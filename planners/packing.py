@@ -1,7 +1,9 @@
 """From rollouts to training packs: one memory, and many query slots that see it but not each other.
 
-A pack is ``[memory][slot][slot]...``. Three kinds of slots:
+A pack is ``[memory][slot][slot]...``. Four kinds of slots:
 
+* *plan*: the query of the `memory` layout after the last step, supervised at every skill, over no memory at
+  all. Cheap: it teaches what instructions mean, where type-level skills hardly depend on the memory;
 * *trajectory*: a whole task in the `append` layout, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
   the slot and repeated, in its new version, in the slot's own tail;
@@ -94,6 +96,7 @@ class Mix:
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
+    plans: int = 0  # wordings of a type-level plan without memory; with them nothing else is packed
 
 
 class Packer:
@@ -120,6 +123,9 @@ class Packer:
             store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
 
     def _pack(self, skills: str, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
+        if self.mix.plans:
+            wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
+            return Pack((), tuple(self._plan(skills, wording, replay) for wording in wordings))
         kept = self._sample_lines(memory, replay.touched)
         shown = [line for line in kept if line.category != "agent"]  # the agent's line belongs to each slot's tail
         ids = {line.id for line in shown}
@@ -148,6 +154,14 @@ class Packer:
                 parts.append((turn.text.split("\n", 1)[1], False))
             parts += [(edit.text, False) for edit in written if edit.text]
         return self._slot("trajectory", parts, frozenset())
+
+    def _plan(self, skills: str, wording: str, replay: _Replay) -> Slot:
+        parts = [(task_line(skills, wording), False)]
+        for step, turn in zip(replay.task.steps, replay.turns, strict=True):
+            parts += [(CUE, False), (candidate_text(step.skill), step.skill == step.label)]
+            if turn.failure:
+                parts.append((turn.text.split("\n", 1)[1], False))
+        return self._slot("plan", parts, frozenset())
 
     def _step(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
         lines, hidden = replay.tail(index)

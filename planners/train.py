@@ -130,7 +130,7 @@ def _pooled(window: Sequence[Scores], kind: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one optimiser step saw: mean loss, gradient norm before clipping, exactness."""
+    """What came of one batch: mean loss, norm of the step's gradient before clipping, exactness."""
 
     loss: float
     norm: float
@@ -147,7 +147,7 @@ class Trainer:
         self.progress = Progress()
         self.model, self.tokenizer = self._start()
         self.model.to(args.device).train()
-        self.optimizer = torch.optim.AdamW(self._groups(), lr=args.lr, betas=(0.9, 0.95), fused=True)
+        self.optimizer = torch.optim.AdamW(self._groups(), lr=args.lr, betas=(0.9, 0.98), fused=True)
         self._resume_optimizer()
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
@@ -222,9 +222,10 @@ class Trainer:
         while (elapsed := time.time() - began) < budget:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate(elapsed / budget, here)
-            level, batch = self.feed.next()
-            window.append(self._step(batch.to(self.args.device)))
-            self._advance(level, window[-1].scores)
+            drawn = [self.feed.next() for _ in range(self.args.accumulate)]
+            window += (outcomes := self._step([batch.to(self.args.device) for _, batch in drawn]))
+            for (level, _), outcome in zip(drawn, outcomes, strict=True):
+                self._advance(level, outcome.scores)
             here += 1
             self.progress.seconds = base + time.time() - began
             if time.time() - reported > self.args.report:
@@ -236,21 +237,25 @@ class Trainer:
         self._report(window)
         self.save()
 
-    def _step(self, batch: Batch) -> Outcome:
-        logits, labels, rows = forward(self.model, batch)
-        loss = F.cross_entropy(logits, labels)
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+    def _step(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """One optimiser step over the mean of the batches' losses."""
+        seen = []
+        for batch in batches:
+            logits, labels, rows = forward(self.model, batch)
+            loss = F.cross_entropy(logits, labels)
+            (loss / len(batches)).backward()
+            seen.append((loss.item(), score(logits.detach(), labels, rows, batch)))
+            self.progress.tokens += batch.ids.numel()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
-        self.progress.tokens += batch.ids.numel()
-        return Outcome(loss.item(), norm.item(), score(logits.detach(), labels, rows, batch))
+        return [Outcome(loss, norm, scores) for loss, scores in seen]
 
     def _advance(self, level: int, scores: Scores) -> None:
         progress = self.progress
         judge = LEVELS[level].judged_by
-        if level != progress.level or not scores.total.get(judge):
+        if level != progress.level or level + 1 == len(LEVELS) or not scores.total.get(judge):
             return
         progress.mark = 0.95 * progress.mark + 0.05 * scores.rate(judge)
         if progress.mark > LEVELS[level].pass_mark:
@@ -286,8 +291,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--minutes", type=float, default=60, help="wall time of this call (default 60)")
     p.add_argument("--device", default="cpu")
     p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
-    p.add_argument("--batch-tokens", type=int, default=6144, help="padded rows of a batch (default 6144)")
-    p.add_argument("--lr", type=float, default=7e-4)
+    p.add_argument("--batch-tokens", type=int, default=2304, help="padded rows of a batch (default 2304)")
+    p.add_argument("--accumulate", type=int, default=3, help="batches of an optimiser step (default 3)")
+    p.add_argument("--lr", type=float, default=6e-4)
     p.add_argument("--decay", type=float, default=0.4, help="share of the time in which the rate falls (default 0.4)")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--vocab", type=int, default=4096)

@@ -95,3 +95,13 @@ def test_a_batch_lets_slots_see_the_memory_but_not_each_other(tokenizer: Tokeniz
             hidden = batch.slot_bias[0, 0, number, 0, start : start + len(ids)] <= HIDE / 2
             assert hidden.all() if name in slot.hidden else not hidden.any()
             start += len(ids)
+
+
+def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    rollout = make_rollout(1)
+    (pack,) = packs_of(tokenizer, rollout, "plain", plans=3)
+    assert pack.memory == () and len(pack.slots) == 1
+    told = [line.strip() for line in read(tokenizer, supervised(pack.slots[0])).split("\n")]
+    expected = [step.skill for step in rollout.tasks[0].steps if step.skill == step.label]
+    assert len([line for line in told if line]) == len(expected)
+    assert "agent at" not in read(tokenizer, pack.slots[0].ids)
