@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from keep_agent.errors import DataError
@@ -79,6 +80,7 @@ class Feed:
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2)
         self._bos, self._pad, self._tokens = bos, pad, tokens
+        self._plans = any(rollout.skills == TYPE_LEVEL for path in files for rollout in islice(read_rollouts(path), 1))
         self._queue: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=8)
         threading.Thread(target=self._work, daemon=True).start()
 
@@ -119,7 +121,7 @@ class Feed:
         chance = self._rng.random()
         if chance < level.lookups:
             return LOOKUPS
-        if chance < level.lookups + level.plans:
+        if self._plans and chance < level.lookups + level.plans:
             return PLANS
         return self._rng.choice((DECISIONS, TRAJECTORIES))
 
