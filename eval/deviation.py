@@ -115,7 +115,8 @@ def measure(
     Raises KeepError with the traceback if an episode crashes.
     """
     setting = next(iter(configs.values()))
-    prompt_format, encoder = make_format(setting.prompt.format, tokenizer), make_encoder(setting.prompt.encoder)
+    prompt_format = make_format(setting.prompt.format, tokenizer, start=setting.prompt.start)
+    encoder = make_encoder(setting.prompt.encoder)
     methods = {name: make_method(config.memory) for name, config in configs.items()}
     planners = {
         name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()

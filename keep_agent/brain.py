@@ -39,7 +39,8 @@ def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVP
     """A planner whose memory is the KV cache. Raises KeepError for what cannot be loaded or put together."""
     method = make_method(config.memory)
     engine = Engine(make_model(config.model, config.eval.seed))
-    prompt_format = make_format(config.prompt.format, make_tokenizer(config.model, engine.model), examples)
+    tokenizer = make_tokenizer(config.model, engine.model)
+    prompt_format = make_format(config.prompt.format, tokenizer, examples, config.prompt.start)
     encoder = make_encoder(config.prompt.encoder)
     _warm_up(engine, prompt_format, encoder)
     return plan_with(engine, method, prompt_format, encoder, config)

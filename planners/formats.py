@@ -86,19 +86,31 @@ class Splicer:
             ids += [*self.raw(line), self.newline]
         return ids + self.raw(rest)
 
+    def token(self, name: str) -> int:
+        """Id of a token by name. Raises ConfigError if the tokenizer has no such token."""
+        if name not in self.tokenizer.get_vocab():
+            raise ConfigError(f"prompt.start={name!r} is no token of this model; name one, such as {self._some()}")
+        return self.tokenizer.convert_tokens_to_ids(name)
+
+    def _some(self) -> str:
+        return ", ".join(self.tokenizer.all_special_tokens[:3]) or "its end of text"
+
 
 class PlainFormat:
-    """planner-tiny's own format: nothing but lines."""
+    """planner-tiny's own format: nothing but lines.
+
+    Prompts begin with the tokenizer's start token, or with the one named ``start`` where it has none.
+    """
 
     name = "default"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None) -> None:
         self._splice = Splicer(tokenizer)
+        self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
     def context(self) -> list[int]:
-        """The start token, where the tokenizer has one."""
-        start = self._splice.tokenizer.bos_token_id
-        return [] if start is None else [start]
+        """The start token, if there is any."""
+        return [] if self._start is None else [self._start]
 
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
@@ -135,11 +147,13 @@ INTRODUCTION = (
 class LotaFormat:
     """LoTA-Bench's prompt (arXiv 2402.08178) for instruct models: chat template, examples, numbered skills.
 
-    The introduction and the examples stand before the memory, so that they belong to the context prefix.
+    The introduction and the examples stand before the memory, so that they belong to the context prefix. The template
+    says how a prompt begins; a token named ``start`` goes before that.
     """
 
     tokenizer: PreTrainedTokenizerBase
     examples: Sequence[Example] = ()
+    start: str | None = None
     name: str = "lota"
     _splice: Splicer = field(init=False)
     _before: str = field(init=False)
@@ -155,7 +169,8 @@ class LotaFormat:
         self._before, _, self._after = text.partition(_HERE)
 
     def context(self) -> list[int]:
-        return self._splice.lines(self._before)
+        start = [] if self.start is None else [self._splice.token(self.start)]
+        return start + self._splice.lines(self._before)
 
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
@@ -194,12 +209,14 @@ def _numbered(skills: Sequence[str]) -> str:
     return ", ".join(f"{number}. {skill}" for number, skill in enumerate(skills, 1)) + "."
 
 
-def make_format(name: str, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()) -> Format:
+def make_format(
+    name: str, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = (), start: str | None = None
+) -> Format:
     """A prompt format by name; raises `ConfigError` naming the known ones, or for examples it has no place for."""
     if name == "default":
         if examples:
             raise ConfigError(f"prompt=default shows no examples, {len(examples)} were given; use prompt=lota or 0")
-        return PlainFormat(tokenizer)
+        return PlainFormat(tokenizer, start)
     if name == "lota":
-        return LotaFormat(tokenizer, examples)
+        return LotaFormat(tokenizer, examples, start)
     raise ConfigError(f"unknown prompt format {name!r}; choose one of: default, lota")

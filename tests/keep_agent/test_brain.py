@@ -115,6 +115,16 @@ def test_an_instruct_model_with_random_weights_plays_with_lotas_prompt(chat_mode
     assert "put the mug on the table" in query and query.endswith("<|im_start|>assistant\nRobot: 1.")
 
 
+def test_units_may_see_a_named_start_token_alone(chat_model: Path) -> None:
+    settings = "planner=keep", "memory.context=bos", "model.init=random"
+    with pytest.raises(ConfigError, match="context=bos needs"):
+        make_planner(config(chat_model, *settings))
+    planner = make_planner(config(chat_model, *settings, "prompt.start='<|im_start|>'"))
+    result, entries = play(planner, max_steps=1)
+    step = next(entry for entry in entries if entry["event"] == "step")
+    assert step["context"] == 1 and not result.crashed
+
+
 def test_examples_are_training_plans_of_different_tasks() -> None:
     env = compose("alfred", ["planner=expert", "env.skills=grounded"]).env
     examples = make_examples(env, 5)

@@ -73,6 +73,16 @@ def test_no_candidate_is_a_prefix_of_another(tiny: PreTrainedTokenizerFast) -> N
     assert long[: len(short)] != short
 
 
+def test_a_start_token_can_be_named_where_the_tokenizer_has_none(chat: PreTrainedTokenizerFast) -> None:
+    assert make_format("default", chat).context() == []
+    start = chat.convert_tokens_to_ids("<|im_end|>")
+    assert make_format("default", chat, start="<|im_end|>").context() == [start]
+    bare, named = (make_format("lota", chat, start=name).context() for name in (None, "<|im_end|>"))
+    assert named == [start, *bare]
+    with pytest.raises(ConfigError, match=r"prompt.start='<s>' is no token of this model; name one, such as <\|im_"):
+        make_format("default", chat, start="<s>")
+
+
 def test_refusals_name_the_remedy(tiny: PreTrainedTokenizerFast) -> None:
     with pytest.raises(ConfigError, match="prompt=default"):
         make_format("lota", tiny)
