@@ -48,7 +48,12 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     check_mode(config.wandb.mode)
     with closing(make_planner(config)) as planner:
         run = earlier or RunFolder.create(folder, plain)
-        log = open_log(plain["wandb"], plain, run.path)
+        try:
+            log = open_log(plain["wandb"], plain, run.path)
+        except KeepError:
+            if earlier is None:
+                run.discard()
+            raise
         settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
         todo = [index for index in range(len(episodes)) if index not in run.finished]
         with _progress(console, len(episodes), run, config.eval.progress) as tell:

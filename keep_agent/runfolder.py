@@ -77,6 +77,10 @@ class RunFolder:
         _append(self.path / EPISODES, [result.to_json()])
         self.results.append(result)
 
+    def discard(self) -> None:
+        """Take back a run that could not begin."""
+        (self.path / CONFIG).unlink()
+
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         path = self.path / SUMMARY
         write_atomic(path, _dump(summary))

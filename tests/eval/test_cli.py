@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import wandb
 from hydra.core.global_hydra import GlobalHydra
 
 from eval import alfred, compare
@@ -153,6 +154,16 @@ def test_bad_input_is_one_line_an_exit_code_and_nothing_on_disk(
     assert err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err
     assert all(word in err for word in named), err
     assert not Path("outputs").exists()
+
+
+def test_a_log_that_does_not_start_leaves_nothing(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**settings: object) -> None:
+        raise wandb.Error("no API key")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    code, out, err = call(alfred.main, "planner=random", "wandb.mode=online", "eval.episodes=1")
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and not Path("outputs").exists()
+    assert "no API key" in err and "wandb.mode=offline" in err
 
 
 def test_a_truncated_trajectory_is_named(call: Command, tmp_path: Path) -> None:
