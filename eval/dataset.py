@@ -1,12 +1,14 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
 The scripted expert acts in generated houses and, where given, in the official train split. A share of its
-steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover.
+steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover. A file
+NAME.json beside the rollouts says how they were made.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +30,7 @@ from envs.fact import Fact
 from eval.cli import guarded
 from keep_agent.errors import ConfigError
 from keep_agent.loop import DONE
+from keep_agent.runfolder import write_atomic
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 
 SETTINGS = ("lota+full", "grounded+partial")
@@ -112,14 +115,25 @@ def _setting(text: str) -> tuple[str, str]:
     return skills, observability
 
 
+def _record(file: Path, args: argparse.Namespace) -> None:
+    """Write down how the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
+    made = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
+    made["official"] = bool(args.data)
+    if file.exists() and (old := json.loads(file.read_text(encoding="utf-8"))) != made:
+        changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in made if made[key] != old.get(key))
+        raise ConfigError(f"rollouts of {file} were made otherwise: {changed}; choose another --name or --out")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, json.dumps(made, indent=1) + "\n")
+
+
 def run(args: argparse.Namespace) -> None:
     settings, out = [_setting(text) for text in args.settings], Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
     sources = list(generated(args.houses, args.first, rng, args.wordings))
     if args.data:
         sources += islice(official(args.data), args.trials)
     rng.shuffle(sources)
+    _record(out / f"{args.name}.json", args)
     jobs = [(s, number) for number in range(0, len(sources), PER_FILE) for s in settings]
     for (skills, observability), number in track(jobs, description="rollouts"):
         name = f"{args.name}-{skills}-{observability}-{number // PER_FILE:03d}"

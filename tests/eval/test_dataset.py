@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from envs.alfred.env import MAX_STEPS
 from envs.alfred.episodes import load_episodes
 from eval import dataset
 from eval.cli import BAD_INPUT
+from keep_agent.errors import ConfigError
 from planners.records import Rollout, read_rollouts
 from tests.envs import trials
 
@@ -22,7 +24,7 @@ def write(out: Path, *arguments: str) -> list[Rollout]:
 
 def test_both_settings_of_the_same_houses_are_written_and_solved(tmp_path: Path) -> None:
     rollouts = write(tmp_path, "--houses", "30", "--perturb", "0")
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.jsonl.gz"))) == 2
     by_setting = {(r.skills, r.observability): [] for r in rollouts}
     for rollout in rollouts:
         by_setting[rollout.skills, rollout.observability].append(rollout.source)
@@ -55,11 +57,19 @@ def test_perturbed_steps_are_random_and_their_label_is_the_experts(tmp_path: Pat
 def test_a_written_file_stays_and_the_same_seed_writes_the_same(tmp_path: Path) -> None:
     arguments = "--houses", "12", "--settings", "lota+full"
     first = write(tmp_path / "a", *arguments)
-    (file,) = (tmp_path / "a").iterdir()
+    (file,) = (tmp_path / "a").glob("*.jsonl.gz")
     stamp = file.stat().st_mtime_ns
     assert write(tmp_path / "a", *arguments) == first and file.stat().st_mtime_ns == stamp
     assert write(tmp_path / "b", *arguments) == first
     assert write(tmp_path / "c", *arguments, "--first", "12") != first
+
+
+def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
+    write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
+    made = json.loads((tmp_path / "rollouts.json").read_text())
+    assert (made["houses"], made["seed"], made["settings"], made["official"]) == (6, 4, ["lota+full"], False)
+    with pytest.raises(ConfigError, match=r"seed=5 \(was 4\); choose another --name or --out"):
+        write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "5")
 
 
 def test_more_houses_than_one_seed_offers(tmp_path: Path) -> None:
@@ -95,3 +105,4 @@ def test_bad_input_is_one_line(
         dataset.main()
     err = capsys.readouterr().err
     assert stop.value.code == BAD_INPUT and err.count("\n") == 1 and all(word in err for word in named)
+    assert not (tmp_path / "out").exists()
