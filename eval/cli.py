@@ -13,7 +13,8 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from keep_agent.errors import ConfigError, KeepError
@@ -58,6 +59,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hand composition errors to us instead of printing them over many lines
     codes: list[int] = []
+    missing = missing_folders(sys.argv[1:])
 
     def run(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
@@ -65,7 +67,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
         try:
             codes.append(guarded(lambda: job(config, folder, list(hydra_config.overrides.task))))
         finally:
-            _tidy(folder)
+            _tidy(folder, hydra_config.mode == RunMode.MULTIRUN, missing)
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
 
@@ -77,14 +79,24 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
     return max(codes)
 
 
-def _tidy(folder: Path) -> None:
-    """Hydra has made a folder before the job began; if nothing was written, none is left behind."""
+def missing_folders(arguments: Sequence[str]) -> list[Path]:
+    """The folders on the way to ``eval.out`` that are not there yet, innermost first."""
+    default = OmegaConf.load(str(files("configs").joinpath("eval", "default.yaml"))).out
+    given = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]
+    out = Path([default, *given][-1]).absolute()
+    return [path for path in (out, *out.parents) if not path.exists()]
+
+
+def _tidy(folder: Path, sweep: bool, missing: Sequence[Path]) -> None:
+    """Hydra has made folders before the job began; if nothing was written, none of them is left behind."""
     with suppress(OSError):  # not empty: then it stays
         folder.rmdir()
-        if [path.name for path in folder.parent.iterdir()] == [SWEEP_RECORD]:
-            (folder.parent / SWEEP_RECORD).unlink()
-        folder.parent.rmdir()
-        folder.parent.parent.rmdir()
+        if sweep:
+            if [path.name for path in folder.parent.iterdir()] == [SWEEP_RECORD]:
+                (folder.parent / SWEEP_RECORD).unlink()
+            folder.parent.rmdir()
+        for path in missing:
+            path.rmdir()
 
 
 def expand_model(arguments: Sequence[str]) -> list[str]:

@@ -156,6 +156,17 @@ def test_bad_input_is_one_line_an_exit_code_and_nothing_on_disk(
     assert not Path("outputs").exists()
 
 
+def test_no_folder_of_the_users_is_removed(call: Command, tmp_path: Path) -> None:
+    for flags in ((), ("-m",)):
+        assert call(alfred.main, *flags, "planner=random", "env.split=wizard")[0] == BAD_INPUT
+        assert tmp_path.is_dir() and not list(tmp_path.iterdir())
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for out in ("mine", "mine/a/b"):
+        assert call(alfred.main, "planner=random", "env.split=wizard", f"eval.out={out}")[0] == BAD_INPUT
+        assert mine.is_dir() and not list(mine.iterdir())
+
+
 def test_a_log_that_does_not_start_leaves_nothing(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**settings: object) -> None:
         raise wandb.Error("no API key")
