@@ -24,6 +24,7 @@ from eval.deviation import Deviation, measure
 from eval.laws import LAWS
 from eval.tables import make_console, number, percent
 from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
+from keep_agent.errors import ConfigError
 from keep_agent.runfolder import write_atomic
 from keep_agent.settings import check_settings
 from memory.engine.engine import Engine
@@ -39,8 +40,10 @@ def compose_methods(methods: Sequence[str], overrides: Sequence[str]) -> dict[st
     """The config of every method (named as planners are) under the same overrides."""
     with initialize_config_module("configs", version_base="1.3"):
         configs = {name: compose("alfred", [f"planner={name}", *overrides]) for name in methods}
-    for config in configs.values():
+    for name, config in configs.items():
         check_settings(config)
+        if "memory" not in config:
+            raise ConfigError(f"--methods {name} has no model to measure; choose from {','.join(METHODS)}")
     return configs
 
 
@@ -113,6 +116,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
+    if not arguments.methods or not (arguments.families or arguments.model):
+        raise ConfigError("nothing to measure: name --methods, and --families or --model")
     configs = compose_methods(arguments.methods, [*SETTING, *arguments.overrides])
     deviations, laws = families(arguments.families, arguments.tokenizer, configs)
     deviations += trained(arguments.model, configs)

@@ -11,6 +11,7 @@ import torch
 from eval.fidelity import METHODS, parser, report
 from eval.laws import LAWS
 from eval.tables import make_console
+from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
 
@@ -49,6 +50,20 @@ def test_a_trained_model_is_measured_in_its_own_precision(table: dict) -> None:
 def test_the_laws_are_in_the_table(table: dict) -> None:
     assert set(table["laws"]["qwen3"]) == set(LAWS)
     assert all(figure < EXACT for figure in table["laws"]["qwen3"].values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--methods", "expert", "--families", "qwen2"), "--methods expert has no model"),
+        (("--families", "none"), "nothing to measure"),
+        (("--methods", "none"), "nothing to measure"),
+        (("--families", "qwen2", "eval.episodes=0"), "eval.episodes=0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments: tuple[str, ...], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        report(parser().parse_args([*arguments]), make_console())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
