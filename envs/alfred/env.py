@@ -20,7 +20,7 @@ from envs.alfred.thing import Outcome
 from envs.alfred.world import World
 from envs.fact import Fact
 from envs.spaces import Words
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, SkillError
 
 SKILL_SETS: dict[str, type[SkillSet]] = {"lota": LotaSkills, "grounded": GroundedSkills}
 MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; 25 is LoTA-Bench's
@@ -95,6 +95,8 @@ class AlfredEnv(gymnasium.Env[dict[str, str], str]):
         """Execute one skill. Raises SkillError for a string that is no skill of this world."""
         if self._finished:
             raise ResetNeeded("the episode is over; call reset() first")
+        if not isinstance(action, str):
+            raise SkillError(f"a skill is a string such as 'done', not {action!r}; choose one of info['skills']")
         outcome = self.skills.execute(self.world, action)
         self._steps += 1
         ended = action == "done" or self._steps >= self.max_steps

@@ -158,6 +158,9 @@ def test_an_unknown_skill_is_an_error() -> None:
     env.reset(seed=0)
     with pytest.raises(SkillError, match="unknown skill 'find a mugg'; did you mean 'find a mug'"):
         env.step("find a mugg")
+    for action in (5, None, ["done"]):
+        with pytest.raises(SkillError, match="a skill is a string such as 'done', not"):
+            env.step(action)
 
 
 @pytest.mark.parametrize(
