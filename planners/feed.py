@@ -57,16 +57,22 @@ def rollout_files(data: Path) -> list[Path]:
     return files
 
 
-def shuffled(files: Sequence[Path], seed: int, buffer: int = 512) -> Iterator[Rollout]:
-    """All rollouts, again and again, shuffled through a buffer."""
-    rng = random.Random(seed)
-    held: list[Rollout] = []
+def endless(files: Sequence[Path], rng: random.Random) -> Iterator[Rollout]:
+    """The rollouts of all files, again and again, the files in another order each time."""
     while True:
         for path in rng.sample(list(files), len(files)):
-            for rollout in read_rollouts(path):
-                held.append(rollout)
-                if len(held) >= buffer:
-                    yield held.pop(rng.randrange(len(held)))
+            yield from read_rollouts(path)
+
+
+def shuffled(files: Sequence[Path], seed: int, streams: int = 12, buffer: int = 512) -> Iterator[Rollout]:
+    """All rollouts, from several files at a time and through a buffer: a file holds one setting only."""
+    rng = random.Random(seed)
+    sources = [endless(files, random.Random(f"{seed}/{number}")) for number in range(streams)]
+    held: list[Rollout] = []
+    while True:
+        held.append(next(rng.choice(sources)))
+        if len(held) >= buffer:
+            yield held.pop(rng.randrange(len(held)))
 
 
 class Feed:

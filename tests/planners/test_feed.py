@@ -1,0 +1,79 @@
+"""What the trainer is fed: settings mixed at any time, batches of the asked size, errors that surface."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from keep_agent.errors import DataError
+from planners.feed import LEVELS, Feed, rollout_files, shuffled
+from planners.records import Rollout, write_rollouts
+from planners.tokenizer import BOS, PAD, train_tokenizer
+from planners.train import rollout_texts
+
+Make = Callable[..., Rollout]
+
+
+@pytest.fixture
+def files(tmp_path: Path, make_rollout: Make) -> list[Path]:
+    """One file per setting, as eval.dataset writes them."""
+    for skills in ("grounded", "lota"):
+        rollouts = (replace(make_rollout(seed), skills=skills) for seed in range(1000))
+        write_rollouts(tmp_path / f"{skills}.jsonl.gz", rollouts)
+    return rollout_files(tmp_path)
+
+
+@pytest.fixture
+def tokenizer(make_rollout: Make) -> Tokenizer:
+    texts = [text for seed in range(5) for text in rollout_texts(make_rollout(seed))]
+    return train_tokenizer([*texts, "where state door"], {w for t in texts for w in t.split() if "_" in w}, 600)
+
+
+def make_feed(files: list[Path], tokenizer: Tokenizer, level: int) -> Feed:
+    bos, pad = tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD)
+    return Feed(files, lambda text: tokenizer.encode(text).ids, bos, pad, 1500, seed=0, level=level)
+
+
+def test_settings_stay_mixed_although_each_file_holds_only_one(files: list[Path]) -> None:
+    drawn = list(islice(shuffled(files, seed=3), 1500))
+    for start in range(0, 1500, 300):
+        counts = Counter(rollout.skills for rollout in drawn[start : start + 300])
+        assert min(counts["lota"], counts["grounded"]) > 60, counts
+
+
+def test_the_same_seed_feeds_the_same(files: list[Path]) -> None:
+    first, second = (list(islice(shuffled(files, seed=5), 50)) for _ in range(2))
+    assert first == second
+    assert first != list(islice(shuffled(files, seed=6), 50))
+
+
+def test_batches_keep_to_the_asked_size_and_all_kinds_appear(files: list[Path], tokenizer: Tokenizer) -> None:
+    feed = make_feed(files, tokenizer, level=2)
+    kinds = set()
+    for _ in range(120):
+        _, batch = feed.next()
+        kinds |= {kind for row in batch.kinds for kind in row}
+        assert batch.ids.shape[0] == 1 or batch.ids.numel() <= 1500 * 1.5  # padding to multiples of 16 comes on top
+    assert kinds == {"plan", "probe", "step", "trajectory"}
+
+
+def test_rollouts_without_type_level_skills_are_fed_without_plans(files: list[Path], tokenizer: Tokenizer) -> None:
+    grounded = [path for path in files if path.name.startswith("grounded")]
+    feed = make_feed(grounded, tokenizer, level=len(LEVELS) - 1)
+    kinds = {kind for _ in range(60) for row in feed.next()[1].kinds for kind in row}
+    assert "plan" not in kinds and "step" in kinds
+
+
+def test_a_broken_file_stops_the_training_thread(files: list[Path], tokenizer: Tokenizer) -> None:
+    for path in files:
+        path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(DataError, match=r"jsonl\.gz"):
+        feed = make_feed(files, tokenizer, level=0)
+        for _ in range(1000):
+            feed.next()
