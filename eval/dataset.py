@@ -85,12 +85,13 @@ def generated(count: int, first: int, rng: random.Random, wordings: int) -> Iter
         if start == stop:
             continue
         for episode in load_episodes(None, "train", stream=length, limit=stop)[start:]:
-            yield episode, [_wordings(task, rng, wordings) for task in episode.tasks]
+            yield episode, [_wordings(episode, task, rng, wordings) for task in episode.tasks]
 
 
-def _wordings(task: Task, rng: random.Random, count: int) -> list[str]:
-    """Distinct phrasings, the episode's own among them."""
-    return list(dict.fromkeys([task.instruction, *(phrase(task, rng) for _ in range(count - 1))]))
+def _wordings(episode: Episode, task: Task, rng: random.Random, count: int) -> list[str]:
+    """Distinct phrasings, the episode's own among them, none with a name that means something else in this room."""
+    present = frozenset(item.type for item in episode.scene.items)
+    return list(dict.fromkeys([task.instruction, *(phrase(task, rng, present) for _ in range(count - 1))]))
 
 
 def official(data: str) -> Iterator[tuple[Episode, list[list[str]]]]:

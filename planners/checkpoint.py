@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -39,6 +39,17 @@ class Shape:
     heads: int = 6
     intermediate: int = 512
     positions: int = 4096
+
+    @classmethod
+    def of(cls, config: Qwen2Config) -> Shape:
+        """The shape of an existing model."""
+        return cls(
+            config.hidden_size,
+            config.num_hidden_layers,
+            config.num_attention_heads,
+            config.intermediate_size,
+            config.max_position_embeddings,
+        )
 
     def config(self, tokenizer: Tokenizer) -> Qwen2Config:
         vocab = -(-tokenizer.get_vocab_size() // 64) * 64
@@ -106,16 +117,17 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
             f"cannot load planner weights from {str(folder)!r} ({error}); train anew or restore the folder"
         ) from error
     model = build(config)
-    try:
-        found = model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
-    except RuntimeError as error:  # another shape
-        raise ModelError(f"weights in {str(folder)!r} do not fit its config.json ({error}); train anew") from error
-    odd = sorted({*found.missing_keys, *found.unexpected_keys} - {"lm_head.weight"})  # tied to the embedding
-    if odd:
-        raise ModelError(f"weights in {str(folder)!r} do not fit its config.json, first {odd[0]}; train anew")
-    model.tie_weights()
+    load_weights(model, state, folder)
     return model, tokenizer, history
 
 
-def shape_record(shape: Shape) -> dict:
-    return asdict(shape)
+def load_weights(model: Qwen2ForCausalLM, state: dict[str, torch.Tensor], where: Path) -> None:
+    """Fill a model with exactly the tensors it has; raises `ModelError` naming ``where`` they came from."""
+    try:
+        found = model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+    except RuntimeError as error:  # another shape
+        raise ModelError(f"weights in {str(where)!r} do not fit its config.json ({error}); train anew") from error
+    odd = sorted({*found.missing_keys, *found.unexpected_keys} - {"lm_head.weight"})  # tied to the embedding
+    if odd:
+        raise ModelError(f"weights in {str(where)!r} do not fit its config.json, first {odd[0]}; train anew")
+    model.tie_weights()

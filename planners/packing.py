@@ -7,7 +7,8 @@ A pack is ``[memory][slot][slot]...``. Four kinds of slots:
 * *trajectory*: a whole task in the `append` layout, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
   the slot and repeated, in its new version, in the slot's own tail;
-* *probe*: short questions about the memory (where is it, is its place open, ...).
+* *probe*: short questions about the memory: where is it, is its place open; before or after things moved, where
+  the latest line wins.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Line:
     text: str
     created: int
     last_changed: int
+    parent: str | None = None  # the line it refers back to: it never stands in a memory without it
 
 
 @dataclass
@@ -57,7 +59,7 @@ class LineStore:
                 continue
             self._created += old is None
             created = old.created if old else self._created
-            self.lines[edit.id] = Line(edit.id, edit.category, edit.text, created, self.step)
+            self.lines[edit.id] = Line(edit.id, edit.category, edit.text, created, self.step, edit.parent)
             changed.append(edit.id)
         return changed
 
@@ -133,7 +135,7 @@ class Packer:
         labelled = list(range(len(task.steps)))
         for index in self.random.sample(labelled, min(self.mix.steps, len(labelled))):
             slots.append(self._step(skills, self._wording(task), replay, index, ids))
-        slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, ids))]
+        slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
         return Pack(tuple((line.id, self._encode(line.text)) for line in shown), tuple(slots))
 
     def _wording(self, task: TaskRecord) -> str:
@@ -143,7 +145,14 @@ class Packer:
         spare = [line for line in memory if line.id.split("/")[0] not in touched and line.category != "agent"]
         excess = len(memory) - self.mix.memory_lines
         dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
-        return [line for line in memory if line.id not in dropped]
+        parent = {line.id: line.parent for line in memory}
+        needed: set[str | None] = set()
+        for line in memory:
+            name: str | None = line.id if line.id not in dropped else None
+            while name and name not in needed:
+                needed.add(name)
+                name = parent.get(name)
+        return [line for line in memory if line.id in needed]
 
     def _trajectory(self, skills: str, wording: str, replay: _Replay) -> Slot:
         parts: list[tuple[str, bool]] = [(replay.agent_before, False), (task_line(skills, wording), False)]
@@ -170,13 +179,18 @@ class Packer:
         parts.append((candidate_text(replay.task.steps[index].label), True))
         return self._slot("step", parts, frozenset(hidden & kept))
 
-    def _probe(self, task: TaskRecord, kept: set[str]) -> Slot | None:
-        pairs = list(_questions(task.facts, kept))
+    def _probe(self, task: TaskRecord, replay: _Replay, kept: set[str]) -> Slot | None:
+        """Questions about the memory as it stands, or (one slot in four) about what the task has moved so far."""
+        index = self.random.randrange(len(task.steps)) if self.random.random() < 0.25 else 0
+        lines, hidden = replay.tail(index) if index else ([], set())
+        facts = {fact.id: fact for fact in task.facts} | replay.moved(index)
+        pairs = list(_questions(list(facts.values()), set(replay.moved(index)) or kept))
         if not pairs:
             return None
         chosen = self.random.sample(pairs, min(self.mix.questions, len(pairs)))
-        parts = [part for question, answer in chosen for part in ((question, False), (f"{answer}\n", True))]
-        return self._slot("probe", parts, frozenset())
+        parts = [(line.text, False) for line in lines]
+        parts += [part for question, answer in chosen for part in ((question, False), (f"{answer}\n", True))]
+        return self._slot("probe", parts, frozenset(hidden & kept))
 
     def _slot(self, kind: str, parts: list[tuple[str, bool]], hidden: frozenset[str]) -> Slot:
         ids: list[int] = []
@@ -212,6 +226,10 @@ class _Replay:
         lines = [line for line in store.ordered() if line.id in changed or line.category == "agent"]
         return lines, set(changed)
 
+    def moved(self, index: int) -> dict[str, FactRecord]:
+        """Facts that the steps before ``index`` changed, as they are by then."""
+        return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
+
     def tail(self, index: int) -> tuple[list[Line], set[str]]:
         return self._tails[index]
 
@@ -223,13 +241,13 @@ def _named(task: TaskRecord) -> set[str]:
 
 
 def _questions(facts: Sequence[FactRecord], kept: set[str]) -> Iterator[tuple[str, str]]:
-    """Needle and two-hop questions over what the first facts of a task say."""
+    """Needle and two-hop questions about the facts in ``kept``."""
     state = {fact.id: next((s for s in ("open", "closed", "on", "off") if s in fact.states), None) for fact in facts}
     for fact in facts:
         if fact.id not in kept or fact.gone:
             continue
-        if fact.category == "object" and fact.place and fact.place != "agent":
-            yield f"where {fact.id}", fact.place
+        if fact.category == "object" and fact.place:
+            yield f"where {fact.id}", "hand" if fact.place == "agent" else fact.place
             if fact.place in kept and state.get(fact.place):
                 yield f"door {fact.id}", state[fact.place]
         elif state[fact.id]:

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import KeepError
-from planners.checkpoint import Shape, build, load_planner, save_planner, shape_record
+from planners.checkpoint import Shape, build, load_planner, load_weights, save_planner
 from planners.feed import LEVELS, Feed, rollout_files
 from planners.packed_attention import Batch
 from planners.packing import IGNORE
@@ -50,7 +50,7 @@ def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
         "abcdefghijklmnopqrstuvwxyz " + " ".join(f"a{c}" for c in "abcdefghijklmnopqrstuvwxyz") + "\n"
     ] * 4
     names: set[str] = set()
-    texts += ["where door state hand floor start nothing finished succeeded failed after steps did\n"] * 50
+    texts += ["where door state now there gone unseen hand floor start nothing finished succeeded failed after steps did\n"] * 50
     for path in files:
         for rollout in islice(read_rollouts(path), limit):
             texts += rollout_texts(rollout)
@@ -144,6 +144,7 @@ class Trainer:
         self.args = args
         self.out = Path(args.out)
         self.files = rollout_files(Path(args.data))
+        self.made = [json.loads(path.read_text()) for path in sorted(Path(args.data).glob("*.json"))]
         self.progress = Progress()
         self.model, self.tokenizer = self._start()
         self.model.to(args.device).train()
@@ -163,8 +164,7 @@ class Trainer:
             model, tokenizer, history = load_planner(Path(source))
             self.progress = Progress(**history["progress"])
             if (self.out / "master.safetensors").exists():
-                model.load_state_dict(load_file(self.out / "master.safetensors"), strict=False)
-                model.tie_weights()
+                load_weights(model, load_file(self.out / "master.safetensors"), self.out / "master.safetensors")
             return model, tokenizer
         texts, names = corpus(self.files, self.args.corpus)
         tokenizer = train_tokenizer(texts, names, self.args.vocab)
@@ -194,7 +194,8 @@ class Trainer:
     def save(self) -> None:
         """Weights in bf16 (what ships), and beside them the float32 master copy and the optimiser's state."""
         args = {key: value for key, value in vars(self.args).items() if key not in ("data", "out", "init")}
-        history = {"args": args, "shape": shape_record(Shape()), "progress": vars(self.progress)}
+        history = {"args": args, "shape": asdict(Shape.of(self.model.config)), "data": self.made}
+        history["progress"] = vars(self.progress)
         state: dict[str, torch.Tensor] = {}
         for name, parameter in self.model.named_parameters():
             kept = self.optimizer.state.get(parameter, {})
@@ -300,7 +301,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--corpus", type=int, default=2000, help="rollouts of each file read for the tokenizer")
     p.add_argument("--report", type=float, default=30, help="seconds between reports")
     p.add_argument("--save", type=float, default=300, help="seconds between checkpoints")
-    for name, value in shape_record(shape).items():
+    for name, value in asdict(shape).items():
         if name != "positions":
             p.add_argument(f"--{name}", type=int, default=value)
     return p

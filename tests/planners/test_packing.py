@@ -21,7 +21,7 @@ Make = Callable[..., Rollout]
 def tokenizer(make_rollout: Make) -> Tokenizer:
     texts = [text for seed in range(5) for text in rollout_texts(make_rollout(seed))]
     names = {word for text in texts for word in text.split() if "_" in word}
-    return train_tokenizer([*texts, "where state door"], names, 600)
+    return train_tokenizer([*texts, *["where state door now there hand\n"] * 3], names, 600)
 
 
 def packs_of(tokenizer: Tokenizer, rollout: Rollout, style: str, **mix: int) -> list[Pack]:
@@ -105,3 +105,33 @@ def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tok
     expected = [step.skill for step in rollout.tasks[0].steps if step.skill == step.label]
     assert len([line for line in told if line]) == len(expected)
     assert "agent at" not in read(tokenizer, pack.slots[0].ids)
+
+
+def test_a_line_never_stands_without_the_header_it_refers_to(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    rollout = make_rollout(4, receptacles=12, objects=20)
+    home = {fact.id: fact.place for fact in rollout.tasks[0].facts if fact.category == "object"}
+    for lines in range(6, 30, 3):
+        (pack,) = packs_of(tokenizer, rollout, "linked", memory_lines=lines, trajectories=0, steps=1, probes=0)
+        header = ""
+        for name, ids in pack.memory:
+            if read(tokenizer, ids).startswith("there"):
+                assert header == home[name]
+            else:
+                header = name
+
+
+def test_probes_about_moved_things_ask_for_the_latest_place(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    rollout = make_rollout(1)
+    mug = rollout.tasks[0].steps[3].facts[0].id
+    asked = set()
+    for seed in range(12):
+        packer = Packer(lambda text: tokenizer.encode(text).ids, Mix(80, 0, 0, 8, 20), seed)
+        (pack,) = packer.packs(rollout, "linked")
+        for slot in pack.slots:
+            text = read(tokenizer, slot.ids)
+            if f"now mug {mug}" not in text:
+                continue
+            latest = [line.split()[3] for line in text.split("\n") if f"now mug {mug}" in line][-1]
+            asked |= {latest}
+            assert f"where {mug} {latest}" in text.replace("\n ", "\n")
+    assert asked == {"hand", "diningtable_1"}
