@@ -32,6 +32,9 @@ from planners.styles import make_style
 from planners.tokenizer import BOS, PAD, train_tokenizer
 
 
+OWN_WORDS = "where door state now there gone unseen hand floor start nothing finished succeeded failed after steps did\n"
+
+
 @dataclass
 class Progress:
     """Everything that is not weights: survives a restart."""
@@ -50,7 +53,7 @@ def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
         "abcdefghijklmnopqrstuvwxyz " + " ".join(f"a{c}" for c in "abcdefghijklmnopqrstuvwxyz") + "\n"
     ] * 4
     names: set[str] = set()
-    texts += ["where door state now there gone unseen hand floor start nothing finished succeeded failed after steps did\n"] * 50
+    texts += [OWN_WORDS] * 50
     for path in files:
         for rollout in islice(read_rollouts(path), limit):
             texts += rollout_texts(rollout)
