@@ -31,8 +31,7 @@ from planners.seeding import seed_induction
 from planners.styles import make_style
 from planners.tokenizer import BOS, PAD, train_tokenizer
 
-
-OWN_WORDS = "where door state now there gone unseen hand floor start nothing finished succeeded failed after steps did\n"
+OWN_WORDS = "where door state now there gone unseen hand floor nothing did finished succeeded failed after steps\n"
 
 
 @dataclass
