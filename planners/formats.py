@@ -42,8 +42,11 @@ class Format(Protocol):
         """What a task adds to an `append` transcript after the memory."""
         ...
 
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn]) -> list[int]:
-        """The fresh end of a prompt in the `memory` layout, up to the place where a skill is expected."""
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
+        """The fresh end of a prompt in the `memory` layout, up to the place where a skill is expected.
+
+        ``turns`` are the last of the task, ``before`` how many came before them.
+        """
         ...
 
     def cue(self, number: int) -> list[int]:
@@ -118,7 +121,7 @@ class PlainFormat:
     def opening(self, skills: str, instruction: str) -> list[int]:
         return self._splice.lines(task_line(skills, instruction))
 
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn]) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
         return self._splice.lines(query_text(skills, instruction, turns))
 
     def cue(self, number: int) -> list[int]:
@@ -178,11 +181,11 @@ class LotaFormat:
     def opening(self, skills: str, instruction: str) -> list[int]:
         return self._splice.lines(f"Human: {clean(instruction)}{self._after}Robot:")
 
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn]) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
         ids = self.opening(skills, instruction)
-        for number, turn in enumerate(turns, 1):
+        for number, turn in enumerate(turns, before + 1):
             ids += self.cue(number) + self.answer(turn)
-        return ids + self.cue(len(turns) + 1)
+        return ids + self.cue(before + len(turns) + 1)
 
     def cue(self, number: int) -> list[int]:
         return self._splice.raw(f" {number}.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
 from planners.base import Decision, Finished
-from planners.prompt import Turn, clean, entity_text
+from planners.prompt import PROGRESS, Turn, clean, entity_text
 from planners.styles import Edit, history_edit, make_style, task_edit
 
 if TYPE_CHECKING:
@@ -54,13 +54,14 @@ class KVPlanner:
         self._instruction, self._skills = "", ""
         self._turns: list[Turn] = []
         self._written: list[tuple[str, str | None]] = []  # segment edits since the last decision, for the trace
+        self._told = 0  # turns of this task that are history segments already
         self._done = self._tasks = 0
 
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()
         self._instruction, self._skills = instruction, skills
-        self._turns, self._written, self._done, self._tasks = [], [], 0, 0
+        self._turns, self._written, self._told, self._done, self._tasks = [], [], 0, 0, 0
 
     def observe(self, facts: Sequence[FactView]) -> None:
         self._write(self._style.edits(facts))
@@ -79,17 +80,15 @@ class KVPlanner:
         if self._appends:
             self.session.append_turn(self._format.answer(turn))
         self.session.advance()
+        self._write(self._history(len(self._turns) - PROGRESS))
 
     def finish_task(self, result: Finished, following: str | None) -> None:
         """Remember what was done: every executed skill, then the task itself."""
-        edits = []
-        for turn in self._turns:
-            self._done += 1
-            edits.append(history_edit(self._done, entity_text(turn.skill)))
+        edits = self._history(len(self._turns))
         self._tasks += 1
         edits.append(task_edit(self._tasks, clean(result.instruction), result.success, result.steps))
         self._write(edits)
-        self._turns = []
+        self._turns, self._told = [], 0
         self._instruction = following or ""
 
     def close(self) -> None:
@@ -108,7 +107,17 @@ class KVPlanner:
         return opening + self._format.cue(len(self._turns) + 1)
 
     def _whole_query(self) -> list[int]:
-        return self._format.query(self._skills, self._instruction, self._turns)
+        before = max(0, len(self._turns) - PROGRESS)
+        return self._format.query(self._skills, self._instruction, self._turns[before:], before)
+
+    def _history(self, until: int) -> list[Edit]:
+        """Segments of the task's turns up to ``until`` that are not written yet."""
+        edits = []
+        while self._told < until:
+            self._done += 1
+            edits.append(history_edit(self._done, entity_text(self._turns[self._told].skill)))
+            self._told += 1
+        return edits
 
     def _write(self, edits: Sequence[Edit]) -> None:
         store = self.session.store

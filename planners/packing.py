@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from planners.prompt import CUE, Turn, candidate_text, query_text, task_line
+from planners.prompt import CUE, PROGRESS, Turn, candidate_text, entity_text, query_text, task_line
 from planners.records import FactRecord, Rollout, TaskRecord
-from planners.styles import Edit, history_edit, make_style, task_edit
+from planners.styles import Edit, PromptStyle, history_edit, make_style, task_edit
 
 IGNORE = -100
 Encode = Callable[[str], Sequence[int]]
@@ -115,13 +115,12 @@ class Packer:
             store.step += 1
             store.apply(style.edits(task.facts))
             memory = store.ordered()
-            replay = _Replay(task, style, store)
+            replay = _Replay(task, style, store, done)
             if task.steps:
                 yield self._pack(rollout.skills, task, memory, replay)
             store.step += 1
-            for step in task.steps:
-                done += 1
-                store.apply([history_edit(done, Turn(step.skill).text.split(" ", 1)[1].split("\n")[0])])
+            store.apply(replay.history(max(0, len(task.steps) - PROGRESS), len(task.steps)))
+            done += len(task.steps)
             store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
 
     def _pack(self, skills: str, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
@@ -175,7 +174,7 @@ class Packer:
     def _step(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
         lines, hidden = replay.tail(index)
         parts = [(line.text, False) for line in lines]
-        parts.append((query_text(skills, wording, replay.turns[:index]), False))
+        parts.append((query_text(skills, wording, replay.turns[max(0, index - PROGRESS) : index]), False))
         parts.append((candidate_text(replay.task.steps[index].label), True))
         return self._slot("step", parts, frozenset(hidden & kept))
 
@@ -205,16 +204,17 @@ class Packer:
 class _Replay:
     """A task played through the store once: what each step wrote, and the memory's tail before each step."""
 
-    def __init__(self, task: TaskRecord, style, store: LineStore) -> None:
-        self.task = task
+    def __init__(self, task: TaskRecord, style: PromptStyle, store: LineStore, done: int) -> None:
+        self.task, self._done = task, done
         self.agent_before = store.lines["agent"].text if "agent" in store.lines else ""
         self.turns = [Turn(step.skill, step.failure) for step in task.steps]
         self.written: list[list[Edit]] = []
         self._tails: list[tuple[list[Line], set[str]]] = []
         changed: set[str] = set()
-        for step in task.steps:
+        for number, step in enumerate(task.steps, 1):
             self._tails.append(self._tail(store, changed))
             store.step += 1
+            changed |= set(store.apply(self.history(number - PROGRESS - 1, number - PROGRESS)))
             edits = style.edits(step.facts)
             written = set(store.apply(edits))
             changed |= written
@@ -225,6 +225,11 @@ class _Replay:
     def _tail(store: LineStore, changed: set[str]) -> tuple[list[Line], set[str]]:
         lines = [line for line in store.ordered() if line.id in changed or line.category == "agent"]
         return lines, set(changed)
+
+    def history(self, first: int, last: int) -> list[Edit]:
+        """Segments of the turns ``first`` to ``last`` (not included) of this task."""
+        turns = enumerate(self.turns[max(0, first) : max(0, last)], self._done + max(0, first) + 1)
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in turns]
 
     def moved(self, index: int) -> dict[str, FactRecord]:
         """Facts that the steps before ``index`` changed, as they are by then."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CUE = "next"
+PROGRESS = 16  # turns of a task that a query tells; what came before is memory
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
 
@@ -41,7 +42,7 @@ def task_line(skills: str, instruction: str) -> str:
 
 
 def query_text(skills: str, instruction: str, turns: Sequence[Turn]) -> str:
-    """The fresh end of a prompt in the `memory` layout, up to and including the cue."""
+    """The fresh end of a prompt in the `memory` layout, up to and including the cue; ``turns`` are the last few."""
     return task_line(skills, instruction) + "".join(turn.text for turn in turns) + CUE
 
 

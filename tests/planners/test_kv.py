@@ -25,6 +25,7 @@ from memory.store import SegmentStore
 from planners.base import Decision, Finished
 from planners.formats import LotaFormat, PlainFormat
 from planners.kv import KVPlanner
+from planners.prompt import PROGRESS
 from planners.records import FactRecord
 from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
 
@@ -149,7 +150,7 @@ def test_a_transcript_that_is_full_begins_anew_with_the_task_and_its_turns(
         lines = prompt(tokenizer, planner.decide(SKILLS, {}))
         lengths.append(len(lines))
     start = lines.index("task grounded get the mug")
-    assert lines[start + 1 :] == [*turns, "next"]
+    assert lines[start + 1 :] == [*turns[-PROGRESS:], "next"]
 
 
 def test_the_choice_is_the_most_likely_candidate_and_repeats(
@@ -220,3 +221,19 @@ def test_settings_that_do_not_exist_are_named(engine: Engine, tokenizer: PreTrai
         planner.reset("x", "lota")
         planner.observe(FACTS)
         planner.decide((), {})
+
+
+def test_a_long_task_tells_its_last_turns_and_remembers_the_rest(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    planner = make(engine, tokenizer)
+    planner.reset("Get the mug", "grounded")
+    planner.observe(FACTS)
+    for number in range(PROGRESS + 3):
+        planner.feedback("open cabinet 1" if number < 3 else "go to cabinet 2", True, "")
+    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    assert lines.count("next go to cabinet_2") == PROGRESS
+    assert lines.count("did open cabinet_1") == 3 and "next open cabinet_1" not in lines
+    planner.finish_task(Finished("Get the mug", False, PROGRESS + 3), "again")
+    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    assert lines.count("did go to cabinet_2") == PROGRESS

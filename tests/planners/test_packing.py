@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer
 
 from planners.packed_attention import HIDE, collate
 from planners.packing import IGNORE, Mix, Pack, Packer, Slot
+from planners.prompt import PROGRESS
 from planners.records import Rollout
 from planners.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import rollout_texts
@@ -21,7 +23,7 @@ Make = Callable[..., Rollout]
 def tokenizer(make_rollout: Make) -> Tokenizer:
     texts = [text for seed in range(5) for text in rollout_texts(make_rollout(seed))]
     names = {word for text in texts for word in text.split() if "_" in word}
-    return train_tokenizer([*texts, *["where state door now there hand\n"] * 3], names, 600)
+    return train_tokenizer([*texts, *["where state door now there hand did\n"] * 3], names, 600)
 
 
 def packs_of(tokenizer: Tokenizer, rollout: Rollout, style: str, **mix: int) -> list[Pack]:
@@ -135,3 +137,19 @@ def test_probes_about_moved_things_ask_for_the_latest_place(tokenizer: Tokenizer
             asked |= {latest}
             assert f"where {mug} {latest}" in text.replace("\n ", "\n")
     assert asked == {"hand", "diningtable_1"}
+
+
+def test_packs_of_long_tasks_show_what_the_planner_shows(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    """A step after more turns than a query tells: the first of them are history lines in the slot's own tail."""
+    rollout = make_rollout(1)
+    task = rollout.tasks[0]
+    walk = [replace(task.steps[0], facts=())] * (PROGRESS + 2)
+    long = replace(rollout, tasks=(replace(task, steps=(*walk, task.steps[-1])),))
+    (pack,) = packs_of(tokenizer, long, "plain", trajectories=0, steps=99, probes=0)
+    last = max(
+        read(tokenizer, slot.ids).replace("\n ", "\n") for slot in pack.slots if "did" in read(tokenizer, slot.ids)
+    )
+    skill = task.steps[0].skill.replace("cabinet ", "cabinet_")
+    lines = last.split("\n")
+    assert [line.strip() for line in lines].count(f"next {skill}") >= PROGRESS
+    assert 1 <= sum(line.strip().startswith("did") for line in lines) <= 2
