@@ -31,7 +31,10 @@ from planners.seeding import seed_induction
 from planners.styles import make_style
 from planners.tokenizer import BOS, PAD, train_tokenizer
 
-OWN_WORDS = "where door state now there gone unseen hand floor nothing did finished succeeded failed after steps\n"
+OWN_WORDS = (
+    "task lota grounded next failed agent at start holding nothing hand floor unseen there now gone "
+    "did finished succeeded after steps where door state\n"
+)
 
 
 @dataclass
@@ -58,8 +61,12 @@ def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
             texts += rollout_texts(rollout)
     for text in texts:
         names.update(word for word in text.split() if _is_entity(word))
-    types = {name.rsplit("_", 1)[0] for name in names}
-    return texts, names | {f"{kind}_{number}" for kind in types for number in range(1, 9)}
+    highest: dict[str, int] = {}
+    for name in names:
+        kind, number = name.rsplit("_", 1)
+        highest[kind] = max(int(number), highest.get(kind, 0))
+    # more than were seen: a name that falls into pieces would look like another one's beginning
+    return texts, {f"{kind}_{number}" for kind, most in highest.items() for number in range(1, max(10, 3 * most) + 1)}
 
 
 def _is_entity(word: str) -> bool:
