@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from keep_agent.errors import ConfigError, ModelError
@@ -114,15 +116,28 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device) -> LoadedMo
         attn_implementation=NAME,
         use_safetensors=True,
         trust_remote_code=False,
+        ignore_mismatched_sizes=True,  # reported, and refused below with names instead of a bare RuntimeError
         output_loading_info=True,
     )
-    if report["missing_keys"] or report["mismatched_keys"]:
-        bad = sorted(str(key) for key in [*report["missing_keys"], *report["mismatched_keys"]])
-        raise ModelError(
-            f"weights in {folder} lack or misshape {len(bad)} tensors, first {bad[0]}; "
-            "config.json and the weights do not belong together."
-        )
+    _check_report(folder, report)
     return wrap(module.to(device), name, fingerprint(files), folder)
+
+
+def _check_report(folder: Path, report: dict[str, Any]) -> None:
+    """Refuse weights that are not those of config.json; what transformers reports as loaded anew is random."""
+    misshaped = [
+        f"{key} is {_shape(found)} but should be {_shape(due)}" for key, found, due in report["mismatched_keys"]
+    ]
+    bad = sorted([*(f"{key} is missing" for key in report["missing_keys"]), *misshaped])
+    if bad:
+        raise ModelError(
+            f"the weights in {folder} do not fit {folder / 'config.json'}: {len(bad)} tensors are missing or have "
+            f"another shape, first {bad[0]}; fetch the model again, or put config.json and weights of one model there."
+        )
+
+
+def _shape(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
 
 
 def _config(name: str) -> PretrainedConfig:
@@ -132,6 +147,12 @@ def _config(name: str) -> PretrainedConfig:
         raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except StrictDataclassError as error:  # it is there, but contradicts itself
+        file = path / "config.json" if path.is_dir() else path
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"{file} is not a valid model configuration ({reason}); correct it, or fetch it again."
+        ) from error
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise ModelError(

@@ -158,6 +158,25 @@ def test_missing_weights_and_tensors(folder: Path) -> None:
         load_model(folder)
 
 
+CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"intermediate_size": 100}, r"config\.json: 6 tensors .*mlp\.down_proj\.weight is 64x128 but should be 64x100"),
+    ({"vocab_size": 100}, r"config\.json: 2 tensors .* first lm_head\.weight is 512x64 but should be 100x64"),
+    ({"layer_types": ["full_attention"]}, r"config\.json is not a valid .*`layer_types` \(1\).*; correct it"),
+    ({"hidden_size": "big"}, r"config\.json is not a valid .*expected int, got str .*; correct it"),
+]
+
+
+@pytest.mark.parametrize(("values", "match"), CONTRADICTIONS)
+def test_a_configuration_that_contradicts_the_weights_or_itself(
+    folder: Path, values: dict[str, Any], match: str
+) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    with pytest.raises(ModelError, match=match) as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+
+
 def test_names_and_settings_that_mean_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{ not json")
     cases: list[tuple[type[KeepError], str, dict[str, Any]]] = [
