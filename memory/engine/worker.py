@@ -72,6 +72,7 @@ class Worker:
     def _serve(self) -> None:
         while (job := self._jobs.get()).work is not None:
             if not job.result.set_running_or_notify_cancel():
+                del job
                 continue
             if torch.get_num_threads() != job.threads:  # torch keeps the number per thread: follow the caller's
                 torch.set_num_threads(job.threads)
@@ -80,3 +81,4 @@ class Worker:
                     job.result.set_result(job.work())
             except BaseException as error:
                 job.result.set_exception(error)
+            del job  # while this thread waits it must not keep the work, and with it a model, alive

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
+from concurrent.futures import wait
 
 import pytest
 import torch
@@ -47,6 +51,29 @@ def test_errors_reach_the_caller_and_the_worker_lives_on() -> None:
     worker.close()
     with pytest.raises(ModelError, match="closed"):
         worker.submit(lambda: None)
+
+
+@pytest.mark.parametrize("end", ["result", "error", "cancelled"])
+def test_a_waiting_worker_keeps_no_work_alive(end: str) -> None:
+    class Work:
+        def __call__(self) -> None:
+            if end == "error":
+                raise ValueError(end)
+
+    worker, release, work = Worker(), threading.Event(), Work()
+    gone = weakref.ref(work)
+    worker.submit(lambda: release.wait(5))
+    future = worker.submit(work)
+    if end == "cancelled":
+        assert future.cancel()
+    release.set()
+    wait([future], 5)
+    worker.submit(lambda: None).result(5)
+    del work, future
+    gc.collect()
+    time.sleep(0.01)  # the worker drops a job after its result is out
+    assert gone() is None
+    worker.close()
 
 
 def test_the_worker_computes_with_as_many_threads_as_its_caller() -> None:
