@@ -26,7 +26,7 @@ class StepNumbers:
     hit_tokens: int = 0
     invalidated_tokens: int = 0
     token_layers: int = 0
-    recomputed_token_layers: int = 0  # memory rows, layer 0 left out
+    recomputed_token_layers: int = 0  # memory rows that had a block, layer 0 left out
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0

@@ -53,7 +53,7 @@ class Counts:
     hit_tokens: int  # memory rows served from stored blocks
     invalidated_tokens: int  # rows of the last prompt's blocks that changes made useless
     token_layers: int
-    recomputed_token_layers: int  # memory rows, layer 0 left out
+    recomputed_token_layers: int  # memory rows that had a block, layer 0 left out
     encoded_token_layers: int
     loaded_bytes: int
 
@@ -63,6 +63,7 @@ class Counts:
 
     @property
     def recomputed_ratio(self) -> float:
+        """Recomputed rows' share of memory rows x layers, but layer 0; rows without a block are fresh and not in it."""
         possible = self.memory_tokens * (self.layers - 1)
         return self.recomputed_token_layers / possible if possible else 0.0
 
@@ -111,7 +112,7 @@ def count(layout: Layout, units: tuple[UnitUse, ...], trace: PrefillTrace, encod
         hit_tokens=hit,
         invalidated_tokens=invalidated,
         token_layers=trace.token_layers,
-        recomputed_token_layers=sum(rows - query - context for rows in trace.active_rows[1:]),
+        recomputed_token_layers=sum(trace.recomputed_rows[1:]),
         encoded_token_layers=encoded * layers,
         loaded_bytes=trace.loaded_bytes,
     )

@@ -71,7 +71,7 @@ class Prefill:
         self._visible = self.cache.end_at(layout.rows)
         mover = Mover(layout, self.cache, decoder.rope, self._angles)
         self.loader = Loader(mover, self._layers, transport.executor, transport.stream)
-        self.trace = PrefillTrace(layout.rows, layout.query - layout.context)
+        self.trace = PrefillTrace(layout.rows)
         self._asked = True  # whether the recompute stage wants attention weights: until layer 0 nobody knows
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
         if context is not None:

@@ -41,7 +41,6 @@ class PrefillTrace:
     """Counts and times of one prefill. Rows are prompt rows, the context prefix and the query included."""
 
     rows: int
-    memory_rows: int  # rows between context and query
     active_rows: list[int] = field(default_factory=list)  # per layer: fresh and recomputed
     recomputed_rows: list[int] = field(default_factory=list)  # per layer: memory rows that had a block
     last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
@@ -58,12 +57,6 @@ class PrefillTrace:
     def computed_ratio(self) -> float:
         """Token-layers / (prompt rows x layers)."""
         return self.token_layers / (self.rows * len(self.active_rows))
-
-    @property
-    def recomputed_ratio(self) -> float:
-        """Recomputed memory rows / memory rows, over all layers but layer 0, which repairs nothing."""
-        later = self.recomputed_rows[1:]
-        return sum(later) / (self.memory_rows * len(later)) if self.memory_rows and later else 0.0
 
     @property
     def loaded_bytes(self) -> int:

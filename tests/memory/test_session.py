@@ -279,7 +279,7 @@ def test_ratios_of_the_methods(engine: Engine) -> None:
     last = {method: list(episode(open_session(engine, method(), budget=40), 9))[-1] for method in METHODS}
     ratio = {method: prefill.counts.computed_ratio for method, prefill in last.items()}
     assert ratio[full] == 1.0
-    assert last[full].counts.recomputed_ratio == 1.0
+    assert last[full].counts.recomputed_ratio == 0.0  # nothing was stored: its rows are fresh
     assert last[full].counts.fresh_tokens == last[full].counts.prompt_tokens
     assert last[reuse].counts.recomputed_ratio == 0.0
     assert ratio[reuse] == len(QUERY) / last[reuse].counts.prompt_tokens
