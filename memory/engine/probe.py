@@ -60,10 +60,8 @@ class LayerProbe:
         """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
         self.asked = True
         first = int(torch.searchsorted(self.active, self.layout.query))
-        if self.attended.weights:
-            return self._all_mass[first:].mean(0)
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
-        return self._row_mass(rows, causal=True).mean(0)
+        return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
 
     def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(segments,) the same from the active rows of the ``chosen`` segments."""
@@ -135,25 +133,46 @@ class LayerProbe:
         owner = self._active_segments
         return torch.bincount(owner[owner >= 0], minlength=self.table.count)
 
-    def _add_lines(self, lines: torch.Tensor, new: torch.Tensor, causal: bool) -> None:
-        owner = self._active_segments
-        rows = (new[owner.clamp(min=0)] & (owner >= 0)).nonzero()[:, 0]
-        kept = causal and self.attended.weights
-        mass = self._all_mass[rows] if kept else self._row_mass(rows, causal)
-        sums = torch.zeros_like(lines).index_add_(0, owner[rows], mass)
-        lines += sums / self._active_counts.clamp(min=1)[:, None]
-
     @cached_property
-    def _all_mass(self) -> torch.Tensor:
-        """(active rows, segments) from the weights that the layer's own attention left behind."""
-        parts = []
-        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
-            averaging = self.table.averaging[block.k0 : block.k1].to(self._mass_dtype)  # without padded columns
-            parts.append(weights[..., : len(averaging)].mean(0, dtype=self._mass_dtype) @ averaging)
-        return torch.cat(parts)
+    def _averaging(self) -> torch.Tensor:
+        """The table's matrix in the dtype of the mass."""
+        return self.table.averaging.to(self._mass_dtype)
 
-    def _row_mass(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
-        """(len(rows), segments) mass of the active rows number ``rows``: mean over heads, mean over tokens."""
+    def _add_lines(self, lines: torch.Tensor, new: torch.Tensor, causal: bool) -> None:
+        owner, numbers = self._active_segments, new.nonzero()[:, 0]
+        rows = (new[owner.clamp(min=0)] & (owner >= 0)).nonzero()[:, 0]
+        member = owner[rows] == numbers[:, None]
+        lines[numbers] = self._mass(rows, member / self._active_counts[numbers].clamp(min=1)[:, None], causal)
+
+    def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
+        """(groups, segments) mass of groups of the active rows number ``rows`` (sorted).
+
+        Rows become groups before keys become segments: the smaller product.
+
+        :param groups: (groups, len(rows)) what each row counts in each group
+        """
+        groups = groups.to(self._mass_dtype)
+        if causal and self.attended.weights:
+            return self._kept_mass(rows, groups)
+        return (groups @ self._row_weights(rows, causal)) @ self._averaging
+
+    def _kept_mass(self, rows: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+        """The same from the weights that the layer's own attention left behind, of the rows asked for only."""
+        seen = self.attended
+        keys = groups.new_zeros(groups.shape[0], self.layout.rows)
+        cuts = torch.searchsorted(rows, rows.new_tensor([block.q1 for block in seen.blocks])).tolist()
+        for block, weights, first, last in zip(seen.blocks, seen.weights, [0, *cuts], cuts, strict=False):
+            if first == last:
+                continue
+            if last - first < weights.shape[1]:
+                weights = weights.index_select(1, rows[first:last] - block.q0)
+            stop = min(block.k1, self.layout.rows)  # without padded columns
+            seen_keys = weights.mean(0, dtype=self._mass_dtype)[:, : stop - block.k0]
+            keys[:, block.k0 : stop].addmm_(groups[:, first:last], seen_keys)
+        return keys @ self._averaging
+
+    def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
+        """(len(rows), prompt rows) weights of the active rows number ``rows``, computed again: mean over heads."""
         seen = self.attended
         total, requests = self.layout.rows, seen.query.shape[0]
         keys, _ = self.cache.read(self.layer, total)
@@ -161,8 +180,7 @@ class LayerProbe:
         block = Block(0, rows.numel(), 0, total, bias)
         queries = seen.query[:, :, rows] * seen.scale
         weights = block_probabilities(queries, keys.flatten(0, 1), block, seen.softcap, seen.sinks)
-        weights = weights.unflatten(0, (requests, -1))[0].mean(0, dtype=self._mass_dtype)
-        return weights @ self.table.averaging.to(weights.dtype)
+        return weights.unflatten(0, (requests, -1))[0].mean(0, dtype=self._mass_dtype)
 
     def _bias(self, rows: torch.Tensor, total: int, causal: bool) -> torch.Tensor:
         places, window = self.layout.positions, self.attended.window
