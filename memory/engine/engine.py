@@ -32,7 +32,10 @@ class Engine:
     """One model, one worker. Safe to call from several threads; close it, or use it as a context manager."""
 
     def __init__(self, model: LoadedModel, transport: str = "auto") -> None:
-        """:param transport: inline | thread | stream: how transfers run; auto: stream on CUDA, else thread."""
+        """:param transport: inline | thread | stream: how transfers run; auto: stream on CUDA, else inline.
+
+        Blocks in host memory are as near to the CPU as the working cache: there a thread only takes the model's cores.
+        """
         self.model = model
         self.decoder = model.decoder
         self._worker = Worker()
@@ -162,7 +165,7 @@ class Engine:
 
 def _make_transport(kind: str, device: torch.device) -> Transport:
     if kind == "auto":
-        kind = "stream" if device.type == "cuda" else "thread"
+        kind = "stream" if device.type == "cuda" else "inline"
     if kind == "inline":
         return Transport()
     if kind == "thread" or (kind == "stream" and device.type == "cuda"):

@@ -6,10 +6,10 @@ Transfers of the same layers are moved together: one gather, one rotation, one c
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import torch
@@ -22,6 +22,41 @@ from memory.engine.trace import LoadInterval
 from memory.stages import Layout, Transfer
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Transfers of the same layers ``[first, last)``."""
+
+    first: int
+    last: int
+    transfers: tuple[Transfer, ...]
+
+    def spans(self, layout: Layout) -> list[tuple[int, int]]:
+        """Prompt rows (start, stop) of each transfer."""
+        starts = [layout.placements[t.placement].start for t in self.transfers]
+        return [(a + t.rows[0], a + t.rows[1]) for a, t in zip(starts, self.transfers, strict=True)]
+
+    def continues(self, other: Group) -> bool:
+        """Whether this moves the layers behind ``other``'s, of the same rows."""
+        return (
+            other.last == self.first
+            and len(self.transfers) == len(other.transfers)
+            and all(
+                a.placement == b.placement and a.rows == b.rows
+                for a, b in zip(self.transfers, other.transfers, strict=True)
+            )
+        )
+
+
+def _deepest(groups: Iterable[Group]) -> list[Group]:
+    """Groups that only cut the same rows into layers made one: where nothing overlaps, chunks are only calls."""
+    joined: list[Group] = []
+    for group in groups:
+        if joined and group.continues(joined[-1]):
+            group = Group(joined.pop().first, group.last, group.transfers)
+        joined.append(group)
+    return joined
+
+
 @dataclass
 class Mover:
     """Copies block slices into a working cache, rotated to the prompt's positions."""
@@ -31,9 +66,9 @@ class Mover:
     rope: RopeTables
     angles: Angles  # of all prompt rows
 
-    def move(self, group: Sequence[Transfer]) -> int:
+    def move(self, group: Group) -> int:
         """Move transfers that share their layers; returns the bytes moved."""
-        first, last = group[0].first, group[0].last
+        first, last = group.first, group.last
         keys, values = self._gather(group)
         rows = self._rows(group)
         angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
@@ -47,24 +82,22 @@ class Mover:
             self._write(self.cache.raw[first:last, 0], rows, keys)
         return keys.nbytes + values.nbytes
 
-    def _gather(self, group: Sequence[Transfer]) -> tuple[torch.Tensor, torch.Tensor]:
-        places = self.layout.placements
-        parts = [(places[t.placement].block, slice(t.first, t.last), slice(*t.rows)) for t in group]
-        if any(block is None for block, _, _ in parts):
+    def _gather(self, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        places, layers = self.layout.placements, slice(group.first, group.last)
+        parts = [(places[t.placement].block, slice(*t.rows)) for t in group.transfers]
+        if any(block is None for block, _ in parts):
             raise ConfigError("the loading stage asks for a unit that has no block; fresh units are never loaded.")
-        keys = [block.k[layers, :, rows] for block, layers, rows in parts]
-        values = [block.v[layers, :, rows] for block, layers, rows in parts]
+        keys = [block.k[layers, :, rows] for block, rows in parts]
+        values = [block.v[layers, :, rows] for block, rows in parts]
         return (torch.cat(keys, 2), torch.cat(values, 2)) if len(parts) > 1 else (keys[0], values[0])
 
-    def _rows(self, group: Sequence[Transfer]) -> slice | torch.Tensor:
+    def _rows(self, group: Group) -> slice | torch.Tensor:
         """Prompt rows of the group in its order: a slice if they form one run."""
-        spans = [(self.layout.placements[t.placement].start + t.rows[0], t.rows[1] - t.rows[0]) for t in group]
-        start, stop = spans[0][0], spans[0][0]
-        for first, length in spans:
-            if first != stop:
-                return torch.cat([torch.arange(a, a + n, device=self.cache.k.device) for a, n in spans])
-            stop = first + length
-        return slice(start, stop)
+        spans = group.spans(self.layout)
+        if all(stop == start for (_, stop), (start, _) in pairwise(spans)):
+            return slice(spans[0][0], spans[-1][1])
+        rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        return torch.from_numpy(rows).to(self.cache.k.device)
 
     @staticmethod
     def _write(target: torch.Tensor, rows: slice | torch.Tensor, values: torch.Tensor) -> None:
@@ -97,12 +130,13 @@ class Loader:
 
     def submit(self, transfers: Iterable[Transfer]) -> None:
         """Start transfers; those with equal layers that follow each other are moved together."""
-        for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
-            together = list(group)
-            for transfer in together:
-                start = self.mover.layout.placements[transfer.placement].start
-                self._covered[first:last, start + transfer.rows[0] : start + transfer.rows[1]] = True
-            self._start(first, last, together)
+        groups = [Group(*layers, tuple(group)) for layers, group in groupby(transfers, key=lambda t: (t.first, t.last))]
+        for group in groups if self.executor is not None else _deepest(groups):
+            covered = np.zeros(self._covered.shape[1], dtype=bool)
+            for start, stop in group.spans(self.mover.layout):
+                covered[start:stop] = True
+            self._covered[group.first : group.last] |= covered
+            self._start(group)
 
     def cover(self, rows: slice) -> None:
         """Count rows as present at every layer (the context prefix)."""
@@ -131,22 +165,22 @@ class Loader:
         for _, _, future in self._pending:
             self._join(future)
 
-    def _start(self, first: int, last: int, group: list[Transfer]) -> None:
+    def _start(self, group: Group) -> None:
         if self.executor is not None:
-            self._pending.append((first, last, self.executor.submit(self._run, first, last, group)))
+            self._pending.append((group.first, group.last, self.executor.submit(self._run, group)))
             return
         started = time.perf_counter()
-        self._run(first, last, group)
+        self._run(group)
         self.waited += time.perf_counter() - started
 
-    def _run(self, first: int, last: int, group: list[Transfer]) -> torch.cuda.Event | None:
+    def _run(self, group: Group) -> torch.cuda.Event | None:
         """Move one group; on CUDA returns the event of its end."""
         start, event = time.perf_counter(), None
         with torch.inference_mode(), torch.cuda.stream(self.stream):  # without a stream this does nothing
             nbytes = self.mover.move(group)
             if self.stream is not None:
                 event = self.stream.record_event()
-        self.intervals.append(LoadInterval(first, last, start, time.perf_counter(), nbytes))
+        self.intervals.append(LoadInterval(group.first, group.last, start, time.perf_counter(), nbytes))
         return event
 
     @staticmethod
