@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -54,7 +54,6 @@ class LayerProbe:
     entered: torch.Tensor
     left: torch.Tensor
     asked: bool = False  # for attention mass
-    _between: dict[bool, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
     def mass_from_query(self) -> torch.Tensor:
         """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
@@ -65,26 +64,16 @@ class LayerProbe:
 
     def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(segments,) the same from the active rows of the ``chosen`` segments."""
-        if not chosen.numel():
-            return self.table.averaging.new_zeros(self.table.count)
-        weight = self._active_counts[chosen].to(self.table.averaging.dtype)
-        total = weight.sum().clamp(min=1)
-        return (self.mass_between(chosen, causal) * weight[:, None]).sum(0) / total
+        self.asked = True
+        rows, _ = self._rows_of(chosen)
+        return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / max(1, rows.numel())), causal)[0]
 
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(len(chosen), segments) the same, a line per chosen segment; lines once computed are kept for later hops."""
+        """(len(chosen), segments) the same, a line per chosen segment, 0 for those without active rows."""
         self.asked = True
-        if causal not in self._between:
-            size = self.table.count
-            lines = torch.zeros(size, size, dtype=self._mass_dtype, device=self.active.device)
-            self._between[causal] = (lines, torch.zeros(size, dtype=torch.bool, device=self.active.device))
-        lines, known = self._between[causal]
-        wanted = torch.zeros_like(known)
-        wanted[chosen] = True
-        if bool((wanted & ~known).any()):
-            self._add_lines(lines, wanted & ~known, causal)
-            known |= wanted
-        return lines[chosen]
+        rows, owner = self._rows_of(chosen)
+        member = owner[None] == chosen.to(owner.device)[:, None]
+        return self._mass(rows, member / member.sum(1, keepdim=True).clamp(min=1), causal)
 
     def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(kv_heads, len(rows), head_dim) unrotated K, and V, that ``layer`` computes for active ``rows``.
@@ -129,20 +118,16 @@ class LayerProbe:
         return self.layout.segment_of[self.active]
 
     @cached_property
-    def _active_counts(self) -> torch.Tensor:
-        owner = self._active_segments
-        return torch.bincount(owner[owner >= 0], minlength=self.table.count)
-
-    @cached_property
     def _averaging(self) -> torch.Tensor:
         """The table's matrix in the dtype of the mass."""
         return self.table.averaging.to(self._mass_dtype)
 
-    def _add_lines(self, lines: torch.Tensor, new: torch.Tensor, causal: bool) -> None:
-        owner, numbers = self._active_segments, new.nonzero()[:, 0]
-        rows = (new[owner.clamp(min=0)] & (owner >= 0)).nonzero()[:, 0]
-        member = owner[rows] == numbers[:, None]
-        lines[numbers] = self._mass(rows, member / self._active_counts[numbers].clamp(min=1)[:, None], causal)
+    def _rows_of(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers of the active rows of the ``chosen`` segments, sorted, and the segment of each."""
+        wanted = torch.zeros(self.table.count + 1, dtype=torch.bool, device=self.active.device)  # the last: no segment
+        wanted[chosen] = True
+        rows = wanted[self._active_segments].nonzero()[:, 0]
+        return rows, self._active_segments[rows]
 
     def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
         """(groups, segments) mass of groups of the active rows number ``rows`` (sorted).

@@ -75,6 +75,23 @@ def test_mass_is_the_attention_of_the_plain_model(
             )
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_mass_of_no_segments_and_of_lines_in_any_order(engine: Engine, causal: bool) -> None:
+    none, some = torch.zeros(0, dtype=torch.long), torch.tensor([3, 0, 3])
+    answers, layout = run(
+        engine,
+        lambda p: (
+            p.mass_from_segments(none, causal),
+            p.mass_between(none, causal),
+            p.mass_between(some, causal),
+            [p.mass_from_segments(i[None], causal) for i in some],
+        ),
+    )
+    for nothing, empty, lines, single in answers:
+        assert nothing.shape == (len(layout.segments),) and not nothing.any() and len(empty) == 0
+        torch.testing.assert_close(lines, torch.stack(single))
+
+
 def test_mass_without_causality_reaches_later_segments(engine: Engine) -> None:
     first = torch.tensor([0])
     answers, _ = run(engine, lambda p: (p.mass_from_segments(first), p.mass_from_segments(first, causal=False)))
