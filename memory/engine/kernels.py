@@ -63,7 +63,7 @@ def block_probabilities(
     requests, heads, _, dim = q.shape
     rows, groups = block.q1 - block.q0, requests * heads // keys.shape[0]
     folded = q[:, :, block.q0 : block.q1].reshape(keys.shape[0], groups * rows, dim)
-    scores = torch.bmm(folded, keys.transpose(1, 2)).view(requests * heads, rows, -1)
+    scores = torch.bmm(folded, keys.transpose(1, 2)).view(requests * heads, rows, keys.shape[1])
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if block.bias is not None:
