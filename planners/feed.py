@@ -41,6 +41,7 @@ LEVELS = (
 )
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 TYPE_LEVEL = "lota"  # skills whose plans follow from the instruction alone
+PASSED_OVER = 0.4  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=7, probes=1, questions=8)
 PLANS = Mix(plans=4)
@@ -86,7 +87,8 @@ class Feed:
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2)
         self._bos, self._pad, self._tokens = bos, pad, tokens
-        self._plans = any(rollout.skills == TYPE_LEVEL for path in files for rollout in islice(read_rollouts(path), 1))
+        skills = {rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}
+        self._plans, self._mixed = TYPE_LEVEL in skills, len(skills) > 1
         self._queue: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=8)
         threading.Thread(target=self._work, daemon=True).start()
 
@@ -117,11 +119,17 @@ class Feed:
         packs: list[Pack] = []
         while len(packs) < (96 if mix.plans else 24):
             rollout = next(self._source)
-            if mix.plans and rollout.skills != TYPE_LEVEL:
+            if self._left_out(rollout, mix):
                 continue
             style = self._rng.choice(level.styles)
             packs += [pack for pack in self._packer.packs(rollout, style) if pack.slots]
         return sorted(packs, key=_width)
+
+    def _left_out(self, rollout: Rollout, mix: Mix) -> bool:
+        type_level = rollout.skills == TYPE_LEVEL
+        if mix.plans:
+            return not type_level
+        return type_level and self._mixed and self._rng.random() < PASSED_OVER
 
     def _draw(self, level: Level) -> Mix:
         chance = self._rng.random()

@@ -22,6 +22,7 @@ from memory.engine.probe import LayerProbe, SegmentTable
 from memory.engine.trace import ComputeInterval, PrefillResult, PrefillTrace
 from memory.stages import Layout, Loading, Recompute
 
+ROW_MULTIPLE = 16  # scattered rows are padded to a multiple of this
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
 
 
@@ -38,6 +39,7 @@ class Active:
     """The rows computed at a layer, and what all layers with the same rows share."""
 
     rows: torch.Tensor  # sorted
+    padding: int  # how often the last row is put through a layer once more
     recomputed: int  # memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
     small: bool  # a layer's attention weights are few enough to be kept for the probe
@@ -101,7 +103,9 @@ class Prefill:
         self.trace.recomputed_rows.append(active.recomputed)
         active.state.keep_weights = self._asked and active.small
         start = time.perf_counter()
-        hidden = self.decoder.layer(layer, hidden, active.state)
+        if active.padding:
+            hidden = torch.cat([hidden, hidden[:, -1:].expand(-1, active.padding, -1)], 1)
+        hidden = self.decoder.layer(layer, hidden, active.state)[:, : active.rows.numel()]
         self.trace.computes.append(ComputeInterval(layer, start, time.perf_counter()))
         return hidden
 
@@ -163,18 +167,20 @@ class Prefill:
         if rows.numel() < layout.rows:
             inactive = np.ones(layout.rows, dtype=bool)
             inactive[rows.cpu().numpy()] = False
-        place = as_rows(rows)
+        padding = padding_of(rows)
+        padded = torch.cat([rows, rows[-1:].expand(padding)]) if padding else rows
+        place = padded if padding else as_rows(rows)
         state = Pass(
             cache=self.cache,
             rows=place,
             visible=self._visible,
             angles={key: (cos[:, place], sin[:, place]) for key, (cos, sin) in self._angles.items()},
-            plan=causal_plan(rows, layout.positions, spec.dtype),
+            plan=causal_plan(padded, layout.positions, spec.dtype),
             rope_keys=spec.rope_keys,
             bare=self.cache.raw is not None,
         )
         size = spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
-        return Active(rows, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
+        return Active(rows, padding, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
 
     def _segment_layers(self) -> tuple[int, ...]:
         """Per segment the last layer at which one of its rows was active."""
@@ -185,6 +191,15 @@ class Prefill:
         last = torch.full((self.table.count,), -1, dtype=torch.long, device=owner.device)
         last.scatter_reduce_(0, owner[member], self._last_layer[member], "amax")
         return tuple(last.tolist())
+
+
+def padding_of(rows: torch.Tensor) -> int:
+    """Rows that scattered ``rows`` lack to a multiple of `ROW_MULTIPLE` on a CPU.
+
+    oneDNN prepares a kernel for every new shape of a product, and a choice of rows is hardly ever of the size of another.
+    """
+    scattered = not rows.is_cuda and rows.numel() and int(rows[-1] - rows[0]) + 1 > rows.numel()
+    return -rows.numel() % ROW_MULTIPLE if scattered else 0
 
 
 def on_device(layout: Layout, device: torch.device) -> Layout:

@@ -58,6 +58,8 @@ class LayerProbe:
     def mass_from_query(self) -> torch.Tensor:
         """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
         self.asked = True
+        if self.attended.weights:
+            return self._kept_mass[self.table.count]
         first = int(torch.searchsorted(self.active, self.layout.query))
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
@@ -65,12 +67,16 @@ class LayerProbe:
     def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(segments,) the same from the active rows of the ``chosen`` segments."""
         self.asked = True
-        rows, _ = self._rows_of(chosen)
+        rows, owner = self._rows_of(chosen)
+        if causal and self.attended.weights:
+            return self._kept_mass[owner].sum(0) / max(1, rows.numel())
         return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / max(1, rows.numel())), causal)[0]
 
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(len(chosen), segments) the same, a line per chosen segment, 0 for those without active rows."""
         self.asked = True
+        if causal and self.attended.weights:
+            return self._kept_mass[chosen]
         rows, owner = self._rows_of(chosen)
         member = owner[None] == chosen.to(owner.device)[:, None]
         return self._mass(rows, member / member.sum(1, keepdim=True).clamp(min=1), causal)
@@ -129,32 +135,41 @@ class LayerProbe:
         rows = wanted[self._active_segments].nonzero()[:, 0]
         return rows, self._active_segments[rows]
 
+    @cached_property
+    def _kept_mass(self) -> torch.Tensor:
+        """(segments + 1, segments) mass from each segment, and last from the query, by the weights that the layer's
+        own attention left behind. Lines are made of all active rows at once: that takes few and large operations.
+        """
+        count, total = self.table.count, self.layout.rows
+        groups, group = self._sources.unique(return_inverse=True)
+        keys = self._averaging.new_zeros(groups.numel(), total)
+        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
+            stop = min(block.k1, total)  # without padded columns
+            of_rows = group[block.q0 : block.q1]  # without padded rows
+            mean = weights.mean(0, dtype=self._mass_dtype)[: of_rows.numel(), : stop - block.k0]
+            keys[:, block.k0 : stop].index_add_(0, of_rows, mean)
+        keys /= group.bincount()[:, None]
+        mass = keys.new_zeros(count + 2, count)
+        mass[groups] = keys @ self._averaging
+        return mass[:-1]
+
+    @property
+    def _sources(self) -> torch.Tensor:
+        """Segment of each active row; ``count`` for the query, one more for the context."""
+        return torch.where(
+            self.active < self.layout.query,
+            torch.where(self._active_segments < 0, self.table.count + 1, self._active_segments),
+            self.table.count,
+        )
+
     def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
-        """(groups, segments) mass of groups of the active rows number ``rows`` (sorted).
+        """(groups, segments) mass of groups of the active rows number ``rows`` (sorted), weights computed again.
 
         Rows become groups before keys become segments: the smaller product.
 
         :param groups: (groups, len(rows)) what each row counts in each group
         """
-        groups = groups.to(self._mass_dtype)
-        if causal and self.attended.weights:
-            return self._kept_mass(rows, groups)
-        return (groups @ self._row_weights(rows, causal)) @ self._averaging
-
-    def _kept_mass(self, rows: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-        """The same from the weights that the layer's own attention left behind, of the rows asked for only."""
-        seen = self.attended
-        keys = groups.new_zeros(groups.shape[0], self.layout.rows)
-        cuts = torch.searchsorted(rows, rows.new_tensor([block.q1 for block in seen.blocks])).tolist()
-        for block, weights, first, last in zip(seen.blocks, seen.weights, [0, *cuts], cuts, strict=False):
-            if first == last:
-                continue
-            if last - first < weights.shape[1]:
-                weights = weights.index_select(1, rows[first:last] - block.q0)
-            stop = min(block.k1, self.layout.rows)  # without padded columns
-            seen_keys = weights.mean(0, dtype=self._mass_dtype)[:, : stop - block.k0]
-            keys[:, block.k0 : stop].addmm_(groups[:, first:last], seen_keys)
-        return keys @ self._averaging
+        return (groups.to(self._mass_dtype) @ self._row_weights(rows, causal)) @ self._averaging
 
     def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
         """(len(rows), prompt rows) weights of the active rows number ``rows``, computed again: mean over heads."""
