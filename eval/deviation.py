@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from planners.kv import KVPlanner
     from planners.styles import FactView
 
+
 @dataclass
 class Deviation:
     """Of one method from the plain forward of the same prompts: logits of the last prompt row, over all steps."""

@@ -47,8 +47,10 @@ def ratio_interval(
     common = [key for key in top if len(top[key]) and len(bottom.get(key, ()))]
     above = [np.asarray(top[key], float) for key in common]
     below = [np.asarray(bottom[key], float) for key in common]
-    ratios = np.array([
-        statistic(np.concatenate([above[i] for i in pick])) / statistic(np.concatenate([below[i] for i in pick]))
-        for pick in _picks(len(common), resamples, seed)
-    ])
+    ratios = np.array(
+        [
+            statistic(np.concatenate([above[i] for i in pick])) / statistic(np.concatenate([below[i] for i in pick]))
+            for pick in _picks(len(common), resamples, seed)
+        ]
+    )
     return _bounds(ratios, level)

@@ -124,4 +124,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-

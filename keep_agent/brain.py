@@ -56,9 +56,7 @@ def plan_with(
     engine: Engine, method: MemoryMethod, prompt_format: Format, encoder: CachedEncoder, config: DictConfig
 ) -> KVPlanner:
     """A planner over a loaded engine, so that several methods can share one."""
-    session = MemorySession(
-        engine, method, encoder, prompt_format.line, config.prompt.budget, prompt_format.context()
-    )
+    session = MemorySession(engine, method, encoder, prompt_format.line, config.prompt.budget, prompt_format.context())
     settings: dict[str, Any] = {key: value for key, value in config.planner.items() if key != "kind"}
     try:
         return KVPlanner(session, prompt_format, style=config.prompt.style, **settings)

@@ -196,7 +196,7 @@ class Prefill:
 def padding_of(rows: torch.Tensor) -> int:
     """Rows that scattered ``rows`` lack to a multiple of `ROW_MULTIPLE` on a CPU.
 
-    oneDNN prepares a kernel for every new shape of a product, and a choice of rows is hardly ever of the size of another.
+    oneDNN prepares a kernel for every new shape of a product, and two choices of rows hardly ever have the same size.
     """
     scattered = not rows.is_cuda and rows.numel() and int(rows[-1] - rows[0]) + 1 > rows.numel()
     return -rows.numel() % ROW_MULTIPLE if scattered else 0

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
+from memory.engine.spec import ModelSpec
 from memory.loading.layer_balanced import LayerBalanced
 from memory.recompute.multi_hop import MultiHop, Schedule
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import Prompt, relative
-from tests.references.multi_hop import keep_prefill
+from tests.laws.prompts import Prompt, Script, relative
+from tests.references.multi_hop import Outcome, keep_prefill
 
 LENGTHS = (9, 4, 13, 7, 6, 11, 5, 8)
+
+
+def written_out(module: torch.nn.Module, prompt: Prompt, stage: MultiHop, spec: ModelSpec) -> Outcome:
+    """The reference's prefill of the same prompt."""
+    shares = [1.0, *stage.schedule.ratios(spec.layers)]
+    counts = [max(1, round(share * len(LENGTHS))) for share in shares]
+    causal = stage.direction == "causal"
+    return keep_prefill(module, prompt.units, prompt.query, counts, stage.max_hops, causal)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -23,14 +34,22 @@ def test_law_6_multi_hop(family: str, direction: str, average: float, max_hops: 
     for seed in (0, 100):
         prompt = Prompt.random(LENGTHS, query=6, seed=seed)
         layout = prompt.layout(prompt.blocks(engine))
-        shares = [1.0, *stage.schedule.ratios(engine.spec.layers)]
-        counts = [max(1, round(share * len(LENGTHS))) for share in shares]
         result = engine.prefill(layout, stage, LayerBalanced())
-        expected = keep_prefill(
-            engine.model.module, prompt.units, prompt.query, counts, max_hops, causal=direction == "causal"
-        )
+        expected = written_out(engine.model.module, prompt, stage, engine.spec)
         last = [max(i for i, rows in enumerate(expected.active) if s.start in rows) for s in layout.segments]
         assert list(result.trace.last_layer) == last
         assert result.trace.active_rows == [len(rows) for rows in expected.active]
         assert [h.hops for h in result.trace.hops] == expected.hops
         assert relative(result.logits[0], expected.logits) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_law_6_multi_hop_in_bfloat16(family: str, engine_of: GetEngine) -> None:
+    """Rounding flips close calls, so the choice of the float64 reference over the same weights is forced."""
+    engine, stage = engine_of(family, torch.bfloat16), MultiHop(Schedule(average=0.5))
+    exact = copy.deepcopy(engine.model.module).double()
+    prompt = Prompt.random(LENGTHS, query=6)
+    expected = written_out(exact, prompt, stage, engine.spec)
+    forced = Script([torch.tensor(rows) for rows in expected.active])
+    result = engine.prefill(prompt.layout(prompt.blocks(engine)), forced, LayerBalanced())
+    assert relative(result.logits[0].double(), expected.logits) < 5e-2
