@@ -79,9 +79,9 @@ class Recorder:
 
 def generated(count: int, first: int, rng: random.Random, wordings: int) -> Iterator[tuple[Episode, list[list[str]]]]:
     """Houses of the embedded train split: two thirds single tasks, one third streams of up to four."""
-    for length in (1, 2, 3, 4):
-        share = {1: 0.66, 2: 0.12, 3: 0.12, 4: 0.10}[length]
-        start, stop = int(first * share), int(first * share) + int(count * share)
+    for length, low, high in ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0)):
+        start = round(first * high) - round(first * low)
+        stop = start + round(count * high) - round(count * low)
         if start == stop:
             continue
         for episode in load_episodes(None, "train", stream=length, limit=stop)[start:]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.errors import ConfigError
 from keep_agent.results import EpisodeResult
+from keep_agent.runfolder import write_atomic
 
 if TYPE_CHECKING:
     import wandb
@@ -86,6 +88,15 @@ def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
     return sum(times) / len(times) if times else None
 
 
+def _run_id(folder: Path) -> str:
+    """The id of a run folder's W&B run, drawn once: a resumed run goes on under it."""
+    path = folder / "wandb" / "id"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, uuid.uuid4().hex[:12])
+    return path.read_text(encoding="utf-8")
+
+
 def check_mode(mode: str) -> None:
     """Raises ConfigError for a mode W&B does not know."""
     if mode not in MODES:
@@ -108,6 +119,8 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
             entity=settings["entity"],
             group=settings["group"],
             name=settings["name"] or folder.name,
+            id=_run_id(folder),
+            resume="allow",
             mode=settings["mode"],
             dir=folder,
             config=dict(config),

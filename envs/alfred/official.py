@@ -90,7 +90,6 @@ def task_of(trajectory: Trajectory, annotation: int) -> Task:
         sliced=bool(params["object_sliced"]),
         instruction=trajectory.instructions[annotation],
         id=trajectory.trial,
-        expert_steps=trajectory.steps,
     )
 
 

@@ -42,7 +42,6 @@ class Task:
     sliced: bool = False
     instruction: str = ""
     id: str = ""  # trial id, or the generator's
-    expert_steps: int = 0  # length of the demonstration, for path-length weighting; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

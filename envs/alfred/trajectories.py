@@ -55,7 +55,6 @@ class Trajectory:
     agent: tuple[float, float]  # x, z in metres
     toggles: Mapping[str, bool]  # object type -> is on
     instructions: tuple[str, ...]  # one per annotation
-    steps: int  # low-level actions of the demonstration
 
     @property
     def name(self) -> str:
@@ -195,7 +194,6 @@ def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
         agent=(float(start["x"]), float(start["z"])),
         toggles={toggle["objectType"]: bool(toggle["isOn"]) for toggle in scene.get("object_toggles", ())},
         instructions=tuple(note["task_desc"].strip() for note in content["turk_annotations"]["anns"]),
-        steps=len(content["plan"]["low_actions"]),
     )
 
 

@@ -51,7 +51,6 @@ def test_one_episode_per_annotation(root: Path) -> None:
     assert [episode.id for episode in episodes] == [f"trial_{name}-{k}" for name in "abc" for k in (0, 1)]
     first = episodes[0]
     assert first.tasks[0].instruction == "Put a book on the bed."
-    assert first.tasks[0].expert_steps == 2
     assert (first.scene.id, first.scene.room, first.scene.agent) == ("FloorPlan301", "bedroom", (0.5, -0.25))
     assert episodes[1].scene == first.scene
     assert [episode.id for episode in episodes[2:4]] == ["trial_b-0", "trial_b-1"]

@@ -54,6 +54,10 @@ def values(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
+def run_of(found: list[Any]) -> Any:
+    return next(record.run for record in found if record.WhichOneof("record_type") == "run")
+
+
 def result(index: int, success: bool) -> EpisodeResult:
     stop = "success" if success else "done"
     task = TaskOutcome("t", "pick_and_place_simple", "Put it there.", success, 1, 1, 2, 2, stop)
@@ -75,7 +79,7 @@ def test_config_metrics_summary_table_and_artifact_are_in_the_offline_log(tmp_pa
 
     (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     found = records(path)
-    run = next(record.run for record in found if record.WhichOneof("record_type") == "run")
+    run = run_of(found)
     config = values(run.config.update)
     assert run.project == "keep-agent" and run.run_group == "tests"
     assert config["planner"] == {"name": "keep"} and config["eval"] == {"seed": 7}
@@ -92,6 +96,16 @@ def test_config_metrics_summary_table_and_artifact_are_in_the_offline_log(tmp_pa
     table = json.loads(file.read_text())
     success = table["columns"].index("success")
     assert [row[success] for row in table["data"]] == [True, False]
+
+
+def test_a_resumed_run_goes_on_under_its_own_id(tmp_path: Path) -> None:
+    for index in range(2):
+        log = open_log(settings("offline"), {}, tmp_path)
+        log.episode(result(index, True))
+        log.finish({}, [], tmp_path / "trace.jsonl")
+        time.sleep(1.1)  # W&B names its offline folders by the second
+    paths = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len({run_of(records(path)).run_id for path in paths}) == 1
 
 
 def test_disabled_does_not_even_load_wandb_and_other_modes_are_refused(tmp_path: Path) -> None:
