@@ -38,8 +38,8 @@ class Format(Protocol):
         """Token ids of one segment."""
         ...
 
-    def opening(self, skills: str, instruction: str) -> list[int]:
-        """What a task adds to an `append` transcript after the memory."""
+    def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
+        """What a task adds to an `append` transcript after the memory; ``again``: behind an earlier task."""
         ...
 
     def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
@@ -118,7 +118,7 @@ class PlainFormat:
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
 
-    def opening(self, skills: str, instruction: str) -> list[int]:
+    def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
         return self._splice.lines(task_line(skills, instruction))
 
     def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
@@ -161,15 +161,20 @@ class LotaFormat:
     _splice: Splicer = field(init=False)
     _before: str = field(init=False)
     _after: str = field(init=False)
+    _next_turn: str = field(init=False)  # ends the model's turn, begins the user's
 
     def __post_init__(self) -> None:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this one")
         self._splice = Splicer(self.tokenizer)
         shown = "".join(f"Human: {clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples)
-        message = [{"role": "user", "content": f"{INTRODUCTION}{shown}Known facts:\n{_HERE}"}]
-        text = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        self._before, _, self._after = text.partition(_HERE)
+        self._before, self._after = self._rendered(f"{INTRODUCTION}{shown}Known facts:\n{_HERE}")
+        _, self._next_turn, _ = self._rendered("Human:", _HERE, _HERE)
+
+    def _rendered(self, *contents: str) -> list[str]:
+        """What the chat template puts around and between the places marked in turns of user and model."""
+        turns = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
+        return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True).split(_HERE)
 
     def context(self) -> list[int]:
         start = [] if self.start is None else [self._splice.token(self.start)]
@@ -178,8 +183,9 @@ class LotaFormat:
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
 
-    def opening(self, skills: str, instruction: str) -> list[int]:
-        return self._splice.lines(f"Human: {clean(instruction)}{self._after}Robot:")
+    def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
+        turn = f"Human: {clean(instruction)}{self._after}Robot:"
+        return self._splice.lines(self._next_turn + turn if again else turn)
 
     def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
         ids = self.opening(skills, instruction)

@@ -103,8 +103,8 @@ class KVPlanner:
         """The prompt's fresh end; in a transcript only what the last turn did not bring."""
         if not self._appends:
             return self._whole_query()
-        opening = self._format.opening(self._skills, self._instruction) if not self._turns else []
-        return opening + self._format.cue(len(self._turns) + 1)
+        cue = self._format.cue(len(self._turns) + 1)
+        return cue if self._turns else self._format.opening(self._skills, self._instruction, self._tasks > 0) + cue
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - PROGRESS)

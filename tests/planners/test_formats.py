@@ -41,6 +41,16 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
     assert chat.decode(form.candidate("find a mug")) == " find a mug,"
 
 
+def test_golden_lota_transcript_of_two_tasks(chat: PreTrainedTokenizerFast) -> None:
+    form = LotaFormat(chat)
+    ids = form.opening("lota", "Get a mug") + form.cue(1) + form.answer(Turn("find a mug"))
+    ids += form.opening("lota", "Cool it", again=True) + form.cue(1)
+    assert chat.decode(ids) == (
+        "Human: get a mug<|im_end|>\n<|im_start|>assistant\nRobot: 1. find a mug,<|im_end|>\n"
+        "<|im_start|>user\nHuman: cool it<|im_end|>\n<|im_start|>assistant\nRobot: 1."
+    )
+
+
 def test_instances_are_single_tokens_and_words_have_one_id_everywhere(tiny: PreTrainedTokenizerFast) -> None:
     form = PlainFormat(tiny)
     assert form.line("mug mug_21\n")[1] == tiny.convert_tokens_to_ids("mug_21")
