@@ -6,6 +6,7 @@ import queue
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -90,7 +91,9 @@ class Feed:
         skills = {rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}
         self._plans, self._mixed = TYPE_LEVEL in skills, len(skills) > 1
         self._queue: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=8)
-        threading.Thread(target=self._work, daemon=True).start()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
 
     def next(self) -> tuple[int, Batch]:
         """(level, batch) of the next batch; errors of the background thread surface here."""
@@ -99,9 +102,16 @@ class Feed:
             raise item
         return item
 
+    def close(self) -> None:
+        """Stop the background thread; a process must not end while it is at work."""
+        self._closed = True
+        while self._thread.is_alive():
+            with suppress(queue.Empty):
+                self._queue.get(timeout=0.05)
+
     def _work(self) -> None:
         try:
-            while True:
+            while not self._closed:
                 drawn: list[tuple[int, list[Pack]]] = []
                 for _ in range(MIXED):
                     level = self.level if self._rng.random() < 0.8 else self._rng.randint(0, self.level)

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -247,6 +248,10 @@ class Trainer:
         self._report(window)
         self.save()
 
+    def close(self) -> None:
+        """Stop packing batches."""
+        self.feed.close()
+
     def _step(self, batches: Sequence[Batch]) -> list[Outcome]:
         """One optimiser step over the mean of the batches' losses."""
         seen = []
@@ -322,7 +327,8 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
-        Trainer(args).run()
+        with closing(Trainer(args)) as trainer:
+            trainer.run()
     except KeyboardInterrupt:
         sys.exit(130)
     except KeepError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,3 +78,11 @@ def test_a_broken_file_stops_the_training_thread(files: list[Path], tokenizer: T
         feed = make_feed(files, tokenizer, level=0)
         for _ in range(1000):
             feed.next()
+
+
+def test_a_closed_feed_leaves_no_thread_behind(files: list[Path], tokenizer: Tokenizer) -> None:
+    feed = make_feed(files, tokenizer, 0)
+    feed.next()
+    before = threading.active_count()
+    feed.close()
+    assert threading.active_count() == before - 1
