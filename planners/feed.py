@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from keep_agent.errors import DataError
-from planners.packed_attention import Batch, collate
-from planners.packing import Encode, Mix, Pack, Packer
+from planners.packed_attention import Batch, collate, rounded
+from planners.packing import TYPE_LEVEL, Encode, Mix, Pack, Packer
 from planners.records import Rollout, read_rollouts
 
 
@@ -27,7 +27,7 @@ class Level:
     lines: int
     styles: tuple[str, ...]
     lookups: float  # share of batches that hold nothing but probes
-    plans: float  # share of batches that hold nothing but plans without memory
+    plans: float  # share of batches that hold nothing but plans and goals without memory
     judged_by: str  # kind of slot whose running accuracy opens the next level
     pass_mark: float
 
@@ -41,10 +41,9 @@ LEVELS = (
     Level(120, ("plain", "linked"), 0.05, 0.1, "step", 2.0),
 )
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
-TYPE_LEVEL = "lota"  # skills whose plans follow from the instruction alone
-PASSED_OVER = 0.4  # share of type-level rollouts left out of decisions: plans without memory teach most of them
+PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
-DECISIONS = Mix(trajectories=0, steps=7, probes=1, questions=8)
+DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8, goals=2)
 PLANS = Mix(plans=4)
 TRAJECTORIES = Mix(trajectories=3, steps=0, probes=0)
 
@@ -88,8 +87,7 @@ class Feed:
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2)
         self._bos, self._pad, self._tokens = bos, pad, tokens
-        skills = {rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}
-        self._plans, self._mixed = TYPE_LEVEL in skills, len(skills) > 1
+        self._mixed = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
         self._queue: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=8)
         self._closed = False
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -136,16 +134,13 @@ class Feed:
         return sorted(packs, key=_width)
 
     def _left_out(self, rollout: Rollout, mix: Mix) -> bool:
-        type_level = rollout.skills == TYPE_LEVEL
-        if mix.plans:
-            return not type_level
-        return type_level and self._mixed and self._rng.random() < PASSED_OVER
+        return rollout.skills == TYPE_LEVEL and not mix.plans and self._mixed and self._rng.random() < PASSED_OVER
 
     def _draw(self, level: Level) -> Mix:
         chance = self._rng.random()
         if chance < level.lookups:
             return LOOKUPS
-        if self._plans and chance < level.lookups + level.plans:
+        if chance < level.lookups + level.plans:
             return PLANS
         return self._rng.choice((DECISIONS, TRAJECTORIES))
 
@@ -164,5 +159,5 @@ def _width(pack: Pack) -> int:
 
 def _rows(packs: Sequence[Pack]) -> int:
     """Rows of a padded batch."""
-    memory = max(pack.memory_tokens for pack in packs)
-    return len(packs) * (memory + max(len(pack.slots) for pack in packs) * max(map(_width, packs)))
+    memory = rounded(1 + max(pack.memory_tokens for pack in packs))
+    return len(packs) * (memory + max(len(pack.slots) for pack in packs) * rounded(max(map(_width, packs))))

@@ -39,15 +39,15 @@ class Batch:
         return Batch(**moved)
 
 
-def _round(length: int, unit: int = 16) -> int:
+def rounded(length: int, unit: int = 16) -> int:
     return -(-length // unit) * unit
 
 
 def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16) -> Batch:
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time."""
-    memory = _round(1 + max(pack.memory_tokens for pack in packs))
+    memory = rounded(1 + max(pack.memory_tokens for pack in packs))
     slots = max(len(pack.slots) for pack in packs)
-    width = _round(max(len(slot.ids) for pack in packs for slot in pack.slots))
+    width = rounded(max(len(slot.ids) for pack in packs for slot in pack.slots))
     rows = memory + slots * width
     ids = torch.full((len(packs), rows), pad)
     labels = torch.full((len(packs), rows), IGNORE)

@@ -1,9 +1,11 @@
 """From rollouts to training packs: one memory, and many query slots that see it but not each other.
 
-A pack is ``[memory][slot][slot]...``. Four kinds of slots:
+A pack is ``[memory][slot][slot]...``. Five kinds of slots:
 
 * *plan*: the query of the `memory` layout after the last step, supervised at every skill, over no memory at
   all. Cheap: it teaches what instructions mean, where type-level skills hardly depend on the memory;
+* *goal*: what an instruction wants next, as type, instance and place: what instructions mean where skills name
+  instances. Over no memory too, where every instance is unseen;
 * *trajectory*: a whole task in the `append` layout, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
   the slot and repeated, in its new version, in the slot's own tail;
@@ -23,6 +25,8 @@ from planners.records import FactRecord, Rollout, TaskRecord
 from planners.styles import Edit, PromptStyle, history_edit, make_style, task_edit
 
 IGNORE = -100
+TYPE_LEVEL = "lota"  # skills whose plans follow from the instruction alone
+WEIGHTS = {"pick": 3, "slice": 3, "go": 2, "find": 2}  # how often a step is shown, by the verb of its label
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -98,7 +102,8 @@ class Mix:
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
-    plans: int = 0  # wordings of a type-level plan without memory; with them nothing else is packed
+    goals: int = 0  # goal slots, instance-level skills only
+    plans: int = 0  # wordings of a plan or goal without memory; with them nothing else is packed
 
 
 class Packer:
@@ -126,19 +131,28 @@ class Packer:
     def _pack(self, skills: str, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
-            return Pack((), tuple(self._plan(skills, wording, replay) for wording in wordings))
+            plain = self._plan if skills == TYPE_LEVEL else self._bare_goal
+            return Pack((), tuple(plain(skills, wording, replay) for wording in wordings))
         kept = self._sample_lines(memory, replay.touched)
         shown = [line for line in kept if line.category != "agent"]  # the agent's line belongs to each slot's tail
         ids = {line.id for line in shown}
         slots = [self._trajectory(skills, self._wording(task), replay) for _ in range(self.mix.trajectories)]
-        labelled = list(range(len(task.steps)))
-        for index in self.random.sample(labelled, min(self.mix.steps, len(labelled))):
+        for index in self._hard_steps(task)[: self.mix.steps]:
             slots.append(self._step(skills, self._wording(task), replay, index, ids))
+        if skills != TYPE_LEVEL:
+            for index in self._hard_steps(task)[: self.mix.goals]:
+                slots.append(self._goal(skills, self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
         return Pack(tuple((line.id, self._encode(line.text)) for line in shown), tuple(slots))
 
     def _wording(self, task: TaskRecord) -> str:
         return self.random.choice(task.instructions)
+
+    def _hard_steps(self, task: TaskRecord) -> list[int]:
+        """The steps in random order, those with skills that take memory and instruction together more often first."""
+        weights = (WEIGHTS.get(step.label.split()[0], 1) for step in task.steps)
+        keys = [self.random.random() ** (1 / weight) for weight in weights]
+        return sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
 
     def _sample_lines(self, memory: list[Line], touched: set[str]) -> list[Line]:
         spare = [line for line in memory if line.id.split("/")[0] not in touched and line.category != "agent"]
@@ -170,6 +184,15 @@ class Packer:
             if turn.failure:
                 parts.append((turn.text.split("\n", 1)[1], False))
         return self._slot("plan", parts, frozenset())
+
+    def _goal(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
+        lines, hidden = replay.tail(index)
+        query = query_text(skills, wording, replay.turns[max(0, index - PROGRESS) : index]).removesuffix(CUE)
+        parts = [*((line.text, False) for line in lines), (query, False), *replay.wanted(index)]
+        return self._slot("goal", parts, frozenset(hidden & kept))
+
+    def _bare_goal(self, skills: str, wording: str, replay: _Replay) -> Slot:
+        return self._slot("goal", [(task_line(skills, wording), False), *replay.wanted(None)], frozenset())
 
     def _step(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
         lines, hidden = replay.tail(index)
@@ -238,6 +261,27 @@ class _Replay:
     def tail(self, index: int) -> tuple[list[Line], set[str]]:
         return self._tails[index]
 
+    def wanted(self, index: int | None) -> list[tuple[str, bool]]:
+        """What is picked up next from step ``index`` on and where it is, then what something is put into next.
+
+        None: from the start, by one who knows nothing.
+        """
+        known = {} if index is None else {fact.id: fact for fact in self.task.facts} | self.moved(index)
+        parts = []
+        for cue, verb in (("find", "pick"), ("put", "put")):
+            labels = (step.label.split() for step in self.task.steps[index or 0 :])
+            words = next((label for label in labels if label[0] == verb), None)
+            if words is not None:
+                name = "_".join(words[-2:])
+                fact = known.get(name)
+                found = f"{name} {_place(fact)}" if fact and not fact.gone else "unseen"
+                parts += [(cue, False), (f"{words[-2]} {found}\n", True)]
+        return parts
+
+
+def _place(fact: FactRecord) -> str:
+    return "hand" if fact.place == "agent" else fact.place or "there"
+
 
 def _named(task: TaskRecord) -> set[str]:
     """Entities that the steps name: they must stay in the memory."""
@@ -252,7 +296,7 @@ def _questions(facts: Sequence[FactRecord], kept: set[str]) -> Iterator[tuple[st
         if fact.id not in kept or fact.gone:
             continue
         if fact.category == "object" and fact.place:
-            yield f"where {fact.id}", "hand" if fact.place == "agent" else fact.place
+            yield f"where {fact.id}", _place(fact)
             if fact.place in kept and state.get(fact.place):
                 yield f"door {fact.id}", state[fact.place]
         elif state[fact.id]:

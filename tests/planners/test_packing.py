@@ -100,13 +100,30 @@ def test_a_batch_lets_slots_see_the_memory_but_not_each_other(tokenizer: Tokeniz
 
 
 def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tokenizer, make_rollout: Make) -> None:
-    rollout = make_rollout(1)
+    rollout = replace(make_rollout(1), skills="lota")
     (pack,) = packs_of(tokenizer, rollout, "plain", plans=3)
     assert pack.memory == () and len(pack.slots) == 1
     told = [line.strip() for line in read(tokenizer, supervised(pack.slots[0])).split("\n")]
     expected = [step.skill for step in rollout.tasks[0].steps if step.skill == step.label]
     assert len([line for line in told if line]) == len(expected)
     assert "agent at" not in read(tokenizer, pack.slots[0].ids)
+
+
+def test_goals_name_what_is_picked_up_and_put_into_next_and_where_it_is(
+    tokenizer: Tokenizer, make_rollout: Make
+) -> None:
+    rollout = make_rollout(1)
+    labels = [step.label for step in rollout.tasks[0].steps]
+    mug, table = (next(label for label in labels if label.startswith(verb)).split()[-2:] for verb in ("pick", "put"))
+    facts = {fact.id: fact.place for fact in rollout.tasks[0].facts}
+    (pack,) = packs_of(tokenizer, rollout, "plain", trajectories=0, steps=0, probes=0, goals=99)
+    told = {read(tokenizer, supervised(slot)).replace(" \n", "\n").strip() for slot in pack.slots}
+    goal = f"{table[0]} {'_'.join(table)} there"
+    assert f"{mug[0]} {'_'.join(mug)} {facts['_'.join(mug)]}\n {goal}" in told  # at the start
+    assert goal in told  # with the mug in the hand
+    (pack,) = packs_of(tokenizer, rollout, "plain", plans=3)
+    assert pack.memory == ()
+    assert read(tokenizer, supervised(pack.slots[0])).split() == [mug[0], "unseen", table[0], "unseen"]
 
 
 def test_a_line_never_stands_without_the_header_it_refers_to(tokenizer: Tokenizer, make_rollout: Make) -> None:
