@@ -38,7 +38,7 @@ PER_FILE = 1000
 
 
 def _facts(facts: Sequence[Fact]) -> tuple[FactRecord, ...]:
-    return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, tuple(f.states), f.gone) for f in facts)
+    return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)
 
 
 class Recorder:

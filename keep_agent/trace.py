@@ -119,7 +119,7 @@ def _edge(edge: tuple[int, int, float], names: Sequence[str]) -> list[Any]:
 def fact_entry(fact: FactView) -> Entry:
     """A fact without the fields that say nothing."""
     row = {"id": fact.id, "category": fact.category, "type": fact.type, "place": fact.place, "holds": fact.holds}
-    row |= {"states": list(fact.states), "gone": fact.gone}
+    row |= {"sees": list(fact.sees), "states": list(fact.states), "gone": fact.gone}
     return {key: value for key, value in row.items() if value}
 
 

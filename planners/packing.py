@@ -26,7 +26,7 @@ from planners.styles import Edit, PromptStyle, history_edit, make_style, task_ed
 
 IGNORE = -100
 TYPE_LEVEL = "lota"  # skills whose plans follow from the instruction alone
-WEIGHTS = {"pick": 3, "slice": 3, "go": 2, "find": 2}  # how often a step is shown, by the verb of its label
+WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # how often a step is shown, by the verb of its label
 Encode = Callable[[str], Sequence[int]]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from keep_agent.errors import DataError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class FactRecord:
     holds: str | None = None
     states: tuple[str, ...] = ()
     gone: bool = False
+    sees: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ class Rollout:
 
 
 def _pack_fact(fact: FactRecord) -> list:
-    return [fact.id, fact.category, fact.type, fact.place, fact.holds, list(fact.states), int(fact.gone)]
+    return [*(fact.id, fact.category, fact.type, fact.place, fact.holds), fact.states, int(fact.gone), fact.sees]
 
 
 def _fact(row: list) -> FactRecord:
-    return FactRecord(row[0], row[1], row[2], row[3], row[4], tuple(row[5]), bool(row[6]))
+    return FactRecord(row[0], row[1], row[2], row[3], row[4], tuple(row[5]), bool(row[6]), tuple(row[7]))
 
 
 def _pack(rollout: Rollout) -> dict:

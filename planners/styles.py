@@ -28,6 +28,7 @@ class FactView(Protocol):
     holds: str | None
     states: tuple[str, ...]
     gone: bool
+    sees: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ def _line(*words: str | None) -> str:
 
 
 def _agent(fact: FactView) -> Edit:
-    return Edit(fact.id, "agent", _line("agent at", fact.place or "start", "holding", fact.holds or "nothing"))
+    seen = ("there", *fact.sees) if fact.sees else ()
+    return Edit(fact.id, "agent", _line("agent at", fact.place or "start", "holding", fact.holds or "nothing", *seen))
 
 
 def _place(fact: FactView) -> str | None:

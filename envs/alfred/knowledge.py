@@ -58,7 +58,8 @@ class Knowledge:
         """Look around, then return every fact that is new or different since the last call, in scene order."""
         self._look_around()
         facts = [*self._gone(), *self._changed()]
-        agent = Fact("agent", "agent", "agent", place=self.world.at, holds=self.world.holding)
+        world = self.world
+        agent = Fact("agent", "agent", "agent", place=world.at, holds=world.holding, sees=tuple(self._before_agent()))
         if self.facts.get("agent") != agent:
             facts.append(agent)
         self.facts.update((fact.id, fact) for fact in facts if not fact.gone)
@@ -115,6 +116,15 @@ class Knowledge:
             if place is not None:
                 self.known.add(place)
                 self._look_into(place)
+
+    def _before_agent(self) -> Iterator[str]:
+        """Objects where the agent stands that no door hides."""
+        world = self.world
+        if world.at is None or world.at == world.holding:
+            return
+        for thing in (world[world.at], *world.within(world.at)):
+            if thing.pickupable and world.hidden_in(thing.id) is None:
+                yield thing.id
 
     def _just_opened(self) -> list[str]:
         """Containers opened since the last update, wherever exactly the agent stood."""

@@ -50,8 +50,9 @@ def test_surfaces_are_seen_on_arrival_and_containers_when_opened(world: World) -
     assert told(knowledge).keys() == {"agent"}
     do(world, "open fridge_1")
     facts = told(knowledge)
-    assert facts.keys() == {"fridge_1", "apple_2", "egg_1"}
+    assert facts.keys() == {"fridge_1", "apple_2", "egg_1", "agent"}
     assert facts["fridge_1"].states == ("open",)
+    assert facts["agent"].sees == ("apple_2", "egg_1")
 
 
 def test_what_is_opened_from_beside_it_is_seen(world: World) -> None:
@@ -74,6 +75,18 @@ def test_an_open_box_shows_its_content_and_a_closed_one_does_not(world: World) -
     facts = told(knowledge)
     assert facts["box_1"].states == ()
     assert facts["pencil_1"].place == "box_1"
+
+
+def test_the_agent_sees_what_lies_before_it(world: World) -> None:
+    knowledge = Knowledge(world)
+    for action, seen in (
+        ("goto fridge_1", ()),
+        ("open fridge_1", ("apple_2", "egg_1")),
+        ("pick egg_1", ("apple_2",)),
+        ("goto potato_1", ("potato_1",)),
+    ):
+        do(world, action)
+        assert told(knowledge)["agent"].sees == seen
 
 
 def test_what_was_seen_is_remembered(world: World) -> None:
@@ -121,7 +134,8 @@ def test_a_cut_reports_what_is_gone_and_what_is_new(world: World, observability:
     assert facts["applesliced_3"] == Fact(
         "applesliced_3", "object", "applesliced", place="countertop_1", states=("sliced",)
     )
-    assert len(facts) == 4
+    assert len(facts) == 5
+    assert set(facts["agent"].sees) == {"plate_1", *(name for name in facts if name.startswith("applesliced"))}
 
 
 def test_a_lamp_keeps_its_place_and_says_whether_it_is_on() -> None:
