@@ -45,7 +45,7 @@ PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans w
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8, goals=2)
 PLANS = Mix(plans=4)
-TRAJECTORIES = Mix(trajectories=3, steps=0, probes=0)
+TRAJECTORIES = Mix(trajectories=2, steps=0, probes=0)  # eight times the decisions per row, in the other layout
 
 
 def rollout_files(data: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from planners.styles import Edit, PromptStyle, history_edit, make_style, task_ed
 
 IGNORE = -100
 TYPE_LEVEL = "lota"  # skills whose plans follow from the instruction alone
-WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # how often a step is shown, by the verb of its label
+WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # how often steps are shown, by the verb of the label
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -137,10 +137,11 @@ class Packer:
         shown = [line for line in kept if line.category != "agent"]  # the agent's line belongs to each slot's tail
         ids = {line.id for line in shown}
         slots = [self._trajectory(skills, self._wording(task), replay) for _ in range(self.mix.trajectories)]
-        for index in self._hard_steps(task)[: self.mix.steps]:
+        steps = self._some_steps(task)
+        for index in steps[: self.mix.steps]:
             slots.append(self._step(skills, self._wording(task), replay, index, ids))
         if skills != TYPE_LEVEL:
-            for index in self._hard_steps(task)[: self.mix.goals]:
+            for index in steps[: self.mix.goals]:
                 slots.append(self._goal(skills, self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
         return Pack(tuple((line.id, self._encode(line.text)) for line in shown), tuple(slots))
@@ -148,11 +149,15 @@ class Packer:
     def _wording(self, task: TaskRecord) -> str:
         return self.random.choice(task.instructions)
 
-    def _hard_steps(self, task: TaskRecord) -> list[int]:
-        """The steps in random order, those with skills that take memory and instruction together more often first."""
-        weights = (WEIGHTS.get(step.label.split()[0], 1) for step in task.steps)
-        keys = [self.random.random() ** (1 / weight) for weight in weights]
-        return sorted(range(len(keys)), key=keys.__getitem__, reverse=True)
+    def _some_steps(self, task: TaskRecord) -> list[int]:
+        """Neighbouring steps, the nearest to one first: slots of a pack are padded to the widest.
+
+        Skills that take memory and instruction together are that one more often.
+        """
+        steps = range(len(task.steps))
+        weights = [WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
+        (middle,) = self.random.choices(steps, weights)
+        return sorted(steps, key=lambda index: abs(index - middle))
 
     def _sample_lines(self, memory: list[Line], touched: set[str]) -> list[Line]:
         spare = [line for line in memory if line.id.split("/")[0] not in touched and line.category != "agent"]
