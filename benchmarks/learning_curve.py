@@ -25,7 +25,14 @@ KINDS = {
     "step": "single decisions",
     "trajectory": "decisions along a task",
 }
-COLORS = {"probe": "#2a9d8f", "plan": "#a7862a", "goal": "#8a5aa8", "step": "#d9702b", "trajectory": "#3b6fb5", "loss": "#52626f"}
+COLORS = {
+    "probe": "#2a9d8f",
+    "plan": "#a7862a",
+    "goal": "#8a5aa8",
+    "step": "#d9702b",
+    "trajectory": "#3b6fb5",
+    "loss": "#52626f",
+}
 NARROWEST = 0.02  # of the width, from which on a level has room for its number
 PAPER, SHADE, INK = "#f7f5f0", "#ece8df", "#24313c"
 
