@@ -56,7 +56,7 @@ def _line(*words: str | None) -> str:
 
 
 def _agent(fact: FactView) -> Edit:
-    seen = ["there"] * bool(fact.sees) + [word for id in fact.sees for word in (id.rpartition("_")[0], id)]
+    seen = ("there", *fact.sees) if fact.sees else ()
     return Edit(fact.id, "agent", _line("agent at", fact.place or "start", "holding", fact.holds or "nothing", *seen))
 
 
