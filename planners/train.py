@@ -24,6 +24,7 @@ from transformers import Qwen2ForCausalLM
 from keep_agent.errors import KeepError
 from planners.checkpoint import Shape, build, load_planner, load_weights, save_planner
 from planners.feed import LEVELS, Feed, rollout_files
+from planners.optimizers import KINDS, Optimizers
 from planners.packed_attention import Batch
 from planners.packing import IGNORE
 from planners.prompt import Turn
@@ -32,6 +33,7 @@ from planners.seeding import seed_induction
 from planners.styles import make_style
 from planners.tokenizer import BOS, PAD, train_tokenizer
 
+MASTER, STATE = "master.safetensors", "optimizer.safetensors"  # float32 weights; state of the optimisers
 OWN_WORDS = (
     "task lota grounded next failed agent at start holding nothing hand floor unseen there now gone "
     "did finished succeeded after steps where door state\n"
@@ -158,8 +160,9 @@ class Trainer:
         self.progress = Progress()
         self.model, self.tokenizer = self._start()
         self.model.to(args.device).train()
-        self.optimizer = torch.optim.AdamW(self._groups(), lr=args.lr, betas=(0.9, 0.98), fused=True)
-        self._resume_optimizer()
+        self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
+        if (self.out / STATE).exists():
+            self.optimizers.load(load_file(self.out / STATE))
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
         self.feed = Feed(
@@ -173,8 +176,8 @@ class Trainer:
         if source:
             model, tokenizer, history = load_planner(Path(source))
             self.progress = Progress(**history["progress"])
-            if (self.out / "master.safetensors").exists():
-                load_weights(model, load_file(self.out / "master.safetensors"), self.out / "master.safetensors")
+            if (self.out / MASTER).exists():
+                load_weights(model, load_file(self.out / MASTER), self.out / MASTER)
             return model, tokenizer
         texts, names = corpus(self.files, self.args.corpus)
         tokenizer = train_tokenizer(texts, names, self.args.vocab)
@@ -183,39 +186,17 @@ class Trainer:
         seed_induction(model, self.args.seed)
         return model, tokenizer
 
-    def _groups(self) -> list[dict]:
-        matrices = [p for p in self.model.parameters() if p.ndim >= 2]
-        others = [p for p in self.model.parameters() if p.ndim < 2]
-        return [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
-
-    def _resume_optimizer(self) -> None:
-        path = self.out / "optimizer.safetensors"
-        if not path.exists():
-            return
-        stored = load_file(path)
-        for name, parameter in self.model.named_parameters():
-            if f"{name}.exp_avg" in stored:
-                self.optimizer.state[parameter] = {
-                    "step": torch.tensor(float(self.progress.step)),
-                    "exp_avg": stored[f"{name}.exp_avg"].to(parameter.device),
-                    "exp_avg_sq": stored[f"{name}.exp_avg_sq"].to(parameter.device),
-                }
-
     def save(self) -> None:
         """Weights in bf16 (what ships), and beside them the float32 master copy and the optimiser's state."""
         args = {key: value for key, value in vars(self.args).items() if key not in ("data", "out", "init")}
         history = {"args": args, "shape": asdict(Shape.of(self.model.config)), "data": self.made}
         history["progress"] = vars(self.progress)
-        state: dict[str, torch.Tensor] = {}
-        for name, parameter in self.model.named_parameters():
-            kept = self.optimizer.state.get(parameter, {})
-            state |= {f"{name}.{key}": kept[key].cpu() for key in ("exp_avg", "exp_avg_sq") if key in kept}
         self.out.mkdir(parents=True, exist_ok=True)
         master = {name: p.detach().cpu().contiguous() for name, p in self.model.named_parameters()}
-        for name, tensors in (("optimizer", state), ("master", master)):
-            temporary = self.out / f"{name}.safetensors.tmp"
+        for name, tensors in ((STATE, self.optimizers.state()), (MASTER, master)):
+            temporary = self.out / f"{name}.tmp"
             save_file(tensors, temporary)
-            temporary.replace(self.out / f"{name}.safetensors")
+            temporary.replace(self.out / name)
         save_planner(self.model, self.tokenizer, history, self.out)
 
     def rate(self, share: float, steps_here: int) -> float:
@@ -231,8 +212,7 @@ class Trainer:
         window: list[Outcome] = []
         budget = self.args.minutes * 60
         while (elapsed := time.time() - began) < budget:
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.rate(elapsed / budget, here)
+            self.optimizers.set_rate(self.rate(elapsed / budget, here))
             drawn = [self.feed.next() for _ in range(self.args.accumulate)]
             window += (outcomes := self._step([batch.to(self.args.device) for _, batch in drawn]))
             for (level, _), outcome in zip(drawn, outcomes, strict=True):
@@ -262,8 +242,7 @@ class Trainer:
             seen.append((loss.item(), score(logits.detach(), labels, rows, batch)))
             self.progress.tokens += batch.ids.numel()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizers.step()
         self.progress.step += 1
         return [Outcome(loss, norm, scores) for loss, scores in seen]
 
@@ -308,6 +287,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
     p.add_argument("--batch-tokens", type=int, default=2304, help="padded rows of a batch (default 2304)")
     p.add_argument("--accumulate", type=int, default=3, help="batches of an optimiser step (default 3)")
+    p.add_argument("--optimizer", choices=KINDS, default="adamw", help="muon needs torch 2.9 or newer")
     p.add_argument("--lr", type=float, default=6e-4)
     p.add_argument("--decay", type=float, default=0.4, help="share of the time in which the rate falls (default 0.4)")
     p.add_argument("--seed", type=int, default=0)

@@ -16,6 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from keep_agent.errors import DataError, ModelError
 from memory.engine.load import load_model
 from planners.checkpoint import WEIGHTS, build, load_planner
+from planners.optimizers import KINDS
 from planners.packed_attention import collate
 from planners.packing import Mix, Packer
 from planners.records import Rollout, read_rollouts, write_rollouts
@@ -35,22 +36,36 @@ def data(tmp_path: Path, make_rollout: Make) -> Path:
     return folder
 
 
-def arguments(data: Path, out: Path, seconds: float) -> argparse.Namespace:
-    return parser().parse_args(["--data", str(data), "--out", str(out), "--minutes", str(seconds / 60), *SMALL])
+def arguments(data: Path, out: Path, seconds: float, *more: str) -> argparse.Namespace:
+    paths = ["--data", str(data), "--out", str(out), "--minutes", str(seconds / 60)]
+    return parser().parse_args([*paths, *SMALL, *more])
 
 
-def test_training_lowers_the_loss_and_resumes_where_it_stopped(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", KINDS)
+def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    Trainer(arguments(data, out, 3)).run()
+    done = Trainer(arguments(data, out, 3, "--optimizer", optimizer))
+    done.run()
     first = json.loads((out / "training.json").read_text())
     curve = first["progress"]["curve"]
     assert curve[-1]["loss"] < curve[0]["loss"]
-    again = Trainer(arguments(data, out, 1))
+    again = Trainer(arguments(data, out, 1, "--optimizer", optimizer))
+    kept, taken_up = done.optimizers.state(), again.optimizers.state()
+    assert kept.keys() == taken_up.keys() and all(torch.equal(kept[key], taken_up[key]) for key in kept)
     assert again.progress.step == first["progress"]["step"]
     again.run()
     second = json.loads((out / "training.json").read_text())["progress"]
     assert second["step"] > first["progress"]["step"]
     assert second["seconds"] > first["progress"]["seconds"]
+
+
+def test_another_optimiser_takes_up_what_it_knows(data: Path, tmp_path: Path) -> None:
+    Trainer(arguments(data, tmp_path / "run", 0.2)).run()
+    trainer = Trainer(arguments(data, tmp_path / "run", 0.2, "--optimizer", "muon"))
+    assert any("embed_tokens" in key for key in trainer.optimizers.state())
+    assert not any("q_proj.weight" in key for key in trainer.optimizers.state())
+    trainer.run()
+    assert "model.layers.0.self_attn.q_proj.weight.momentum_buffer" in trainer.optimizers.state()
 
 
 def test_the_saved_folder_is_a_plain_hugging_face_model(data: Path, tmp_path: Path) -> None:
