@@ -14,6 +14,7 @@ from keep_agent.runfolder import write_atomic
 if TYPE_CHECKING:
     import wandb
 
+ID = "wandb/id"  # in the run folder
 MODES = ("disabled", "offline", "online")
 COLUMNS = ("index", "episode", "task", "type", "instruction", "success", "stop", "met", "total", "steps", "ttft_ms")
 
@@ -89,12 +90,9 @@ def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
 
 
 def _run_id(folder: Path) -> str:
-    """The id of a run folder's W&B run, drawn once: a resumed run goes on under it."""
-    path = folder / "wandb" / "id"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, uuid.uuid4().hex[:12])
-    return path.read_text(encoding="utf-8")
+    """The id of a run folder's W&B run, or a new one: a resumed run goes on under it."""
+    path = folder / ID
+    return path.read_text(encoding="utf-8") if path.exists() else uuid.uuid4().hex[:12]
 
 
 def check_mode(mode: str) -> None:
@@ -129,4 +127,5 @@ def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Pat
     except wandb.Error as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"W&B did not start ({message}); log in, or use wandb.mode=offline or disabled") from error
+    write_atomic(folder / ID, run.id)  # W&B has made the folder
     return WandbLog(run)
