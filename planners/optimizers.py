@@ -26,9 +26,11 @@ class Optimizers:
         if kind == "muon" and not hasattr(torch.optim, "Muon"):
             raise ConfigError(f"--optimizer muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw")
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        hidden = [p for p, name in self._names.items() if p.ndim == 2 and "embed" not in name and kind == "muon"]
-        matrices = [p for p in self._names if p.ndim >= 2 and not any(p is one for one in hidden)]
-        others = [p for p in self._names if p.ndim < 2]
+        hidden, matrices, others = [], [], []
+        for parameter, name in self._names.items():
+            of_a_layer = parameter.ndim == 2 and "embed" not in name
+            suited = hidden if kind == "muon" and of_a_layer else matrices if parameter.ndim >= 2 else others
+            suited.append(parameter)
         groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
         self._all: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)]
         if hidden:

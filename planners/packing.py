@@ -191,20 +191,16 @@ class Packer:
         return self._slot("plan", parts, frozenset())
 
     def _goal(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
-        lines, hidden = replay.tail(index)
-        query = query_text(skills, wording, replay.turns[max(0, index - PROGRESS) : index]).removesuffix(CUE)
-        parts = [*((line.text, False) for line in lines), (query, False), *replay.wanted(index)]
-        return self._slot("goal", parts, frozenset(hidden & kept))
+        before, hidden = replay.situation(skills, wording, index)
+        return self._slot("goal", [*before, *replay.wanted(index)], frozenset(hidden & kept))
 
     def _bare_goal(self, skills: str, wording: str, replay: _Replay) -> Slot:
         return self._slot("goal", [(task_line(skills, wording), False), *replay.wanted(None)], frozenset())
 
     def _step(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
-        lines, hidden = replay.tail(index)
-        parts = [(line.text, False) for line in lines]
-        parts.append((query_text(skills, wording, replay.turns[max(0, index - PROGRESS) : index]), False))
-        parts.append((candidate_text(replay.task.steps[index].label), True))
-        return self._slot("step", parts, frozenset(hidden & kept))
+        before, hidden = replay.situation(skills, wording, index)
+        label = candidate_text(replay.task.steps[index].label)
+        return self._slot("step", [*before, (CUE, False), (label, True)], frozenset(hidden & kept))
 
     def _probe(self, task: TaskRecord, replay: _Replay, kept: set[str]) -> Slot | None:
         """Questions about the memory as it stands, or (one slot in four) about what the task has moved so far."""
@@ -265,6 +261,12 @@ class _Replay:
 
     def tail(self, index: int) -> tuple[list[Line], set[str]]:
         return self._tails[index]
+
+    def situation(self, skills: str, wording: str, index: int) -> tuple[list[tuple[str, bool]], set[str]]:
+        """The prompt at step ``index`` from the memory's tail up to the cue, and the lines it replaces."""
+        lines, hidden = self.tail(index)
+        query = query_text(skills, wording, self.turns[max(0, index - PROGRESS) : index]).removesuffix(CUE)
+        return [*((line.text, False) for line in lines), (query, False)], hidden
 
     def wanted(self, index: int | None) -> list[tuple[str, bool]]:
         """What is picked up next from step ``index`` on and where it is, then what something is put into next.

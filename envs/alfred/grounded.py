@@ -43,7 +43,7 @@ class GroundedSkills:
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """What makes sense now given what is known, in scene order by verb."""
         known = world.things.keys() if knowledge is None else knowledge.known
-        here = [one for one in _here(world) if one in known]
+        here = [one for one in world.in_view() if one in known]
         skills = [f"go to {say(one)}" for one in _destinations(world) if one in known and one != world.at]
         skills += [words for one in here for words in _on_thing(world, one)]
         skills += [words for one in _switches(world) for words in _on_switch(world, one)]
@@ -76,14 +76,6 @@ def _possible(world: World) -> Iterator[str]:
 
 
 # where things are
-
-
-def _here(world: World) -> list[str]:
-    """The thing the agent stands at and all one can see in or on it."""
-    if world.at is None or world.at == world.holding:
-        return []
-    inner = (thing.id for thing in world.within(world.at))
-    return [world.at, *(one for one in inner if world.hidden_in(one) is None)]
 
 
 def _switches(world: World) -> list[str]:

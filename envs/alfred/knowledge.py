@@ -59,7 +59,8 @@ class Knowledge:
         self._look_around()
         facts = [*self._gone(), *self._changed()]
         world = self.world
-        agent = Fact("agent", "agent", "agent", place=world.at, holds=world.holding, sees=tuple(self._before_agent()))
+        sees = tuple(one for one in world.in_view() if world[one].pickupable)
+        agent = Fact("agent", "agent", "agent", place=world.at, holds=world.holding, sees=sees)
         if self.facts.get("agent") != agent:
             facts.append(agent)
         self.facts.update((fact.id, fact) for fact in facts if not fact.gone)
@@ -116,15 +117,6 @@ class Knowledge:
             if place is not None:
                 self.known.add(place)
                 self._look_into(place)
-
-    def _before_agent(self) -> Iterator[str]:
-        """Objects where the agent stands that no door hides."""
-        world = self.world
-        if world.at is None or world.at == world.holding:
-            return
-        for thing in (world[world.at], *world.within(world.at)):
-            if thing.pickupable and world.hidden_in(thing.id) is None:
-                yield thing.id
 
     def _just_opened(self) -> list[str]:
         """Containers opened since the last update, wherever exactly the agent stood."""

@@ -120,6 +120,13 @@ class State:
                 hiding = outer.id
         return hiding
 
+    def in_view(self) -> list[str]:
+        """The thing the agent stands at and all one can see in or on it."""
+        if self.at is None or self.at == self.holding:
+            return []
+        inner = (thing.id for thing in self.within(self.at))
+        return [self.at, *(one for one in inner if self.hidden_in(one) is None)]
+
     def on_floor(self, thing_id: str) -> bool:
         thing = self[thing_id]
         return thing.parent is None and thing.pickupable and thing_id != self.holding
