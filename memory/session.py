@@ -88,9 +88,16 @@ class MemorySession:
         """Log-likelihood of every candidate behind the prompt."""
         return self.engine.score(prefill.cache, candidates, reduce)
 
-    def generate(self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = ()) -> list[int]:
-        """Greedy continuation of the prompt."""
-        return self.engine.generate(prefill.cache, prefill.logits, max_new_tokens, stop_ids)
+    def generate(
+        self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False
+    ) -> list[int]:
+        """Greedy continuation of the prompt; ``keep`` makes it part of the prompt for what is scored or written next."""
+        cache = prefill.cache
+        length, logits = cache.length, cache.logits
+        ids = self.engine.generate(cache, logits, max_new_tokens, stop_ids)
+        if not keep:
+            cache.rewind(length, logits)
+        return ids
 
     def advance(self) -> None:
         """The world has moved on by one step."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from keep_agent.errors import DataError
 from planners.packed_attention import Batch, collate, rounded
-from planners.packing import TYPE_LEVEL, Encode, Mix, Pack, Packer
+from planners.packing import Encode, Mix, Pack, Packer
+from planners.prompt import TYPE_LEVEL
 from planners.records import Rollout, read_rollouts
 
 
@@ -43,7 +44,7 @@ LEVELS = (
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
-DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8, goals=2)
+DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
 PLANS = Mix(plans=4)
 TRAJECTORIES = Mix(trajectories=2, steps=0, probes=0)  # eight times the decisions per row, in the other layout
 

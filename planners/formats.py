@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.errors import ConfigError, ModelError
-from planners.prompt import CUE, Turn, candidate_text, clean, query_text, task_line
+from planners.prompt import CUE, FOCUS, TYPE_LEVEL, Turn, candidate_text, clean, query_text, task_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,23 +42,29 @@ class Format(Protocol):
         """What a task adds to an `append` transcript after the memory; ``again``: behind an earlier task."""
         ...
 
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
+    def query(
+        self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0
+    ) -> list[int]:
         """The fresh end of a prompt in the `memory` layout, up to the place where a skill is expected.
 
-        ``turns`` are the last of the task, ``before`` how many came before them.
+        ``turns`` are the last of the task, ``before`` how many came before them; ``now`` is the agent's own line.
         """
         ...
 
-    def cue(self, number: int) -> list[int]:
-        """What asks for skill ``number`` (from 1) in an `append` transcript."""
+    def cue(self, number: int, now: str = "") -> list[int]:
+        """What asks for skill ``number`` (from 1) in an `append` transcript; ``now`` is the agent's own line."""
+        ...
+
+    def focus(self, skills: str) -> int:
+        """How many tokens the model writes before a skill of this set, to say what the skill is for."""
         ...
 
     def candidate(self, skill: str) -> list[int]:
         """What a candidate skill adds to the prompt, its end mark included."""
         ...
 
-    def answer(self, turn: Turn) -> list[int]:
-        """What an `append` transcript keeps of a turn after its cue: the skill, and why it failed."""
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
+        """What an `append` transcript keeps of a turn after its cue: focus, skill, and why it failed."""
         ...
 
     def stops(self) -> set[int]:
@@ -121,17 +127,22 @@ class PlainFormat:
     def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
         return self._splice.lines(task_line(skills, instruction))
 
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
-        return self._splice.lines(query_text(skills, instruction, turns))
+    def query(
+        self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0
+    ) -> list[int]:
+        return self._splice.lines(query_text(skills, instruction, turns, now))
 
-    def cue(self, number: int) -> list[int]:
-        return self._splice.lines(CUE)
+    def cue(self, number: int, now: str = "") -> list[int]:
+        return self._splice.lines(now + CUE)
+
+    def focus(self, skills: str) -> int:
+        return 0 if skills == TYPE_LEVEL else FOCUS
 
     def candidate(self, skill: str) -> list[int]:
         return self._splice.lines(candidate_text(skill))
 
-    def answer(self, turn: Turn) -> list[int]:
-        return self._splice.lines(turn.text.removeprefix(CUE))
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
+        return [*focus, *self._splice.lines(turn.text.removeprefix(CUE))]
 
     def stops(self) -> set[int]:
         return {self._splice.newline}
@@ -187,20 +198,25 @@ class LotaFormat:
         turn = f"Human: {clean(instruction)}{self._after}Robot:"
         return self._splice.lines(self._next_turn + turn if again else turn)
 
-    def query(self, skills: str, instruction: str, turns: Sequence[Turn], before: int = 0) -> list[int]:
-        ids = self.opening(skills, instruction)
+    def query(
+        self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0
+    ) -> list[int]:
+        ids = self._splice.lines(now) + self.opening(skills, instruction)
         for number, turn in enumerate(turns, before + 1):
             ids += self.cue(number) + self.answer(turn)
         return ids + self.cue(before + len(turns) + 1)
 
-    def cue(self, number: int) -> list[int]:
-        return self._splice.raw(f" {number}.")
+    def cue(self, number: int, now: str = "") -> list[int]:
+        return self._splice.lines(now) + self._splice.raw(f" {number}.")
+
+    def focus(self, skills: str) -> int:
+        return 0
 
     def candidate(self, skill: str) -> list[int]:
         return self._splice.raw(f" {skill},")
 
-    def answer(self, turn: Turn) -> list[int]:
-        return self._splice.raw(f" {_done(turn)},")
+    def answer(self, turn: Turn, focus: Sequence[int] = ()) -> list[int]:
+        return [*focus, *self._splice.raw(f" {_done(turn)},")]
 
     def stops(self) -> set[int]:
         ends = {self._splice.newline, self._splice.raw("a,")[-1], self.tokenizer.eos_token_id}

@@ -52,6 +52,8 @@ class KVPlanner:
         self._policy, self._reduce, self._max_new_tokens = policy, reduce, max_new_tokens
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
         self._instruction, self._skills = "", ""
+        self._now = ""  # the agent's own line: part of every query, never of the memory
+        self._focus: list[int] = []  # what the last decision was for, as the model wrote it
         self._turns: list[Turn] = []
         self._written: list[tuple[str, str | None]] = []  # segment edits since the last decision, for the trace
         self._told = 0  # turns of this task that are history segments already
@@ -60,7 +62,7 @@ class KVPlanner:
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()
-        self._instruction, self._skills = instruction, skills
+        self._instruction, self._skills, self._now, self._focus = instruction, skills, "", []
         self._turns, self._written, self._told, self._done, self._tasks = [], [], 0, 0, 0
 
     def observe(self, facts: Sequence[FactView]) -> None:
@@ -72,13 +74,16 @@ class KVPlanner:
         skill, scores, tokens = self._choose(prefill, admissible)
         took = (time.perf_counter() - began) * 1e3
         written, self._written = self._written, []
-        return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra={"written": written})
+        extra: dict[str, Any] = {"written": written}
+        if self._focus:
+            extra["focus"] = self._format.decode(self._focus)
+        return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         turn = Turn(skill, "" if ok else message)
         self._turns.append(turn)
         if self._appends:
-            self.session.append_turn(self._format.answer(turn))
+            self.session.append_turn(self._format.answer(turn, self._focus))
         self.session.advance()
         self._write(self._history(len(self._turns) - PROGRESS))
 
@@ -103,12 +108,12 @@ class KVPlanner:
         """The prompt's fresh end; in a transcript only what the last turn did not bring."""
         if not self._appends:
             return self._whole_query()
-        cue = self._format.cue(len(self._turns) + 1)
+        cue = self._format.cue(len(self._turns) + 1, self._now)
         return cue if self._turns else self._format.opening(self._skills, self._instruction, self._tasks > 0) + cue
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - PROGRESS)
-        return self._format.query(self._skills, self._instruction, self._turns[before:], before)
+        return self._format.query(self._skills, self._instruction, self._turns[before:], self._now, before)
 
     def _history(self, until: int) -> list[Edit]:
         """Segments of the task's turns up to ``until`` that are not written yet."""
@@ -123,7 +128,9 @@ class KVPlanner:
         store = self.session.store
         self._written += [(edit.id, edit.text) for edit in edits]
         for edit in edits:
-            if edit.text is not None:
+            if edit.category == "agent":
+                self._now = edit.text or ""
+            elif edit.text is not None:
                 store.put(edit.id, edit.category, edit.text, edit.parent)
             elif edit.id in store:
                 store.remove(edit.id)
@@ -132,9 +139,13 @@ class KVPlanner:
         """(skill, best candidates, rows scored or tokens decoded)."""
         if not admissible:
             raise ConfigError("there is no admissible skill to choose from")
-        tokens = 0
+        stops, focus = self._format.stops(), self._format.focus(self._skills)
+        self._focus = self.session.generate(prefill, focus, stops, keep=True) if focus else []
+        tokens = len(self._focus)
         if self._policy == "generate":
-            text, tokens = self._generate(prefill)
+            ids = self.session.generate(prefill, self._max_new_tokens, stops)
+            tokens += len(ids)
+            text = _spelled(self._format.decode(ids))
             exact = next((skill for skill in admissible if _spelled(skill) == text), None)
             if exact is not None:
                 return exact, (), tokens
@@ -142,10 +153,6 @@ class KVPlanner:
         values = result.scores.tolist()
         order = sorted(range(len(admissible)), key=lambda i: (-values[i], i))[:SHOWN]
         return admissible[order[0]], tuple((admissible[i], values[i]) for i in order), tokens + result.computed_tokens
-
-    def _generate(self, prefill: Any) -> tuple[str, int]:
-        ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
-        return _spelled(self._format.decode(ids)), len(ids)
 
 
 def _spelled(skill: str) -> str:

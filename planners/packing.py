@@ -4,11 +4,12 @@ A pack is ``[memory][slot][slot]...``. Five kinds of slots:
 
 * *plan*: the query of the `memory` layout after the last step, supervised at every skill, over no memory at
   all. Cheap: it teaches what instructions mean, where type-level skills hardly depend on the memory;
-* *goal*: what an instruction wants next, as type, instance and place: what instructions mean where skills name
-  instances. Over no memory too, where every instance is unseen;
+* *goal*: the types an instruction wants picked up and put into, over no memory: what instructions mean where skills
+  name instances;
 * *trajectory*: a whole task in the `append` layout, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
-  the slot and repeated, in its new version, in the slot's own tail;
+  the slot and repeated, in its new version, in the slot's own tail. Where skills name instances, the *focus* comes
+  before the skill: the type that the plan is after, and where it is;
 * *probe*: short questions about the memory: where is it, is its place open; before or after things moved, where
   the latest line wins.
 """
@@ -16,23 +17,23 @@ A pack is ``[memory][slot][slot]...``. Five kinds of slots:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from planners.prompt import CUE, PROGRESS, Turn, candidate_text, entity_text, query_text, task_line
+from planners.prompt import CUE, NO_FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, entity_text, query_text, task_line
 from planners.records import FactRecord, Rollout, TaskRecord
 from planners.styles import Edit, PromptStyle, history_edit, make_style, task_edit
 
 IGNORE = -100
-TYPE_LEVEL = "lota"  # skills whose plans follow from the instruction alone
 WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # how often steps are shown, by the verb of the label
+FOCUSED = ("pick", "put", "slice", "turn")  # verbs whose target is what the steps before them are for
 Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(slots=True)
 class Line:
-    """A segment as the trainer keeps it: the prompt order is (last_changed, created), the agent last."""
+    """A segment as the trainer keeps it: the prompt order is (last_changed, created)."""
 
     id: str
     category: str
@@ -44,9 +45,10 @@ class Line:
 
 @dataclass
 class LineStore:
-    """The order of a segment store without groups."""
+    """The order of a segment store without groups; ``now`` is the agent's own line, which is no memory."""
 
     lines: dict[str, Line] = field(default_factory=dict)
+    now: str = ""
     step: int = 0
     _created: int = 0
 
@@ -54,6 +56,9 @@ class LineStore:
         """Write edits; returns the ids that changed."""
         changed = []
         for edit in edits:
+            if edit.category == "agent":
+                self.now = edit.text or ""
+                continue
             if edit.text is None:
                 if self.lines.pop(edit.id, None):
                     changed.append(edit.id)
@@ -68,7 +73,7 @@ class LineStore:
         return changed
 
     def ordered(self) -> list[Line]:
-        return sorted(self.lines.values(), key=lambda line: (line.category == "agent", line.last_changed, line.created))
+        return sorted(self.lines.values(), key=lambda line: (line.last_changed, line.created))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,6 @@ class Mix:
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
-    goals: int = 0  # goal slots, instance-level skills only
     plans: int = 0  # wordings of a plan or goal without memory; with them nothing else is packed
 
 
@@ -116,11 +120,14 @@ class Packer:
 
     def packs(self, rollout: Rollout, style_name: str) -> Iterator[Pack]:
         style, store, done = make_style(style_name), LineStore(), 0
+        known: dict[str, FactRecord] = {}
         for number, task in enumerate(rollout.tasks, 1):
             store.step += 1
             store.apply(style.edits(task.facts))
             memory = store.ordered()
-            replay = _Replay(task, style, store, done)
+            known |= {fact.id: fact for fact in task.facts}
+            replay = _Replay(task, style, store, done, known)
+            known |= replay.moved(len(task.steps))
             if task.steps:
                 yield self._pack(rollout.skills, task, memory, replay)
             store.step += 1
@@ -131,18 +138,13 @@ class Packer:
     def _pack(self, skills: str, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
-            plain = self._plan if skills == TYPE_LEVEL else self._bare_goal
+            plain = self._plan if skills == TYPE_LEVEL else self._goal
             return Pack((), tuple(plain(skills, wording, replay) for wording in wordings))
-        kept = self._sample_lines(memory, replay.touched)
-        shown = [line for line in kept if line.category != "agent"]  # the agent's line belongs to each slot's tail
+        shown = self._sample_lines(memory, replay.touched)
         ids = {line.id for line in shown}
         slots = [self._trajectory(skills, self._wording(task), replay) for _ in range(self.mix.trajectories)]
-        steps = self._some_steps(task)
-        for index in steps[: self.mix.steps]:
+        for index in self._some_steps(task)[: self.mix.steps]:
             slots.append(self._step(skills, self._wording(task), replay, index, ids))
-        if skills != TYPE_LEVEL:
-            for index in steps[: self.mix.goals]:
-                slots.append(self._goal(skills, self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
         return Pack(tuple((line.id, self._encode(line.text)) for line in shown), tuple(slots))
 
@@ -160,7 +162,7 @@ class Packer:
         return sorted(steps, key=lambda index: abs(index - middle))
 
     def _sample_lines(self, memory: list[Line], touched: set[str]) -> list[Line]:
-        spare = [line for line in memory if line.id.split("/")[0] not in touched and line.category != "agent"]
+        spare = [line for line in memory if line.id.split("/")[0] not in touched]
         excess = len(memory) - self.mix.memory_lines
         dropped = {line.id for line in self.random.sample(spare, min(len(spare), max(0, excess)))}
         parent = {line.id: line.parent for line in memory}
@@ -173,10 +175,11 @@ class Packer:
         return [line for line in memory if line.id in needed]
 
     def _trajectory(self, skills: str, wording: str, replay: _Replay) -> Slot:
-        parts: list[tuple[str, bool]] = [(replay.agent_before, False), (task_line(skills, wording), False)]
-        for step, turn, written in zip(replay.task.steps, replay.turns, replay.written, strict=True):
-            right = step.skill == step.label
-            parts += [(CUE, False), (candidate_text(step.skill), right)]
+        parts: list[tuple[str, bool]] = [(task_line(skills, wording), False)]
+        for index, (step, turn, written) in enumerate(zip(replay.task.steps, replay.turns, replay.written, strict=True)):
+            focus = replay.focus[index] if skills != TYPE_LEVEL else ""
+            parts += [(replay.now[index] + CUE, False), (focus, True)]
+            parts.append((candidate_text(step.skill), step.skill == step.label))
             if turn.failure:
                 parts.append((turn.text.split("\n", 1)[1], False))
             parts += [(edit.text, False) for edit in written if edit.text]
@@ -190,23 +193,21 @@ class Packer:
                 parts.append((turn.text.split("\n", 1)[1], False))
         return self._slot("plan", parts, frozenset())
 
-    def _goal(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
-        before, hidden = replay.situation(skills, wording, index)
-        return self._slot("goal", [*before, *replay.wanted(index)], frozenset(hidden & kept))
-
-    def _bare_goal(self, skills: str, wording: str, replay: _Replay) -> Slot:
-        return self._slot("goal", [(task_line(skills, wording), False), *replay.wanted(None)], frozenset())
+    def _goal(self, skills: str, wording: str, replay: _Replay) -> Slot:
+        return self._slot("goal", [(task_line(skills, wording), False), *replay.wanted()], frozenset())
 
     def _step(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
-        before, hidden = replay.situation(skills, wording, index)
+        lines, hidden = replay.tail(index)
+        before = "".join(line.text for line in lines) + replay.query(skills, wording, index)
+        focus = replay.focus[index] if skills != TYPE_LEVEL else ""
         label = candidate_text(replay.task.steps[index].label)
-        return self._slot("step", [*before, (CUE, False), (label, True)], frozenset(hidden & kept))
+        return self._slot("step", [(before, False), (f"{focus}{label}", True)], frozenset(hidden & kept))
 
     def _probe(self, task: TaskRecord, replay: _Replay, kept: set[str]) -> Slot | None:
         """Questions about the memory as it stands, or (one slot in four) about what the task has moved so far."""
         index = self.random.randrange(len(task.steps)) if self.random.random() < 0.25 else 0
         lines, hidden = replay.tail(index) if index else ([], set())
-        facts = {fact.id: fact for fact in task.facts} | replay.moved(index)
+        facts = replay.known | replay.moved(index)
         pairs = list(_questions(list(facts.values()), set(replay.moved(index)) or kept))
         if not pairs:
             return None
@@ -228,27 +229,26 @@ class Packer:
 class _Replay:
     """A task played through the store once: what each step wrote, and the memory's tail before each step."""
 
-    def __init__(self, task: TaskRecord, style: PromptStyle, store: LineStore, done: int) -> None:
-        self.task, self._done = task, done
-        self.agent_before = store.lines["agent"].text if "agent" in store.lines else ""
+    def __init__(
+        self, task: TaskRecord, style: PromptStyle, store: LineStore, done: int, known: Mapping[str, FactRecord]
+    ) -> None:
+        self.task, self._done, self.known = task, done, dict(known)
+        self.now: list[str] = []  # the agent's own line before each step
         self.turns = [Turn(step.skill, step.failure) for step in task.steps]
         self.written: list[list[Edit]] = []
         self._tails: list[tuple[list[Line], set[str]]] = []
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
-            self._tails.append(self._tail(store, changed))
+            self._tails.append(([line for line in store.ordered() if line.id in changed], set(changed)))
+            self.now.append(store.now)
             store.step += 1
             changed |= set(store.apply(self.history(number - PROGRESS - 1, number - PROGRESS)))
             edits = style.edits(step.facts)
             written = set(store.apply(edits))
             changed |= written
             self.written.append([edit for edit in edits if edit.id in written])
+        self.focus = self._foci()
         self.touched = {id.split("/")[0] for id in changed} | _named(task)
-
-    @staticmethod
-    def _tail(store: LineStore, changed: set[str]) -> tuple[list[Line], set[str]]:
-        lines = [line for line in store.ordered() if line.id in changed or line.category == "agent"]
-        return lines, set(changed)
 
     def history(self, first: int, last: int) -> list[Edit]:
         """Segments of the turns ``first`` to ``last`` (not included) of this task."""
@@ -260,34 +260,42 @@ class _Replay:
         return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
 
     def tail(self, index: int) -> tuple[list[Line], set[str]]:
+        """What changed before step ``index``, as it is by then, and the ids of the lines that this replaces."""
         return self._tails[index]
 
-    def situation(self, skills: str, wording: str, index: int) -> tuple[list[tuple[str, bool]], set[str]]:
-        """The prompt at step ``index`` from the memory's tail up to the cue, and the lines it replaces."""
-        lines, hidden = self.tail(index)
-        query = query_text(skills, wording, self.turns[max(0, index - PROGRESS) : index]).removesuffix(CUE)
-        return [*((line.text, False) for line in lines), (query, False)], hidden
+    def query(self, skills: str, wording: str, index: int) -> str:
+        """The fresh end of the prompt at step ``index``."""
+        return query_text(skills, wording, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
-    def wanted(self, index: int | None) -> list[tuple[str, bool]]:
-        """What is picked up next from step ``index`` on and where it is, then what something is put into next.
+    def _foci(self) -> list[str]:
+        """What each step is for: the type that is used next, and where that is as far as the agent knows."""
+        known, foci = dict(self.known), []
+        for index, step in enumerate(self.task.steps):
+            words = self._next(index, FOCUSED)
+            name = "_".join(words[-2:]) if words else ""
+            fact = known.get(name)
+            where = _place(fact) or name if fact and not fact.gone else "unseen"
+            foci.append(f"{words[-2]} {where} " if words else f"{NO_FOCUS} ")
+            known |= {fact.id: fact for fact in step.facts}
+        return foci
 
-        None: from the start, by one who knows nothing.
-        """
-        known = {} if index is None else {fact.id: fact for fact in self.task.facts} | self.moved(index)
-        parts = []
+    def wanted(self) -> list[tuple[str, bool]]:
+        """The types that are picked up and put into next."""
+        parts: list[tuple[str, bool]] = []
         for cue, verb in (("find", "pick"), ("put", "put")):
-            labels = (step.label.split() for step in self.task.steps[index or 0 :])
-            words = next((label for label in labels if label[0] == verb), None)
+            words = self._next(0, (verb,))
             if words is not None:
-                name = "_".join(words[-2:])
-                fact = known.get(name)
-                found = f"{name} {_place(fact)}" if fact and not fact.gone else "unseen"
-                parts += [(cue, False), (f"{words[-2]} {found}\n", True)]
+                parts += [(cue, False), (f"{words[-2]}\n", True)]
         return parts
 
+    def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
+        """The words of the first label from step ``index`` on with one of ``verbs``."""
+        labels = (step.label.split() for step in self.task.steps[index:])
+        return next((words for words in labels if words[0] in verbs), None)
 
-def _place(fact: FactRecord) -> str:
-    return "hand" if fact.place == "agent" else fact.place or "there"
+
+def _place(fact: FactRecord) -> str | None:
+    return "hand" if fact.place == "agent" else fact.place
 
 
 def _named(task: TaskRecord) -> set[str]:
@@ -303,7 +311,7 @@ def _questions(facts: Sequence[FactRecord], kept: set[str]) -> Iterator[tuple[st
         if fact.id not in kept or fact.gone:
             continue
         if fact.category == "object" and fact.place:
-            yield f"where {fact.id}", _place(fact)
+            yield f"where {fact.id}", f"{_place(fact)}"
             if fact.place in kept and state.get(fact.place):
                 yield f"door {fact.id}", state[fact.place]
         elif state[fact.id]:

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CUE = "next"
+FOCUS = 2  # tokens before an instance-level skill: the type it is for, and where that is
+NO_FOCUS = "nothing there"  # nothing is used any more
+TYPE_LEVEL = "lota"  # skills that name types; all others name instances
 PROGRESS = 16  # turns of a task that a query tells; what came before is memory
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
@@ -41,9 +44,12 @@ def task_line(skills: str, instruction: str) -> str:
     return f"task {skills} {clean(instruction)}\n"
 
 
-def query_text(skills: str, instruction: str, turns: Sequence[Turn]) -> str:
-    """The fresh end of a prompt in the `memory` layout, up to and including the cue; ``turns`` are the last few."""
-    return task_line(skills, instruction) + "".join(turn.text for turn in turns) + CUE
+def query_text(skills: str, instruction: str, turns: Sequence[Turn], now: str = "") -> str:
+    """The fresh end of a prompt in the `memory` layout, up to and including the cue; ``turns`` are the last few.
+
+    ``now`` is the agent's own line: where it stands, what it holds and sees.
+    """
+    return task_line(skills, instruction) + "".join(turn.text for turn in turns) + now + CUE
 
 
 def candidate_text(skill: str) -> str:

@@ -56,7 +56,8 @@ def _line(*words: str | None) -> str:
 
 
 def _agent(fact: FactView) -> Edit:
-    seen = ("there", *fact.sees) if fact.sees else ()
+    seen = [word for one in fact.sees for word in (one.rpartition("_")[0], one)]
+    seen = ["there", *seen] if seen else []
     return Edit(fact.id, "agent", _line("agent at", fact.place or "start", "holding", fact.holds or "nothing", *seen))
 
 

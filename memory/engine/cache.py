@@ -61,6 +61,10 @@ class DenseCache:
         self.length += positions.numel()
         self.logits = logits
 
+    def rewind(self, length: int, logits: torch.Tensor | None) -> None:
+        """Forget the rows behind ``length``; ``logits`` are those of the row before."""
+        self.positions, self.length, self.logits = self.positions[:length], length, logits
+
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         _put(self.k[layer], rows, k)
         _put(self.v[layer], rows, v)

@@ -29,6 +29,20 @@ def test_golden_plain_query(tiny: PreTrainedTokenizerFast) -> None:
     )
 
 
+def test_the_agents_own_line_comes_right_before_the_cue(tiny: PreTrainedTokenizerFast) -> None:
+    form, now = PlainFormat(tiny), "mug cabinet_2\n"
+    query = tiny.decode(form.query("lota", "Find a mug", TURNS[:1], now))
+    assert query == "task lota find a mug \n next find a mug \n mug cabinet_2 \n next"
+    assert tiny.decode(form.cue(2, now)) == "mug cabinet_2 \n next"
+
+
+def test_an_instance_level_skill_has_a_focus_before_it(tiny: PreTrainedTokenizerFast) -> None:
+    form = PlainFormat(tiny)
+    assert (form.focus("lota"), form.focus("grounded")) == (0, 2)
+    focus = form.line("mug cabinet_2")
+    assert tiny.decode(form.answer(Turn("open the cabinet 2"), focus)) == "mug cabinet_2 open the cabinet_2 \n"
+
+
 def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
     form = LotaFormat(chat, [Example("Get a mug.", ("find a mug", "pick up the mug", "done"))])
     context, query = chat.decode(form.context()), chat.decode(form.query("lota", "Cool a mug", TURNS))
@@ -39,6 +53,9 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
         " 2. open the Fridge (this action failed: cannot find fridge to open), 3."
     )
     assert chat.decode(form.candidate("find a mug")) == " find a mug,"
+    assert chat.decode(form.query("lota", "Cool a mug", [], "at start\n")).startswith("at start\nHuman: cool a mug<|im_")
+    assert chat.decode(form.cue(2, "at start\n")) == "at start\n 2."
+    assert form.focus("grounded") == 0
 
 
 def test_golden_lota_transcript_of_two_tasks(chat: PreTrainedTokenizerFast) -> None:

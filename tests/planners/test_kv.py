@@ -36,7 +36,9 @@ FACTS = (
     FactRecord("mug_1", "object", "mug", "cabinet_2"),
     FactRecord("agent", "agent", "agent"),
 )
-AT_TWO = FactRecord("agent", "agent", "agent", "cabinet_2")
+AT_TWO = FactRecord("agent", "agent", "agent", "cabinet_2", sees=("mug_1",))
+
+AT = "agent at cabinet_2 holding nothing there mug mug_1"
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +86,14 @@ def play(planner: KVPlanner, skills: tuple[str, ...] = ("open cabinet 1", "go to
 def test_golden_prompts_in_the_memory_layout(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     first, _, last = play(make(engine, tokenizer))
     memory = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
-    assert prompt(tokenizer, first) == [*memory, "agent at start holding nothing", "task grounded get the mug", "next"]
+    assert prompt(tokenizer, first) == [*memory, "task grounded get the mug", "agent at start holding nothing", "next"]
     assert prompt(tokenizer, last) == [
         *memory,
-        "agent at cabinet_2 holding nothing",
         "task grounded get the mug",
         "next open cabinet_1",
         "failed you are not at cabinet_1",
         "next go to cabinet_2",
+        "agent at cabinet_2 holding nothing there mug mug_1",
         "next",
     ]
 
@@ -101,10 +103,11 @@ def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerF
     texts = [prompt(tokenizer, decision) for decision in (first, second, last)]
     assert texts[2] == [
         *texts[0][:-1],
-        "next open cabinet_1",
+        f"next {first.extra['focus']} open cabinet_1",
         "failed you are not at cabinet_1",
-        "next go to cabinet_2",
-        "agent at cabinet_2 holding nothing",
+        "agent at start holding nothing",
+        f"next {second.extra['focus']} go to cabinet_2",
+        "agent at cabinet_2 holding nothing there mug mug_1",
         "next",
     ]
     assert last.prefill.counts.hit_tokens > 0
@@ -118,13 +121,13 @@ def test_a_finished_task_becomes_memory_and_the_next_one_starts(
     planner.finish_task(Finished("Get the mug", True, 2), "Open it")
     lines = prompt(tokenizer, planner.decide(SKILLS, {}))
     assert lines[3:6] == ["did open cabinet_1", "did go to cabinet_2", "finished get the mug succeeded after 2 steps"]
-    assert lines[-2:] == ["task grounded open it", "next"]
+    assert lines[-3:] == ["task grounded open it", AT, "next"]
 
 
 def test_memory_holds_the_same_in_both_layouts_and_a_transcript_repeats_no_skill(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Methods of both layouts are compared: they choose from the same segments."""
+    """Methods of both layouts are compared: they choose from the same segments. The agent's own line is none."""
     stores, lines = [], []
     for layout in ("memory", "append"):
         planner = make(engine, tokenizer, layout)
@@ -133,9 +136,10 @@ def test_memory_holds_the_same_in_both_layouts_and_a_transcript_repeats_no_skill
         planner.finish_task(Finished("Get the mug", True, 3), "Open it")
         lines = prompt(tokenizer, planner.decide(SKILLS, {}))
         stores.append([(segment.id, segment.text, segment.last_changed) for segment in planner.session.store])
-    assert stores[0] == stores[1] and ("did_1", "did open cabinet_1\n", 3) in stores[0]
+    assert stores[0] == stores[1] and "agent" not in [id for id, _, _ in stores[0]] and ("did_1", "did open cabinet_1\n", 3) in stores[0]
     assert not any(line.startswith("did") for line in lines)
-    assert lines[-4:] == ["next done", "finished get the mug succeeded after 3 steps", "task grounded open it", "next"]
+    assert lines[-5].startswith("next") and lines[-5].endswith("done")
+    assert lines[-4:] == ["finished get the mug succeeded after 3 steps", "task grounded open it", AT, "next"]
 
 
 def test_a_transcript_that_is_full_begins_anew_with_the_task_and_its_turns(
@@ -150,7 +154,7 @@ def test_a_transcript_that_is_full_begins_anew_with_the_task_and_its_turns(
         lines = prompt(tokenizer, planner.decide(SKILLS, {}))
         lengths.append(len(lines))
     start = lines.index("task grounded get the mug")
-    assert lines[start + 1 :] == [*turns[-PROGRESS:], "next"]
+    assert lines[start + 1 :] == [*turns[-PROGRESS:], AT, "next"]
 
 
 def test_the_choice_is_the_most_likely_candidate_and_repeats(
@@ -160,8 +164,13 @@ def test_the_choice_is_the_most_likely_candidate_and_repeats(
     assert decisions[0].skill == decisions[2].skill == decisions[0].scores[0][0]
     assert [score for _, score in decisions[0].scores] == sorted((s for _, s in decisions[0].scores), reverse=True)
     ids = decisions[0].prefill.layout.token_ids
+    form = PlainFormat(tokenizer)
+    focus = form.line(decisions[0].extra["focus"])
+    for _ in range(form.focus("grounded")):  # the model's own most likely words, one by one
+        ids = torch.cat([ids, engine.forward_plain(ids)[-1].argmax()[None]])
+    assert ids[-len(focus) :].tolist() == focus
     for skill, score in decisions[0].scores:
-        own = PlainFormat(tokenizer).candidate(skill)
+        own = form.candidate(skill)
         logits = engine.forward_plain(torch.cat([ids, torch.tensor(own)])).log_softmax(-1)
         expected = sum(logits[len(ids) - 1 + i, token] for i, token in enumerate(own))
         assert score == pytest.approx(float(expected), abs=1e-3)
@@ -169,7 +178,7 @@ def test_the_choice_is_the_most_likely_candidate_and_repeats(
 
 def test_generation_that_is_no_skill_falls_back_to_scoring(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     scored, written = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
-    assert written.skill == scored.skill
+    assert written.scores == scored.scores  # behind the same prompt, not behind what was written in vain
     assert written.score_tokens > scored.score_tokens
 
 
@@ -187,8 +196,8 @@ class Dictated:
     def prefill(self, *_: object) -> None:
         """No prompt."""
 
-    def generate(self, *_: object) -> list[int]:
-        return self._ids
+    def generate(self, _prefill: object, tokens: int, _stops: object, keep: bool = False) -> list[int]:
+        return [0] * tokens if keep else self._ids
 
 
 def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
@@ -199,7 +208,8 @@ def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
         planner = KVPlanner(Dictated(ids), form, policy="generate")
         planner.reset("Get the mug", "grounded")
         decision = planner.decide(SKILLS, {})
-        assert (decision.skill, decision.scores, decision.score_tokens) == ("go to cabinet 2", (), len(ids))
+        tokens = form.focus("grounded") + len(ids)
+        assert (decision.skill, decision.scores, decision.score_tokens) == ("go to cabinet 2", (), tokens)
 
 
 def test_reset_forgets(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:

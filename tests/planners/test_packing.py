@@ -43,7 +43,7 @@ def test_a_step_slot_repeats_what_changed_and_hides_the_old_line(tokenizer: Toke
     (pack,) = packs_of(tokenizer, rollout, "plain", trajectories=0, steps=99, probes=0)
     shown = {name for name, _ in pack.memory}
     assert "agent" not in shown
-    (last,) = (slot for slot in pack.slots if read(tokenizer, supervised(slot)).strip() == "done")
+    (last,) = (slot for slot in pack.slots if read(tokenizer, supervised(slot)).split()[-1] == "done")
     text = read(tokenizer, last.ids)
     mug = next(name for name in last.hidden if name.startswith("mug"))
     assert last.hidden <= shown
@@ -59,7 +59,7 @@ def test_labels_are_the_experts_choice_also_where_the_rollout_was_perturbed(
     label = wrong.label.replace("mug ", "mug_")
     (pack,) = packs_of(tokenizer, rollout, "linked", trajectories=1, steps=99, probes=0)
     steps = [slot for slot in pack.slots if slot.kind == "step"]
-    assert any(read(tokenizer, supervised(slot)).strip() == label for slot in steps)
+    assert any(read(tokenizer, supervised(slot)).strip().endswith(f" {label}") for slot in steps)
     (trajectory,) = (slot for slot in pack.slots if slot.kind == "trajectory")
     assert "open diningtable_1" not in read(tokenizer, supervised(trajectory))
     assert "failed diningtable_1 cannot be opened" in read(tokenizer, trajectory.ids)
@@ -108,21 +108,39 @@ def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tok
     assert "agent at" not in read(tokenizer, pack.slots[0].ids)
 
 
-def test_goals_name_what_is_picked_up_and_put_into_next_and_where_it_is(
+def test_goals_name_the_types_that_are_picked_up_and_put_into(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    (pack,) = packs_of(tokenizer, make_rollout(1), "plain", plans=3)
+    assert pack.memory == ()
+    assert read(tokenizer, supervised(pack.slots[0])).split() == ["mug", "diningtable"]
+
+
+def test_the_focus_says_what_a_step_is_for_and_where_that_is_as_far_as_the_agent_knows(
     tokenizer: Tokenizer, make_rollout: Make
 ) -> None:
     rollout = make_rollout(1)
-    labels = [step.label for step in rollout.tasks[0].steps]
-    mug, table = (next(label for label in labels if label.startswith(verb)).split()[-2:] for verb in ("pick", "put"))
-    facts = {fact.id: fact.place for fact in rollout.tasks[0].facts}
-    (pack,) = packs_of(tokenizer, rollout, "plain", trajectories=0, steps=0, probes=0, goals=99)
-    told = {read(tokenizer, supervised(slot)).replace(" \n", "\n").strip() for slot in pack.slots}
-    goal = f"{table[0]} {'_'.join(table)} there"
-    assert f"{mug[0]} {'_'.join(mug)} {facts['_'.join(mug)]}\n {goal}" in told  # at the start
-    assert goal in told  # with the mug in the hand
-    (pack,) = packs_of(tokenizer, rollout, "plain", plans=3)
-    assert pack.memory == ()
-    assert read(tokenizer, supervised(pack.slots[0])).split() == [mug[0], "unseen", table[0], "unseen"]
+    task = rollout.tasks[0]
+    mug = next(fact for fact in task.facts if fact.type == "mug" and fact.id in task.steps[3].skill.replace(" ", "_"))
+
+    def foci(told: Rollout) -> list[str]:
+        (pack,) = packs_of(tokenizer, told, "plain", trajectories=1, steps=0, probes=0)
+        words = [line.split() for line in read(tokenizer, supervised(pack.slots[0])).split("\n")]
+        return list(dict.fromkeys(" ".join(line[:2]) for line in words if line))
+
+    assert foci(rollout) == [f"mug {mug.place}", "diningtable diningtable_1", "nothing there"]
+    later = tuple(fact for fact in task.facts if fact is not mug)
+    first, *others = task.steps
+    seen = replace(first, facts=(*first.facts, mug))
+    found = replace(rollout, tasks=(replace(task, facts=later, steps=(seen, *others)),))
+    assert foci(found)[:2] == ["mug unseen", f"mug {mug.place}"]
+    again = replace(task, facts=(), steps=task.steps)  # what is known from an earlier task need not be told again
+    (_, pack) = packs_of(tokenizer, replace(rollout, tasks=(task, again)), "plain", trajectories=1, steps=0, probes=0)
+    assert "unseen" not in read(tokenizer, supervised(pack.slots[0]))
+
+
+def test_type_level_skills_have_no_focus(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    (pack,) = packs_of(tokenizer, replace(make_rollout(1), skills="lota"), "plain", trajectories=0, steps=99, probes=0)
+    (last,) = (slot for slot in pack.slots if "done" in read(tokenizer, supervised(slot)))
+    assert read(tokenizer, supervised(last)).split() == ["done"]
 
 
 def test_a_line_never_stands_without_the_header_it_refers_to(tokenizer: Tokenizer, make_rollout: Make) -> None:
