@@ -9,7 +9,7 @@ A pack is ``[memory][slot][slot]...``. Five kinds of slots:
 * *trajectory*: a whole task in the `append` layout, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
   the slot and repeated, in its new version, in the slot's own tail. Where skills name instances, the *focus* comes
-  before the skill: the type that the plan is after, and where it is;
+  before the skill: the type that the plan is after, which one, and where it is;
 * *probe*: short questions about the memory: where is it, is its place open; before or after things moved, where
   the latest line wins.
 """
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from planners.prompt import CUE, NO_FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, entity_text, query_text, task_line
+from planners.prompt import CUE, FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, entity_text, query_text, task_line
 from planners.records import FactRecord, Rollout, TaskRecord
 from planners.styles import Edit, PromptStyle, history_edit, make_style, task_edit
 
@@ -268,14 +268,20 @@ class _Replay:
         return query_text(skills, wording, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
     def _foci(self) -> list[str]:
-        """What each step is for: the type that is used next, and where that is as far as the agent knows."""
+        """What each step is for: the type that is used next, which one, and where that is.
+
+        While none is known: the place to look into.
+        """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):
-            words = self._next(index, FOCUSED)
-            name = "_".join(words[-2:]) if words else ""
-            fact = known.get(name)
-            where = _place(fact) or name if fact and not fact.gone else "unseen"
-            foci.append(f"{words[-2]} {where} " if words else f"{NO_FOCUS} ")
+            words = ["nothing"] * FOCUS
+            if target := self._next(index, FOCUSED):
+                fact = known.get("_".join(target))
+                if fact is None or fact.gone:
+                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or ["nothing"])]
+                else:
+                    words = [target[0], fact.id, _place(fact) or fact.id]
+            foci.append(" ".join(words) + " ")
             known |= {fact.id: fact for fact in step.facts}
         return foci
 
@@ -283,15 +289,14 @@ class _Replay:
         """The types that are picked up and put into next."""
         parts: list[tuple[str, bool]] = []
         for cue, verb in (("find", "pick"), ("put", "put")):
-            words = self._next(0, (verb,))
-            if words is not None:
-                parts += [(cue, False), (f"{words[-2]}\n", True)]
+            if target := self._next(0, (verb,)):
+                parts += [(cue, False), (f"{target[0]}\n", True)]
         return parts
 
     def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
-        """The words of the first label from step ``index`` on with one of ``verbs``."""
+        """Type and number of what the first label from step ``index`` on with one of ``verbs`` names last."""
         labels = (step.label.split() for step in self.task.steps[index:])
-        return next((words for words in labels if words[0] in verbs), None)
+        return next((words[-2:] for words in labels if words[0] in verbs), None)
 
 
 def _place(fact: FactRecord) -> str | None:

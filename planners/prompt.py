@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CUE = "next"
-FOCUS = 2  # tokens before an instance-level skill: the type it is for, and where that is
-NO_FOCUS = "nothing there"  # nothing is used any more
+FOCUS = 3  # tokens before an instance-level skill: the type it is for, which one, and where to be for it
 TYPE_LEVEL = "lota"  # skills that name types; all others name instances
 PROGRESS = 16  # turns of a task that a query tells; what came before is memory
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")

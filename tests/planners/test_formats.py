@@ -38,9 +38,9 @@ def test_the_agents_own_line_comes_right_before_the_cue(tiny: PreTrainedTokenize
 
 def test_an_instance_level_skill_has_a_focus_before_it(tiny: PreTrainedTokenizerFast) -> None:
     form = PlainFormat(tiny)
-    assert (form.focus("lota"), form.focus("grounded")) == (0, 2)
-    focus = form.line("mug cabinet_2")
-    assert tiny.decode(form.answer(Turn("open the cabinet 2"), focus)) == "mug cabinet_2 open the cabinet_2 \n"
+    assert (form.focus("lota"), form.focus("grounded")) == (0, 3)
+    focus = form.line("mug mug_1 cabinet_2")
+    assert tiny.decode(form.answer(Turn("open the cabinet 2"), focus)) == "mug mug_1 cabinet_2 open the cabinet_2 \n"
 
 
 def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from planners.packed_attention import HIDE, collate
 from planners.packing import IGNORE, Mix, Pack, Packer, Slot
-from planners.prompt import PROGRESS
+from planners.prompt import FOCUS, PROGRESS
 from planners.records import Rollout
 from planners.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import rollout_texts
@@ -114,7 +114,7 @@ def test_goals_name_the_types_that_are_picked_up_and_put_into(tokenizer: Tokeniz
     assert read(tokenizer, supervised(pack.slots[0])).split() == ["mug", "diningtable"]
 
 
-def test_the_focus_says_what_a_step_is_for_and_where_that_is_as_far_as_the_agent_knows(
+def test_the_focus_says_what_a_step_is_for_and_which_one_as_far_as_the_agent_knows(
     tokenizer: Tokenizer, make_rollout: Make
 ) -> None:
     rollout = make_rollout(1)
@@ -124,14 +124,15 @@ def test_the_focus_says_what_a_step_is_for_and_where_that_is_as_far_as_the_agent
     def foci(told: Rollout) -> list[str]:
         (pack,) = packs_of(tokenizer, told, "plain", trajectories=1, steps=0, probes=0)
         words = [line.split() for line in read(tokenizer, supervised(pack.slots[0])).split("\n")]
-        return list(dict.fromkeys(" ".join(line[:2]) for line in words if line))
+        return list(dict.fromkeys(" ".join(line[:FOCUS]) for line in words if line))
 
-    assert foci(rollout) == [f"mug {mug.place}", "diningtable diningtable_1", "nothing there"]
+    table = "diningtable diningtable_1 diningtable_1"
+    assert foci(rollout) == [f"mug {mug.id} {mug.place}", table, "nothing nothing nothing"]
     later = tuple(fact for fact in task.facts if fact is not mug)
     first, *others = task.steps
     seen = replace(first, facts=(*first.facts, mug))
     found = replace(rollout, tasks=(replace(task, facts=later, steps=(seen, *others)),))
-    assert foci(found)[:2] == ["mug unseen", f"mug {mug.place}"]
+    assert foci(found)[:2] == [f"mug unseen {mug.place}", f"mug {mug.id} {mug.place}"]
     again = replace(task, facts=(), steps=task.steps)  # what is known from an earlier task need not be told again
     (_, pack) = packs_of(tokenizer, replace(rollout, tasks=(task, again)), "plain", trajectories=1, steps=0, probes=0)
     assert "unseen" not in read(tokenizer, supervised(pack.slots[0]))
