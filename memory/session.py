@@ -91,7 +91,7 @@ class MemorySession:
     def generate(
         self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False
     ) -> list[int]:
-        """Greedy continuation of the prompt; ``keep`` makes it part of the prompt for what is scored or written next."""
+        """Greedy continuation of the prompt; ``keep`` makes it part of the prompt for what is scored next."""
         cache = prefill.cache
         length, logits = cache.length, cache.logits
         ids = self.engine.generate(cache, logits, max_new_tokens, stop_ids)

@@ -42,9 +42,7 @@ class Format(Protocol):
         """What a task adds to an `append` transcript after the memory; ``again``: behind an earlier task."""
         ...
 
-    def query(
-        self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0
-    ) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
         """The fresh end of a prompt in the `memory` layout, up to the place where a skill is expected.
 
         ``turns`` are the last of the task, ``before`` how many came before them; ``now`` is the agent's own line.
@@ -127,9 +125,7 @@ class PlainFormat:
     def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
         return self._splice.lines(task_line(skills, instruction))
 
-    def query(
-        self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0
-    ) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
         return self._splice.lines(query_text(skills, instruction, turns, now))
 
     def cue(self, number: int, now: str = "") -> list[int]:
@@ -198,9 +194,7 @@ class LotaFormat:
         turn = f"Human: {clean(instruction)}{self._after}Robot:"
         return self._splice.lines(self._next_turn + turn if again else turn)
 
-    def query(
-        self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0
-    ) -> list[int]:
+    def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
         ids = self._splice.lines(now) + self.opening(skills, instruction)
         for number, turn in enumerate(turns, before + 1):
             ids += self.cue(number) + self.answer(turn)

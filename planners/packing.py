@@ -126,25 +126,25 @@ class Packer:
             store.apply(style.edits(task.facts))
             memory = store.ordered()
             known |= {fact.id: fact for fact in task.facts}
-            replay = _Replay(task, style, store, done, known)
+            replay = _Replay(rollout.skills, task, style, store, done, known)
             known |= replay.moved(len(task.steps))
             if task.steps:
-                yield self._pack(rollout.skills, task, memory, replay)
+                yield self._pack(task, memory, replay)
             store.step += 1
             store.apply(replay.history(max(0, len(task.steps) - PROGRESS), len(task.steps)))
             done += len(task.steps)
             store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
 
-    def _pack(self, skills: str, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
+    def _pack(self, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
-            plain = self._plan if skills == TYPE_LEVEL else self._goal
-            return Pack((), tuple(plain(skills, wording, replay) for wording in wordings))
+            plain = self._plan if replay.skills == TYPE_LEVEL else self._goal
+            return Pack((), tuple(plain(wording, replay) for wording in wordings))
         shown = self._sample_lines(memory, replay.touched)
         ids = {line.id for line in shown}
-        slots = [self._trajectory(skills, self._wording(task), replay) for _ in range(self.mix.trajectories)]
+        slots = [self._trajectory(self._wording(task), replay) for _ in range(self.mix.trajectories)]
         for index in self._some_steps(task)[: self.mix.steps]:
-            slots.append(self._step(skills, self._wording(task), replay, index, ids))
+            slots.append(self._step(self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
         return Pack(tuple((line.id, self._encode(line.text)) for line in shown), tuple(slots))
 
@@ -174,34 +174,32 @@ class Packer:
                 name = parent.get(name)
         return [line for line in memory if line.id in needed]
 
-    def _trajectory(self, skills: str, wording: str, replay: _Replay) -> Slot:
-        parts: list[tuple[str, bool]] = [(task_line(skills, wording), False)]
-        for index, (step, turn, written) in enumerate(zip(replay.task.steps, replay.turns, replay.written, strict=True)):
-            focus = replay.focus[index] if skills != TYPE_LEVEL else ""
-            parts += [(replay.now[index] + CUE, False), (focus, True)]
+    def _trajectory(self, wording: str, replay: _Replay) -> Slot:
+        parts: list[tuple[str, bool]] = [(task_line(replay.skills, wording), False)]
+        for index, (step, turn) in enumerate(zip(replay.task.steps, replay.turns, strict=True)):
+            parts += [(replay.now[index] + CUE, False), (replay.focus[index], True)]
             parts.append((candidate_text(step.skill), step.skill == step.label))
             if turn.failure:
                 parts.append((turn.text.split("\n", 1)[1], False))
-            parts += [(edit.text, False) for edit in written if edit.text]
+            parts += [(edit.text, False) for edit in replay.written[index] if edit.text]
         return self._slot("trajectory", parts, frozenset())
 
-    def _plan(self, skills: str, wording: str, replay: _Replay) -> Slot:
-        parts = [(task_line(skills, wording), False)]
+    def _plan(self, wording: str, replay: _Replay) -> Slot:
+        parts = [(task_line(replay.skills, wording), False)]
         for step, turn in zip(replay.task.steps, replay.turns, strict=True):
             parts += [(CUE, False), (candidate_text(step.skill), step.skill == step.label)]
             if turn.failure:
                 parts.append((turn.text.split("\n", 1)[1], False))
         return self._slot("plan", parts, frozenset())
 
-    def _goal(self, skills: str, wording: str, replay: _Replay) -> Slot:
-        return self._slot("goal", [(task_line(skills, wording), False), *replay.wanted()], frozenset())
+    def _goal(self, wording: str, replay: _Replay) -> Slot:
+        return self._slot("goal", [(task_line(replay.skills, wording), False), *replay.wanted()], frozenset())
 
-    def _step(self, skills: str, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
+    def _step(self, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
         lines, hidden = replay.tail(index)
-        before = "".join(line.text for line in lines) + replay.query(skills, wording, index)
-        focus = replay.focus[index] if skills != TYPE_LEVEL else ""
-        label = candidate_text(replay.task.steps[index].label)
-        return self._slot("step", [(before, False), (f"{focus}{label}", True)], frozenset(hidden & kept))
+        before = "".join(line.text for line in lines) + replay.query(wording, index)
+        answer = replay.focus[index] + candidate_text(replay.task.steps[index].label)
+        return self._slot("step", [(before, False), (answer, True)], frozenset(hidden & kept))
 
     def _probe(self, task: TaskRecord, replay: _Replay, kept: set[str]) -> Slot | None:
         """Questions about the memory as it stands, or (one slot in four) about what the task has moved so far."""
@@ -230,9 +228,15 @@ class _Replay:
     """A task played through the store once: what each step wrote, and the memory's tail before each step."""
 
     def __init__(
-        self, task: TaskRecord, style: PromptStyle, store: LineStore, done: int, known: Mapping[str, FactRecord]
+        self,
+        skills: str,
+        task: TaskRecord,
+        style: PromptStyle,
+        store: LineStore,
+        done: int,
+        known: Mapping[str, FactRecord],
     ) -> None:
-        self.task, self._done, self.known = task, done, dict(known)
+        self.skills, self.task, self._done, self.known = skills, task, done, dict(known)
         self.now: list[str] = []  # the agent's own line before each step
         self.turns = [Turn(step.skill, step.failure) for step in task.steps]
         self.written: list[list[Edit]] = []
@@ -247,7 +251,7 @@ class _Replay:
             written = set(store.apply(edits))
             changed |= written
             self.written.append([edit for edit in edits if edit.id in written])
-        self.focus = self._foci()
+        self.focus = [""] * len(task.steps) if skills == TYPE_LEVEL else self._foci()
         self.touched = {id.split("/")[0] for id in changed} | _named(task)
 
     def history(self, first: int, last: int) -> list[Edit]:
@@ -263,9 +267,9 @@ class _Replay:
         """What changed before step ``index``, as it is by then, and the ids of the lines that this replaces."""
         return self._tails[index]
 
-    def query(self, skills: str, wording: str, index: int) -> str:
+    def query(self, wording: str, index: int) -> str:
         """The fresh end of the prompt at step ``index``."""
-        return query_text(skills, wording, self.turns[max(0, index - PROGRESS) : index], self.now[index])
+        return query_text(self.skills, wording, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
     def _foci(self) -> list[str]:
         """What each step is for: the type that is used next, which one, and where that is.

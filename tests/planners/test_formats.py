@@ -53,7 +53,9 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
         " 2. open the Fridge (this action failed: cannot find fridge to open), 3."
     )
     assert chat.decode(form.candidate("find a mug")) == " find a mug,"
-    assert chat.decode(form.query("lota", "Cool a mug", [], "at start\n")).startswith("at start\nHuman: cool a mug<|im_")
+    assert chat.decode(form.query("lota", "Cool a mug", [], "at start\n")).startswith(
+        "at start\nHuman: cool a mug<|im_"
+    )
     assert chat.decode(form.cue(2, "at start\n")) == "at start\n 2."
     assert form.focus("grounded") == 0
 

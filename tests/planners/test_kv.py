@@ -93,23 +93,29 @@ def test_golden_prompts_in_the_memory_layout(engine: Engine, tokenizer: PreTrain
         "next open cabinet_1",
         "failed you are not at cabinet_1",
         "next go to cabinet_2",
-        "agent at cabinet_2 holding nothing there mug mug_1",
+        AT,
         "next",
     ]
+
+
+def _joined(lines: list[str]) -> list[str]:
+    """Without what says where a word begins: an untrained model writes pieces of words."""
+    return [line.replace(" ", "").replace("##", "") for line in lines]
 
 
 def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     first, second, last = play(make(engine, tokenizer, "append"))
     texts = [prompt(tokenizer, decision) for decision in (first, second, last)]
-    assert texts[2] == [
+    told = [
         *texts[0][:-1],
         f"next {first.extra['focus']} open cabinet_1",
         "failed you are not at cabinet_1",
         "agent at start holding nothing",
         f"next {second.extra['focus']} go to cabinet_2",
-        "agent at cabinet_2 holding nothing there mug mug_1",
+        AT,
         "next",
     ]
+    assert _joined(texts[2]) == _joined(told)
     assert last.prefill.counts.hit_tokens > 0
 
 
@@ -136,7 +142,11 @@ def test_memory_holds_the_same_in_both_layouts_and_a_transcript_repeats_no_skill
         planner.finish_task(Finished("Get the mug", True, 3), "Open it")
         lines = prompt(tokenizer, planner.decide(SKILLS, {}))
         stores.append([(segment.id, segment.text, segment.last_changed) for segment in planner.session.store])
-    assert stores[0] == stores[1] and "agent" not in [id for id, _, _ in stores[0]] and ("did_1", "did open cabinet_1\n", 3) in stores[0]
+    assert (
+        stores[0] == stores[1]
+        and "agent" not in [id for id, _, _ in stores[0]]
+        and ("did_1", "did open cabinet_1\n", 3) in stores[0]
+    )
     assert not any(line.startswith("did") for line in lines)
     assert lines[-5].startswith("next") and lines[-5].endswith("done")
     assert lines[-4:] == ["finished get the mug succeeded after 3 steps", "task grounded open it", AT, "next"]
@@ -165,10 +175,9 @@ def test_the_choice_is_the_most_likely_candidate_and_repeats(
     assert [score for _, score in decisions[0].scores] == sorted((s for _, s in decisions[0].scores), reverse=True)
     ids = decisions[0].prefill.layout.token_ids
     form = PlainFormat(tokenizer)
-    focus = form.line(decisions[0].extra["focus"])
     for _ in range(form.focus("grounded")):  # the model's own most likely words, one by one
         ids = torch.cat([ids, engine.forward_plain(ids)[-1].argmax()[None]])
-    assert ids[-len(focus) :].tolist() == focus
+    assert tokenizer.decode(ids[-form.focus("grounded") :].tolist()) == decisions[0].extra["focus"]
     for skill, score in decisions[0].scores:
         own = form.candidate(skill)
         logits = engine.forward_plain(torch.cat([ids, torch.tensor(own)])).log_softmax(-1)
