@@ -36,7 +36,6 @@ class Line:
     """A segment as the trainer keeps it: the prompt order is (last_changed, created)."""
 
     id: str
-    category: str
     text: str
     created: int
     last_changed: int
@@ -68,7 +67,7 @@ class LineStore:
                 continue
             self._created += old is None
             created = old.created if old else self._created
-            self.lines[edit.id] = Line(edit.id, edit.category, edit.text, created, self.step, edit.parent)
+            self.lines[edit.id] = Line(edit.id, edit.text, created, self.step, edit.parent)
             changed.append(edit.id)
         return changed
 
@@ -196,7 +195,7 @@ class Packer:
         return self._slot("goal", [(task_line(replay.skills, wording), False), *replay.wanted()], frozenset())
 
     def _step(self, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
-        lines, hidden = replay.tail(index)
+        lines, hidden = replay.tails[index]
         before = "".join(line.text for line in lines) + replay.query(wording, index)
         answer = replay.focus[index] + candidate_text(replay.task.steps[index].label)
         return self._slot("step", [(before, False), (answer, True)], frozenset(hidden & kept))
@@ -204,7 +203,7 @@ class Packer:
     def _probe(self, task: TaskRecord, replay: _Replay, kept: set[str]) -> Slot | None:
         """Questions about the memory as it stands, or (one slot in four) about what the task has moved so far."""
         index = self.random.randrange(len(task.steps)) if self.random.random() < 0.25 else 0
-        lines, hidden = replay.tail(index) if index else ([], set())
+        lines, hidden = replay.tails[index]
         facts = replay.known | replay.moved(index)
         pairs = list(_questions(list(facts.values()), set(replay.moved(index)) or kept))
         if not pairs:
@@ -225,7 +224,7 @@ class Packer:
 
 
 class _Replay:
-    """A task played through the store once: what each step wrote, and the memory's tail before each step."""
+    """A task played through the store once: what each step is for and wrote, and the memory's tail before it."""
 
     def __init__(
         self,
@@ -240,10 +239,10 @@ class _Replay:
         self.now: list[str] = []  # the agent's own line before each step
         self.turns = [Turn(step.skill, step.failure) for step in task.steps]
         self.written: list[list[Edit]] = []
-        self._tails: list[tuple[list[Line], set[str]]] = []
+        self.tails: list[tuple[list[Line], set[str]]] = []  # before each step: changed lines, ids of those they replace
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
-            self._tails.append(([line for line in store.ordered() if line.id in changed], set(changed)))
+            self.tails.append(([line for line in store.ordered() if line.id in changed], set(changed)))
             self.now.append(store.now)
             store.step += 1
             changed |= set(store.apply(self.history(number - PROGRESS - 1, number - PROGRESS)))
@@ -262,10 +261,6 @@ class _Replay:
     def moved(self, index: int) -> dict[str, FactRecord]:
         """Facts that the steps before ``index`` changed, as they are by then."""
         return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
-
-    def tail(self, index: int) -> tuple[list[Line], set[str]]:
-        """What changed before step ``index``, as it is by then, and the ids of the lines that this replaces."""
-        return self._tails[index]
 
     def query(self, wording: str, index: int) -> str:
         """The fresh end of the prompt at step ``index``."""
