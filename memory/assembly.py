@@ -145,10 +145,15 @@ class Chain:
 
     harvests = True
 
-    def __init__(self, engine: Engine, holder: Holder, block_size: int, namespace: str, whole: bool) -> None:
-        """``whole``: the query becomes part of the next prompt's memory, so its rows are harvested too."""
+    def __init__(
+        self, engine: Engine, holder: Holder, block_size: int, namespace: str, whole: bool, exact: bool
+    ) -> None:
+        """``whole``: the query becomes part of the next prompt's memory, so its rows are harvested too.
+
+        ``exact``: the method as a whole is, so that what it computes may enter the prefix index.
+        """
         self._engine, self._holder, self._size = engine, holder, block_size
-        self._namespace, self._whole = namespace, whole
+        self._namespace, self._whole, self._exact = namespace, whole, exact
         self._index: PrefixIndex | None = None
         self.reset()
 
@@ -173,14 +178,13 @@ class Chain:
         return Assembled(layout, uses(placed), context.block, invalidated=lost, chain=tuple(names))
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
-        """Harvest the full blocks that were not found; they are exact if every fresh row was active at every layer."""
+        """Harvest the full blocks that were not found."""
         first = sum(unit.hit for unit in prompt.units)
         if first == len(prompt.chain) or self._index is None:
             return
         start = prompt.layout.context
         rows = torch.arange(start + first * self._size, start + len(prompt.chain) * self._size)
-        exact = min(result.trace.active_rows) >= int(prompt.layout.fresh.sum())
-        self._index.insert(prompt.chain, first, self._engine.harvest(result.cache, rows), exact)
+        self._index.insert(prompt.chain, first, self._engine.harvest(result.cache, rows), self._exact)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

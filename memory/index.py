@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -37,17 +38,22 @@ class PrefixIndex:
         return names
 
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
-        """Stored blocks of the longest prefix of ``chain``."""
-        found = []
-        for name in chain:
+        """Stored blocks of the longest prefix of ``chain``.
+
+        They are fetched from the end: a storage that forgets what was used longest ago forgets the beginning last,
+        without which the rest is useless.
+        """
+        found: list[KVBlock] = []
+        for name in reversed(list(takewhile(self._holder.contains, chain))):
             block = self._holder.get(name)
             if block is None:
-                break
-            found.append(block)
-        return found
+                found.clear()
+            else:
+                found.append(block)
+        return found[::-1]
 
     def insert(self, chain: Sequence[str], first: int, rows: KVBlock, exact: bool) -> None:
-        """Store the blocks of ``chain`` from number ``first`` on, whose keys and values are ``rows``.
+        """Store the blocks of ``chain`` from number ``first`` on, the last one first; ``rows`` are their KV.
 
         Raises ConfigError if the rows are not exact, or are not as many as the blocks need.
         """
@@ -56,6 +62,6 @@ class PrefixIndex:
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
         if rows.tokens != len(names) * self.block_size:
             raise ConfigError(f"{len(names)} blocks of {self.block_size} tokens do not fit {rows.tokens} rows")
-        pieces = zip(rows.k.split(self.block_size, 2), rows.v.split(self.block_size, 2), strict=True)
-        for name, (k, v) in zip(names, pieces, strict=True):
+        keys, values = rows.k.split(self.block_size, 2), rows.v.split(self.block_size, 2)
+        for name, k, v in reversed(list(zip(names, keys, values, strict=True))):
             self._holder.put(KVBlock(name, k.contiguous(), v.contiguous()))

@@ -112,9 +112,9 @@ class MemoryMethod:
                 "layout append grows one transcript whose earlier turns are reused as an exact prefix, which "
                 f"construction {kind['construction']} does not do: use construction Prefix, or layout memory"
             )
-        if self.layout == "memory" and self.retention.capabilities.evicts:
+        if self.retention.capabilities.evicts:
             wrong.append(
-                f"retention {kind['retention']} forgets rows between turns, but layout memory rebuilds the prompt at "
-                "every step: use layout append, or retention KeepAll"
+                f"retention {kind['retention']} forgets rows between turns, which no session does yet: "
+                "use retention KeepAll"
             )
         return wrong

@@ -36,6 +36,9 @@ class Holder:
             self._hold(identity)
         return block
 
+    def contains(self, identity: str) -> bool:
+        return self._pool.storage.contains(identity)
+
     def put(self, block: KVBlock) -> None:
         self._pool.storage.put(block)
         self._hold(block.identity)

@@ -98,11 +98,14 @@ class Prefill:
         return self.result.trace
 
 
-def count(layout: Layout, units: tuple[UnitUse, ...], trace: PrefillTrace, encoded: int, invalidated: int) -> Counts:
-    """Counts of a prompt; ``encoded`` are the tokens encoded for it, ``invalidated`` those it could no longer use."""
+def count(
+    layout: Layout, units: tuple[UnitUse, ...], trace: PrefillTrace, opened: int, encoded: int, invalidated: int
+) -> Counts:
+    """Counts of a prompt; ``opened`` and ``encoded`` are the tokens encoded for its context and its memory,
+    ``invalidated`` those it could no longer use."""
     layers = len(trace.active_rows)
     query, memory = layout.rows - layout.query, layout.query - layout.context
-    context = int(layout.fresh[: layout.context].sum())
+    context = opened + int(layout.fresh[: layout.context].sum())
     hit = sum(unit.tokens for unit in units if unit.hit)
     return Counts(
         layers=layers,
@@ -113,6 +116,6 @@ def count(layout: Layout, units: tuple[UnitUse, ...], trace: PrefillTrace, encod
         invalidated_tokens=invalidated,
         token_layers=trace.token_layers,
         recomputed_token_layers=sum(trace.recomputed_rows[1:]),
-        encoded_token_layers=encoded * layers,
+        encoded_token_layers=(opened + encoded) * layers,
         loaded_bytes=trace.loaded_bytes,
     )

@@ -118,7 +118,7 @@ class MemorySession:
             return Fresh(self.engine)
         if method.chains:
             size, whole = method.construction.block_size, method.layout == "append"
-            return Chain(self.engine, self._holder, size, namespace, whole)
+            return Chain(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
         return Blocks(self.engine, self._holder, self.store, namespace)
 
     def _need_context(self) -> tuple[Context, int]:
@@ -153,7 +153,7 @@ class MemorySession:
     ) -> Prefill:
         rows, limit = prompt.layout.rows, self.engine.spec.max_positions
         if rows > limit:
-            remedy = f"lower prompt.budget={self.budget}"
+            remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
             raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
         stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
@@ -173,7 +173,7 @@ class MemorySession:
             layout=prompt.layout,
             units=prompt.units,
             flips=flips,
-            counts=count(prompt.layout, prompt.units, result.trace, encoded + prompt.encoded, prompt.invalidated),
+            counts=count(prompt.layout, prompt.units, result.trace, encoded, prompt.encoded, prompt.invalidated),
             timings=Timings(**{part: 1e3 * seconds for part, seconds in clock.seconds.items()}),
             cold=cold,
             after_ms=1e3 * after.seconds["after"],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from keep_agent.errors import ConfigError
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore
@@ -21,6 +22,10 @@ class Prefix:
 
     block_size: int = 16
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("prefix", ((segment.id, store.tokens(segment.id)) for segment in segments))]

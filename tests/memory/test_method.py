@@ -102,6 +102,18 @@ def test_a_holder_does_not_remember_what_was_evicted() -> None:
     assert pool.storage.stats()["bytes"] == 0
 
 
+def test_a_full_storage_forgets_the_end_of_a_prefix_first() -> None:
+    pool = BlockPool(Ram(budget_bytes=5 * block("x").nbytes))
+    index = PrefixIndex(pool.holder(), block("x").tokens, "model", (), "")
+    rows = block("rows", 4 * block("x").tokens)
+    chain = index.chain(range(4 * index.block_size))
+    index.insert(chain, 0, rows, exact=True)
+    index.match(chain)
+    for number in range(3):
+        pool.storage.put(block(str(number)))
+    assert [found.identity for found in index.match(chain)] == chain[:2]
+
+
 def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
     index = PrefixIndex(BlockPool(Ram()).holder(), 2, "model", (1,), "")
     chain = index.chain(range(7))
@@ -116,6 +128,8 @@ def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
         index.insert(chain, 2, block("rows", 3), exact=True)
     with pytest.raises(ConfigError, match="block_size=0"):
         PrefixIndex(BlockPool(Ram()).holder(), 0, "model", (), "")
+    with pytest.raises(ConfigError, match="block_size=0"):
+        Prefix(block_size=0)
     others = [("other", (1,), ""), ("model", (2,), ""), ("model", (1,), "agent")]
     names = {PrefixIndex(BlockPool(Ram()).holder(), 2, *key).chain(range(4))[0] for key in others}
     assert len(names | {chain[0]}) == 4

@@ -246,8 +246,9 @@ def test_reset_forgets_everything_but_the_context(engine: Engine) -> None:
         assert torch.equal(first.logits, again.logits)
         assert again.cold
         assert again.counts.hit_tokens == 0
-        context = 0 if method is full else len(CONTEXT) * LAYERS
-        assert first.counts.encoded_token_layers - again.counts.encoded_token_layers == context
+        context = 0 if method is full else len(CONTEXT)
+        assert first.counts.encoded_token_layers - again.counts.encoded_token_layers == context * LAYERS
+        assert first.counts.fresh_tokens - again.counts.fresh_tokens == context
 
 
 # -- counts and times ------------------------------------------------------------------------------------------------
