@@ -134,7 +134,7 @@ class SegmentGraph:
 
     def _refresh(self, segment: Segment, vector: NDArray[np.float32]) -> list[Flip]:
         self._vectors[self._row[segment.id]] = vector
-        self._link_parent(segment)
+        self._relink(segment)
         group = self.group_of(segment.id)
         if self.graph.nodes[segment.id]["version"] == segment.version:
             return []
@@ -270,6 +270,18 @@ class SegmentGraph:
         for index in np.argpartition(-values, count - 1)[:count].tolist():
             if values[index] >= self.grouping.threshold:
                 self.graph.add_edge(segment.id, self._ids[int(peers[index])], similarity=float(values[index]))
+
+    def _relink(self, segment: Segment) -> None:
+        """Its text has changed: what it is similar to has to be asked again."""
+        for other in list(self.graph[segment.id]):
+            edge = self.graph.edges[segment.id, other]
+            edge.pop("similarity", None)
+            if not edge:
+                self.graph.remove_edge(segment.id, other)
+        row, used = self._row[segment.id], len(self._ids)
+        peers = np.flatnonzero(self._row_family[:used] == self._row_family[row])
+        peers = peers[peers != row]
+        self._link(segment, peers, self._vectors[peers] @ self._vectors[row])
 
     def _link_parent(self, segment: Segment) -> None:
         node = self.graph.nodes[segment.id]

@@ -11,9 +11,9 @@ from keep_agent.errors import CapacityError
 HEADROOM = 0.1  # of the parameters, for activations and caches
 HEADROOM_BYTES = 256 << 20
 _GIB = 1 << 30
-_CGROUP = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+_CGROUP = (  # folder, limit, usage, and the part of the usage that is file cache the kernel gives back
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
 
@@ -51,9 +51,11 @@ def _meminfo() -> int | None:
     return values[0] if values else None
 
 
-def _group(limit: str, usage: str) -> int | None:
+def _group(folder: str, limit: str, usage: str, cache: str) -> int | None:
+    root = Path(folder)
     try:
-        most, used = Path(limit).read_text().strip(), int(Path(usage).read_text())
+        most, used = (root / limit).read_text().strip(), int((root / usage).read_text())
+        parts = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
-    return int(most) - used if most.isdigit() else None
+    return int(most) - used + int(parts.get(cache, 0)) if most.isdigit() else None

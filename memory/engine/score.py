@@ -30,6 +30,7 @@ class TriePlan:
     token: torch.Tensor  # (all tokens,)
     candidate: torch.Tensor  # (all tokens,) which candidate the token belongs to
     lengths: torch.Tensor  # (candidates,)
+    levels: int  # positions that the nodes take behind the prompt
 
 
 def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device) -> TriePlan:
@@ -63,6 +64,7 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
         token=tensor([token for candidate in candidates for token in candidate]),
         candidate=tensor(owners),
         lengths=tensor([len(candidate) for candidate in candidates]),
+        levels=max(map(len, candidates)) - 1,
     )
 
 
@@ -106,7 +108,7 @@ class Scorer:
             cache=cache,
             rows=slice(start, start + nodes),
             visible=cache.end_at(start + nodes),
-            angles=decoder.rope.at(places, cache.next_position + nodes),
+            angles=decoder.rope.at(places, cache.next_position + plan.levels),
             plan=tree_plan(plan.ancestry, plan.depth, cache.positions, decoder.spec.dtype),
             rope_keys=decoder.spec.rope_keys,
         )

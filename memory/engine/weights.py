@@ -33,9 +33,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 def _shards(index: Path) -> list[str]:
     try:
-        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{index} is not a valid weight index ({error}); fetch the model again.") from error
+    if not shards:
+        raise ModelError(f"{index} names no weight files; fetch the model again.")
+    return shards
 
 
 def _present(path: Path) -> Path:
@@ -93,5 +96,7 @@ def _listed_sums(folder: Path) -> dict[str, str]:
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
-    pairs = (line.split(maxsplit=1) for line in path.read_text().splitlines() if line.strip())
+    pairs = [line.split(maxsplit=1) for line in path.read_text().splitlines() if line.strip()]
+    if broken := [" ".join(pair) for pair in pairs if len(pair) != 2]:
+        raise ModelError(f"{path} has a line without a file name ({broken[0]!r}); fetch or build it again.")
     return {name.strip().lstrip("*"): value for value, name in pairs}

@@ -49,6 +49,10 @@ def test_similar_segments_of_a_family_share_a_group() -> None:
     assert graph.group_of("did_1") is not graph.group_of("pen_1")
     assert graph.group_of("sofa_1") is not graph.group_of("pen_1")
     assert graph.graph.edges["pen_1", "pen_2"]["similarity"] > 0.5
+    store.advance()
+    store.put("pen_1", "object", "gone without trace\n")
+    graph.update(store)
+    assert not graph.graph.has_edge("pen_1", "pen_2")
 
 
 def test_quiet_groups_become_static_and_back() -> None:

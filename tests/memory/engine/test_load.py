@@ -14,11 +14,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
+from memory.assembly import lay_out
 from memory.engine import capacity, weights
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
 from memory.engine.load import LoadedModel, load_model
 from memory.engine.spec import check_supported
+from memory.loading.serial import Serial
+from memory.recompute.full import Full
 
 IDS = torch.arange(40)
 
@@ -153,8 +156,18 @@ def test_missing_weights_and_tensors(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
     with pytest.raises(ModelError, match=r"part-1\.safetensors is named by the index but missing"):
         load_model(folder)
-    (folder / "model.safetensors.index.json").write_text("{")
-    with pytest.raises(ModelError, match="not a valid weight index"):
+    for text in ("{", "[]", '{"weight_map": [1]}'):
+        (folder / "model.safetensors.index.json").write_text(text)
+        with pytest.raises(ModelError, match="not a valid weight index"):
+            load_model(folder)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(ModelError, match="names no weight files"):
+        load_model(folder)
+
+
+def test_a_broken_list_of_checksums_is_named(folder: Path) -> None:
+    (folder / "SHA256SUMS").write_text("abc\n")
+    with pytest.raises(ModelError, match=r"SHA256SUMS has a line without a file name \('abc'\)"):
         load_model(folder)
 
 
@@ -202,10 +215,11 @@ def test_capacity_asks_the_control_group_too(tmp_path: Path, monkeypatch: pytest
     limit, usage = tmp_path / "max", tmp_path / "current"
     limit.write_text("1000000000\n")
     usage.write_text("400000000\n")
-    monkeypatch.setattr(capacity, "_CGROUP", ((str(limit), str(usage)),))
-    assert capacity.available_bytes(torch.device("cpu")) == 600_000_000
+    (tmp_path / "memory.stat").write_text("anon 300000000\ninactive_file 50000000\n")
+    monkeypatch.setattr(capacity, "_CGROUP", ((str(tmp_path), "max", "current", "inactive_file"),))
+    assert capacity.available_bytes(torch.device("cpu")) == 650_000_000
     limit.write_text("max\n")
-    assert capacity.available_bytes(torch.device("cpu")) != 600_000_000
+    assert capacity.available_bytes(torch.device("cpu")) != 650_000_000
 
 
 def test_longrope_is_driven_up_to_its_original_length() -> None:
@@ -219,3 +233,7 @@ def test_longrope_is_driven_up_to_its_original_length() -> None:
         assert block.tokens == 60
         with pytest.raises(CapacityError, match="position 69 lies beyond the 64"):
             engine.encode([(None, list(range(70)))])
+        prompt = lay_out((), (), list(range(60)), False, engine.decoder.device)
+        run = engine.prefill(prompt, Full(), Serial())
+        many = [[token, token] for token in range(20)]  # all of them at positions 60 and 61
+        assert engine.score(run.cache, many).computed_tokens == 20
