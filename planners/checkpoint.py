@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -74,8 +75,18 @@ def build(config: Qwen2Config) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM._from_config(config, attn_implementation=packed_attention.NAME, dtype=torch.float32)
 
 
-def save_planner(model: Qwen2ForCausalLM, tokenizer: Tokenizer, history: dict, folder: Path) -> None:
-    """Write weights (bf16), config, tokenizer and training record; each file appears whole or not at all."""
+def save_planner(
+    model: Qwen2ForCausalLM,
+    tokenizer: Tokenizer,
+    history: dict,
+    folder: Path,
+    more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
+) -> None:
+    """Write weights (bf16), config, tokenizer and training record, and tensor files ``more`` by name.
+
+    All are written beside the old ones first and then renamed in a row, the training record last: it is what says
+    that there is a checkpoint.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     state = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
@@ -84,25 +95,20 @@ def save_planner(model: Qwen2ForCausalLM, tokenizer: Tokenizer, history: dict, f
     config = model.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16"}
     config.pop("_attn_implementation", None)
     config.pop("attn_implementation", None)
-    _replace(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
-    _replace(folder / TOKENIZER, lambda path: tokenizer.save(str(path)))
-    _write_json(folder / "config.json", config)
-    _write_json(folder / "tokenizer_config.json", TOKENIZER_CONFIG)
-    _write_json(folder / HISTORY, history)
-    sums = "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in SUMMED)
-    _replace(folder / "SHA256SUMS", lambda path: path.write_text(sums))
-
-
-def _write_json(path: Path, value: dict) -> None:
-    _replace(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n"))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    write(temporary)
-    with temporary.open("rb") as stream:
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    new = {name: folder / f"{name}.tmp" for name in (*more, *SUMMED, "tokenizer_config.json", "SHA256SUMS", HISTORY)}
+    for name, tensors in more.items():
+        save_file(dict(tensors), new[name])
+    save_file(state, new[WEIGHTS], metadata={"format": "pt"})
+    tokenizer.save(str(new[TOKENIZER]))
+    for name, value in (("config.json", config), ("tokenizer_config.json", TOKENIZER_CONFIG), (HISTORY, history)):
+        new[name].write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    sums = "".join(f"{hashlib.sha256(new[name].read_bytes()).hexdigest()}  {name}\n" for name in SUMMED)
+    new["SHA256SUMS"].write_text(sums)
+    for path in new.values():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+    for name, path in new.items():
+        path.replace(folder / name)
 
 
 def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:

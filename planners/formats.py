@@ -38,8 +38,11 @@ class Format(Protocol):
         """Token ids of one segment."""
         ...
 
-    def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
-        """What a task adds to an `append` transcript after the memory; ``again``: behind an earlier task."""
+    def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
+        """What a task adds to an `append` transcript after the memory, up to its first cue.
+
+        ``now`` is the agent's own line; ``again``: behind an earlier task.
+        """
         ...
 
     def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
@@ -122,8 +125,8 @@ class PlainFormat:
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
 
-    def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
-        return self._splice.lines(task_line(skills, instruction))
+    def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
+        return self._splice.lines(task_line(skills, instruction) + now)
 
     def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
         return self._splice.lines(query_text(skills, instruction, turns, now))
@@ -190,18 +193,19 @@ class LotaFormat:
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
 
-    def opening(self, skills: str, instruction: str, again: bool = False) -> list[int]:
-        turn = f"Human: {clean(instruction)}{self._after}Robot:"
+    def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
+        turn = f"{now}Human: {clean(instruction)}{self._after}Robot:"
         return self._splice.lines(self._next_turn + turn if again else turn)
 
     def query(self, skills: str, instruction: str, turns: Sequence[Turn], now: str = "", before: int = 0) -> list[int]:
-        ids = self._splice.lines(now) + self.opening(skills, instruction)
+        ids = self.opening(skills, instruction, now)
         for number, turn in enumerate(turns, before + 1):
             ids += self.cue(number) + self.answer(turn)
         return ids + self.cue(before + len(turns) + 1)
 
     def cue(self, number: int, now: str = "") -> list[int]:
-        return self._splice.lines(now) + self._splice.raw(f" {number}.")
+        news = [self._splice.newline, *self._splice.lines(now)] if now else []  # on a line of its own
+        return news + self._splice.raw(f" {number}.")
 
     def focus(self, skills: str) -> int:
         return 0

@@ -93,6 +93,7 @@ class KVPlanner:
         self._tasks += 1
         edits.append(task_edit(self._tasks, clean(result.instruction), result.success, result.steps))
         self._write(edits)
+        self.session.advance()  # what the next task brings stands behind what this one left
         self._turns, self._told = [], 0
         self._instruction = following or ""
 
@@ -108,8 +109,10 @@ class KVPlanner:
         """The prompt's fresh end; in a transcript only what the last turn did not bring."""
         if not self._appends:
             return self._whole_query()
-        cue = self._format.cue(len(self._turns) + 1, self._now)
-        return cue if self._turns else self._format.opening(self._skills, self._instruction, self._tasks > 0) + cue
+        if self._turns:
+            return self._format.cue(len(self._turns) + 1, self._now)
+        again = self._tasks > 0
+        return self._format.opening(self._skills, self._instruction, self._now, again) + self._format.cue(1)
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - PROGRESS)
@@ -126,11 +129,12 @@ class KVPlanner:
 
     def _write(self, edits: Sequence[Edit]) -> None:
         store = self.session.store
-        self._written += [(edit.id, edit.text) for edit in edits]
         for edit in edits:
             if edit.category == "agent":
                 self._now = edit.text or ""
-            elif edit.text is not None:
+                continue
+            self._written.append((edit.id, edit.text))
+            if edit.text is not None:
                 store.put(edit.id, edit.category, edit.text, edit.parent)
             elif edit.id in store:
                 store.remove(edit.id)

@@ -180,7 +180,7 @@ class Packer:
             parts.append((candidate_text(step.skill), step.skill == step.label))
             if turn.failure:
                 parts.append((turn.text.split("\n", 1)[1], False))
-            parts += [(edit.text, False) for edit in replay.written[index] if edit.text]
+            parts += [(line.text, False) for line in replay.written[index]]
         return self._slot("trajectory", parts, frozenset())
 
     def _plan(self, wording: str, replay: _Replay) -> Slot:
@@ -238,7 +238,7 @@ class _Replay:
         self.skills, self.task, self._done, self.known = skills, task, done, dict(known)
         self.now: list[str] = []  # the agent's own line before each step
         self.turns = [Turn(step.skill, step.failure) for step in task.steps]
-        self.written: list[list[Edit]] = []
+        self.written: list[list[Line]] = []  # what each step told, in a prompt's order
         self.tails: list[tuple[list[Line], set[str]]] = []  # before each step: changed lines, ids of those they replace
         changed: set[str] = set()
         for number, step in enumerate(task.steps, 1):
@@ -246,10 +246,9 @@ class _Replay:
             self.now.append(store.now)
             store.step += 1
             changed |= set(store.apply(self.history(number - PROGRESS - 1, number - PROGRESS)))
-            edits = style.edits(step.facts)
-            written = set(store.apply(edits))
+            written = set(store.apply(style.edits(step.facts)))
             changed |= written
-            self.written.append([edit for edit in edits if edit.id in written])
+            self.written.append([line for line in store.ordered() if line.id in written])
         self.focus = [""] * len(task.steps) if skills == TYPE_LEVEL else self._foci()
         self.touched = {id.split("/")[0] for id in changed} | _named(task)
 

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from transformers import Qwen2ForCausalLM
 
+from keep_agent.errors import ConfigError
+
 OFFSETS = (1, 2, 3)
 
 
@@ -41,7 +43,7 @@ def seed_induction(
     config = model.config
     hidden, heads = config.hidden_size, config.num_attention_heads
     if config.num_key_value_heads != heads or heads < len(OFFSETS):
-        raise ValueError(f"seeding needs as many KV heads as heads and at least {len(OFFSETS)}, got {heads}")
+        raise ConfigError(f"seeding needs as many KV heads as heads and at least {len(OFFSETS)}, got heads={heads}")
     generator = torch.Generator().manual_seed(seed)
     head_dim = hidden // heads
     base = config.rope_parameters["rope_theta"]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from keep_agent.errors import ConfigError
+
 BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 
 
@@ -26,6 +28,9 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
     )
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     names = sorted(set(entities))
+    least = len(names) + 128  # the alphabet and some words
+    if vocab_size < least:
+        raise ConfigError(f"vocab={vocab_size} has no room for {len(names)} entity names; use {least} or more")
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(names),
         special_tokens=[PAD, BOS, UNK, NEWLINE],

@@ -17,12 +17,12 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import KeepError
-from planners.checkpoint import Shape, build, load_planner, load_weights, save_planner
+from planners.checkpoint import HISTORY, Shape, build, load_planner, load_weights, save_planner
 from planners.feed import LEVELS, Feed, rollout_files
 from planners.optimizers import KINDS, Optimizers
 from planners.packed_attention import Batch
@@ -158,10 +158,14 @@ class Trainer:
         self.files = rollout_files(Path(args.data))
         self.made = [json.loads(path.read_text()) for path in sorted(Path(args.data).glob("*.json"))]
         self.progress = Progress()
+        self.calls: list[dict] = []  # settings of the calls that trained these weights, this one included
+        self.resumed = (self.out / HISTORY).exists()
         self.model, self.tokenizer = self._start()
+        own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
+        self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
         self.model.to(args.device).train()
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
-        if (self.out / STATE).exists():
+        if self.resumed:
             self.optimizers.load(load_file(self.out / STATE))
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
@@ -171,12 +175,12 @@ class Trainer:
         )  # fmt: skip
 
     def _start(self) -> tuple[Qwen2ForCausalLM, object]:
-        source = self.out if (self.out / "config.json").exists() else self.args.init and Path(self.args.init)
+        source = self.out if self.resumed else self.args.init and Path(self.args.init)
         torch.manual_seed(self.args.seed)
         if source:
             model, tokenizer, history = load_planner(Path(source))
-            self.progress = Progress(**history["progress"])
-            if (self.out / MASTER).exists():
+            self.progress, self.calls = Progress(**history["progress"]), history["calls"]
+            if self.resumed:
                 load_weights(model, load_file(self.out / MASTER), self.out / MASTER)
             return model, tokenizer
         texts, names = corpus(self.files, self.args.corpus)
@@ -188,16 +192,11 @@ class Trainer:
 
     def save(self) -> None:
         """Weights in bf16 (what ships), and beside them the float32 master copy and the optimiser's state."""
-        args = {key: value for key, value in vars(self.args).items() if key not in ("data", "out", "init")}
-        history = {"args": args, "shape": asdict(Shape.of(self.model.config)), "data": self.made}
-        history["progress"] = vars(self.progress)
-        self.out.mkdir(parents=True, exist_ok=True)
+        shape = asdict(Shape.of(self.model.config))
+        history = {"calls": self.calls, "shape": shape, "progress": vars(self.progress)}
         master = {name: p.detach().cpu().contiguous() for name, p in self.model.named_parameters()}
-        for name, tensors in ((STATE, self.optimizers.state()), (MASTER, master)):
-            temporary = self.out / f"{name}.tmp"
-            save_file(tensors, temporary)
-            temporary.replace(self.out / name)
-        save_planner(self.model, self.tokenizer, history, self.out)
+        more = {MASTER: master, STATE: self.optimizers.state()}
+        save_planner(self.model, self.tokenizer, history, self.out, more)
 
     def rate(self, share: float, steps_here: int) -> float:
         """Learning rate: warm-up over 100 steps, constant, then linear to 2 % over the last ``--decay`` share."""

@@ -56,7 +56,7 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
     assert chat.decode(form.query("lota", "Cool a mug", [], "at start\n")).startswith(
         "at start\nHuman: cool a mug<|im_"
     )
-    assert chat.decode(form.cue(2, "at start\n")) == "at start\n 2."
+    assert chat.decode(form.cue(2, "at start\n")) == "\nat start\n 2."
     assert form.focus("grounded") == 0
 
 
@@ -94,6 +94,15 @@ def test_a_transcript_has_the_same_ids_as_the_rebuilt_query(name: str, chat: Pre
     for number, turn in enumerate(TURNS, 1):
         appended += form.cue(number) + form.answer(turn)
     assert appended + form.cue(3) == form.query("lota", "cool a mug", TURNS)
+
+
+def test_the_agents_line_stands_on_a_line_of_its_own(chat: PreTrainedTokenizerFast) -> None:
+    form, now = make_format("lota", chat), "agent at fridge_1\n"
+    opened = chat.decode([*form.opening("lota", "cool a mug", now), *form.cue(1), *form.answer(TURNS[0])])
+    assert opened.startswith(f"{now}Human: cool a mug")
+    assert opened.endswith(f"Robot: 1. {TURNS[0].skill},")
+    assert form.query("lota", "cool a mug", [], now) == [*form.opening("lota", "cool a mug", now), *form.cue(1)]
+    assert chat.decode(form.cue(2, now)) == f"\n{now} 2."
 
 
 def test_no_candidate_is_a_prefix_of_another(tiny: PreTrainedTokenizerFast) -> None:

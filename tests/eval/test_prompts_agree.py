@@ -1,0 +1,116 @@
+"""What planner-tiny was trained on is what the planner prompts it with, token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+from envs.alfred.episodes import load_episodes
+from eval.dataset import Recorder
+from memory.construction.per_segment import PerSegment
+from memory.construction.prefix import Prefix
+from memory.encoder import CachedEncoder, HashedNgrams
+from memory.engine.engine import Engine
+from memory.engine.load import from_config
+from memory.graph import Grouping
+from memory.loading.serial import Serial
+from memory.method import MemoryMethod
+from memory.recompute.full import Full
+from memory.recompute.none import Nothing
+from memory.retrieval.all import All
+from memory.session import MemorySession
+from planners.base import Finished
+from planners.checkpoint import BUNDLED
+from planners.formats import PlainFormat
+from planners.kv import KVPlanner
+from planners.packing import IGNORE, Mix, Pack, Packer, Slot
+from planners.records import Rollout
+
+SETTINGS = [("lota", "full"), ("grounded", "partial")]
+UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast.from_pretrained(BUNDLED)
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=8192,
+    )  # fmt: skip
+    with Engine(from_config(config, torch.float32, seed=1)) as made:
+        yield made
+
+
+class EveryStep(Packer):
+    """Packs all steps of a task, in their order."""
+
+    def _some_steps(self, task: object) -> list[int]:
+        return list(range(len(task.steps)))
+
+
+def asked(slot: Slot) -> int:
+    """Where the answer begins."""
+    return next(place for place, label in enumerate(slot.labels) if label != IGNORE)
+
+
+def trained(pack: Pack, slot: Slot, start: Sequence[int]) -> list[int]:
+    """The prompt a slot stands for, its answers included."""
+    shown = [token for name, ids in pack.memory if name not in slot.hidden for token in ids]
+    return [*start, *shown, *slot.ids]
+
+
+def prompts(
+    rollout: Rollout, packs: Sequence[Pack], style: str, layout: str, form: PlainFormat, engine: Engine
+) -> list[list[list[int]]]:
+    """The planner's prompts by task and step, on the rollout's skills and the focus that was trained."""
+    stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
+    method = MemoryMethod("test", All(), *stages, Serial(), layout=layout, grouping=UNGROUPED)
+    session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
+    planner = KVPlanner(session, form, style)
+    foci = [[slot.ids[asked(slot) :] for slot in pack.slots if slot.kind == "step"] for pack in packs]
+    planner.reset(rollout.tasks[0].instructions[0], rollout.skills)
+    facts, seen = [], []
+    for task, wanted in zip(rollout.tasks, foci, strict=True):
+        facts += task.facts
+        seen.append([])
+        for step, answer in zip(task.steps, wanted, strict=True):
+            session.generate = lambda prefill, count, *_, answer=answer, **__: list(answer[:count])
+            planner.observe(facts)
+            decision = planner.decide([step.skill], {})
+            seen[-1].append(decision.prefill.layout.token_ids.tolist())
+            planner.feedback(step.skill, not step.failure, step.failure)
+            facts = list(step.facts)
+        following = rollout.tasks[len(seen)].instructions[0] if len(seen) < len(rollout.tasks) else None
+        planner.finish_task(Finished(task.instructions[0], task.success, len(task.steps)), following)
+    return seen
+
+
+@pytest.mark.parametrize("style", ["plain", "linked"])
+@pytest.mark.parametrize(("skills", "observability"), SETTINGS)
+def test_trained_prompts_are_the_planners(
+    skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
+) -> None:
+    form, recorder = PlainFormat(tokenizer), Recorder(skills, observability, 0.3, 1)
+    longest = 0
+    for episode in load_episodes(None, "train", stream=3, limit=4):
+        rollout = recorder.rollout(episode, [[task.instruction] for task in episode.tasks])
+        mix = Mix(memory_lines=10**6, trajectories=1, steps=10**6, probes=0)
+        packs = list(EveryStep(form.line, mix).packs(rollout, style))
+        rebuilt = prompts(rollout, packs, style, "memory", form, engine)
+        for pack, found in zip(packs, rebuilt, strict=True):
+            steps = [slot for slot in pack.slots if slot.kind == "step"]
+            longest = max(longest, len(steps))
+            for slot, prompt in zip(steps, found, strict=True):
+                whole = trained(pack, slot, form.context())
+                assert prompt == whole[: asked(slot) - len(slot.ids)]
+        (told,) = (slot for slot in packs[0].slots if slot.kind == "trajectory")
+        transcript = prompts(rollout, packs, style, "append", form, engine)[0][-1]  # of the first task alone
+        assert trained(packs[0], told, form.context())[: len(transcript)] == transcript
+    assert longest > 16 or skills == "lota"
