@@ -1,6 +1,6 @@
 """How often the scripted expert reaches the goal, and how fast it decides.
 
-    python -m benchmarks.expert                                    # 1,000 generated tasks, all three standard settings
+    python -m benchmarks.expert                                    # 1,000 generated tasks in all settings
     python -m benchmarks.expert --data PATH/json_2.1.0 --split valid_seen
     python -m benchmarks.expert --skills grounded --observability partial --stream 5
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from keep_agent.results import EpisodeResult, StepNumbers
 from keep_agent.runfolder import find_runs, read_config, read_results, write_atomic
 
 BASELINE = "full_recompute"
+SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 Interval = tuple[float, float] | None
 
@@ -37,7 +39,11 @@ class Run:
     name: str
     path: Path
     config: dict[str, Any]
-    episodes: dict[tuple[int, str], EpisodeResult]
+    episodes: dict[str, EpisodeResult]
+
+    @property
+    def planner(self) -> str:
+        return self.config["planner"]["name"]
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,16 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Runs at or below the paths, each once, under names that tell them apart."""
     folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
     configs = [read_config(folder) for folder in folders]
-    names = [config["planner"]["name"] for config in configs]
-    runs = []
-    for folder, config, name in zip(folders, configs, names, strict=True):
-        label = name if names.count(name) == 1 else f"{name} ({folder.name})"
-        runs.append(Run(label, folder, config, {(r.index, r.id): r for r in read_results(folder)}))
-    return runs
+    runs = [
+        Run("", folder, config, {result.id: result for result in read_results(folder)})
+        for folder, config in zip(folders, configs, strict=True)
+    ]
+    names = [run.planner for run in runs]
+    shared = Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
+    return [
+        replace(run, name=name if names.count(name) == 1 else f"{name} ({run.path.relative_to(shared)})")
+        for run, name in zip(runs, names, strict=True)
+    ]
 
 
 def paired(runs: Sequence[Run]) -> list[Run]:
@@ -89,13 +99,13 @@ def paired(runs: Sequence[Run]) -> list[Run]:
     common = set.intersection(*(set(run.episodes) for run in runs))
     if not common:
         raise DataError(f"{', '.join(run.name for run in runs)} have no episode in common: compare runs of one setting")
-    order = sorted(common)
-    return [Run(run.name, run.path, run.config, {key: run.episodes[key] for key in order}) for run in runs]
+    order = [key for key in runs[0].episodes if key in common]
+    return [replace(run, episodes={key: run.episodes[key] for key in order}) for run in runs]
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
     """Settings beside planner and memory in which the runs differ; a fair comparison has none."""
-    flat = [_flat({key: run.config.get(key) for key in ("env", "model", "prompt")}) for run in runs]
+    flat = [{key: value for key, value in _flat(run.config).items() if key.startswith(SETTING)} for run in runs]
     keys = sorted(set().union(*flat))
     return [key for key in keys if len({json.dumps(values.get(key)) for values in flat}) > 1]
 
@@ -175,10 +185,12 @@ def by_length(run: Run, base: Run, edges: Sequence[float] = EDGES) -> list[Cell]
 
 
 def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
-    """The named run; by default full recomputation if it is there, else the first."""
-    wanted = [run for run in runs if run.name == (name or BASELINE)]
-    if name and not wanted:
-        raise ConfigError(f"no run is called {name!r}; choose one of: {', '.join(run.name for run in runs)}")
+    """The named run; by default full recomputation, the first of it if there are several, else the first run."""
+    exact = [run for run in runs if run.name == name]
+    wanted = exact or [run for run in runs if run.planner == (name or BASELINE)]
+    if name and len(wanted) != 1:
+        problem = "no run is" if not wanted else "several runs are"
+        raise ConfigError(f"{problem} called {name!r}; choose one of: {', '.join(run.name for run in runs)}")
     return wanted[0] if wanted else runs[0]
 
 

@@ -129,6 +129,11 @@ def _record(file: Path, args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings, out = [_setting(text) for text in args.settings], Path(args.out)
+    for name, low in (("houses", 0), ("first", 0), ("trials", 0), ("wordings", 1)):
+        if (value := getattr(args, name)) is not None and value < low:
+            raise ConfigError(f"--{name} {value} is too few; use {low} or more")
+    if not 0 <= args.perturb <= 1:
+        raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
     rng = random.Random(args.seed)
     sources = list(generated(args.houses, args.first, rng, args.wordings))
     if args.data:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from keep_agent.assemble import Oracle, expert_oracle, make_env, make_episodes
 from keep_agent.brain import make_method, plan_with
 from keep_agent.errors import KeepError
+from keep_agent.examples import make_examples
 from keep_agent.loop import run_episode
 from memory.encoder import make_encoder
 from memory.engine.engine import Engine
@@ -116,7 +117,8 @@ def measure(
     Raises KeepError with the traceback if an episode crashes.
     """
     setting = next(iter(configs.values()))
-    prompt_format = make_format(setting.prompt.format, tokenizer, start=setting.prompt.start)
+    examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
+    prompt_format = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
     encoder = make_encoder(setting.prompt.encoder)
     methods = {name: make_method(config.memory) for name, config in configs.items()}
     planners = {

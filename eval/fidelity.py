@@ -118,6 +118,8 @@ def parser() -> argparse.ArgumentParser:
 def report(arguments: argparse.Namespace, console: Console) -> None:
     if not arguments.methods or not (arguments.families or arguments.model):
         raise ConfigError("nothing to measure: name --methods, and --families or --model")
+    if any(override.startswith("model=") for override in arguments.overrides):
+        raise ConfigError("models are no override here; use --model NAME_OR_FOLDER")
     configs = compose_methods(arguments.methods, [*SETTING, *arguments.overrides])
     deviations, laws = families(arguments.families, arguments.tokenizer, configs)
     deviations += trained(arguments.model, configs)

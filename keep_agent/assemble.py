@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from envs.alfred.env import SKILL_SETS
 from envs.alfred.episodes import load_episodes
 from envs.alfred.expert import Expert
+from envs.alfred.goals import succeeded
 from envs.alfred.scene import Episode
 from keep_agent.errors import ConfigError
 from keep_agent.loop import DONE
@@ -37,12 +38,15 @@ def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
     settings = {key: env[key] for key in ("skills", "observability", "goal_matching", "max_steps")}
     try:
         return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **settings)
-    except (gymnasium.error.UnregisteredEnv, ModuleNotFoundError) as error:
+    except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:  # TypeError: it takes other settings
         raise ConfigError(f"env.id={env.id!r} is no world ({error}); use keep_agent:Alfred-v0") from error
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
-    """From a world's ``info``: how many skills the scripted expert needs, who knows everything; 0 if it fails."""
+    """From a world's ``info``: how many skills the scripted expert needs, who knows everything; 0 if it fails.
+
+    It fails where nothing is left to reach the goal with, after what an earlier task did to the house.
+    """
     expert, skills = Expert(env.skills, "full"), SKILL_SETS[env.skills]()
 
     def length(info: Mapping[str, Any]) -> int:
@@ -50,7 +54,7 @@ def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
         for steps in range(1, DEMONSTRATION_LIMIT):
             skill = expert.act(world, info["task"])
             if skill == DONE:
-                return steps
+                return steps if succeeded(world, info["task"], env.goal_matching) else 0
             skills.execute(world, skill)
         return 0
 

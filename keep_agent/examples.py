@@ -5,7 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from envs.alfred.env import SKILL_SETS
-from envs.alfred.episodes import load_episodes
+from envs.alfred.episodes import LAST_SEED, load_episodes
 from envs.alfred.expert import Expert
 from envs.alfred.scene import Episode
 from envs.alfred.world import World
@@ -20,12 +20,15 @@ LONGEST = 100  # skills
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """``count`` examples from the train split of ``env.data``, task types in turn, so that each is shown early.
 
-    Raises ConfigError if the pool holds fewer.
+    No example is a task that is played: seeds are counted from the other end, so its house is another. Raises
+    ConfigError if the pool holds fewer, or where the official train split itself is played.
     """
     if not count:
         return []
+    if env.data is not None and env.split == "train":
+        raise ConfigError("env.split=train would be shown its own plans; play another split, or with prompt.examples=0")
     by_type: dict[str, list[Episode]] = {}
-    for episode in load_episodes(env.data, "train", seed=seed, limit=max(POOL, 2 * count)):
+    for episode in load_episodes(env.data, "train", seed=LAST_SEED - seed, limit=max(POOL, 2 * count)):
         by_type.setdefault(episode.tasks[0].type, []).append(episode)
     ranked = sorted((rank, name) for name, found in by_type.items() for rank in range(len(found)))
     if len(ranked) < count:

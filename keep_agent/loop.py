@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.measure import step_numbers
@@ -59,9 +59,14 @@ class Rollout:
         return outcome
 
     def crash(self, error: Exception, met: int, total: int) -> None:
-        """The present task and all that would have followed are failures: they stay in the denominator."""
+        """The present task and all that would have followed are failures: they stay in the denominator.
+
+        Behind the last task, it is that one.
+        """
         self.error = traceback.format_exception_only(error)[-1].strip()
         self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
+        if self.task == len(self.plan):
+            self.outcomes[-1] = replace(self.outcomes[-1], success=False, stop="crash")
         for number, task in enumerate(self.plan[self.task :]):
             here = number == 0
             steps = sum(step.task == self.task for step in self.steps)

@@ -54,10 +54,10 @@ _SLICED_SHARE = {
 
 @dataclass
 class Stock:
-    """What is known about the room when the next task of a stream begins, whatever the agent did before.
+    """What is known about the room when the next task of a stream begins, done or failed the ones before it.
 
     ``places`` holds for each object type every receptacle type an instance may be in by now: it only grows, so a
-    destination outside it cannot hold one yet.
+    destination outside it does not hold one yet, as long as things are left where tasks ask for them.
     """
 
     counts: Counter[str]  # instances per object type

@@ -9,6 +9,7 @@ from envs.alfred.scene import Episode
 from keep_agent.errors import ConfigError
 
 HOUSES_PER_SEED = 10_000  # two seeds share no house unless more are asked for
+LAST_SEED = 99_999
 
 
 class HouseEpisodes(Sequence[Episode]):
@@ -28,11 +29,11 @@ class HouseEpisodes(Sequence[Episode]):
     def __getitem__(self, index: slice) -> Sequence[Episode]: ...
 
     def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
-        from envs.alfred.generator import SEEDS_PER_SPLIT, generate_episode, house_seed
+        from envs.alfred.generator import generate_episode, house_seed
 
         if isinstance(index, slice):
             return HouseEpisodes(self._split, self._stream, self._houses[index])
-        return generate_episode(house_seed(self._split, self._houses[index] % SEEDS_PER_SPLIT), self._stream)
+        return generate_episode(house_seed(self._split, self._houses[index]), self._stream)
 
 
 def load_episodes(
@@ -58,9 +59,11 @@ def load_episodes(
 
 
 def _houses(split: str, stream: int, seed: int, limit: int | None) -> HouseEpisodes:
-    from envs.alfred.generator import SPLITS
+    from envs.alfred.generator import SEEDS_PER_SPLIT, SPLITS
 
     if split not in SPLITS:
         raise ConfigError(f"unknown split {split!r} of the embedded houses; choose one of {', '.join(SPLITS)}")
-    first = seed * HOUSES_PER_SEED
-    return HouseEpisodes(split, stream, range(first, first + (limit or HOUSES_PER_SEED)))
+    houses = range(seed * HOUSES_PER_SEED, seed * HOUSES_PER_SEED + (limit or HOUSES_PER_SEED))
+    if not 0 <= houses.start < houses.stop <= SEEDS_PER_SPLIT:
+        raise ConfigError(f"seed {seed} with {len(houses)} houses is beyond the split; use a seed of 0 to {LAST_SEED}")
+    return HouseEpisodes(split, stream, houses)

@@ -51,7 +51,8 @@ def split_of_house(house: House) -> str:
 
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
     """A house with ``stream`` tasks, done one after another; ``room`` and ``task_type`` (of the first task) fix what is
-    otherwise drawn. Goals are false when their task begins and can be reached.
+    otherwise drawn. Goals can be reached, and are false when their task begins, unless the agent has reached one by
+    leaving things where no task asked for them.
 
     Raises ConfigError for unknown or unfitting choices, DataError if no room offers that many tasks.
     """

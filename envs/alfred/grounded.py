@@ -17,6 +17,7 @@ from envs.alfred.skills import unknown_skill
 from envs.alfred.thing import DONE, Outcome, failed
 from envs.alfred.world import World
 
+Refusal = Callable[[World, str], Outcome]
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")
 _TYPES = {objects.snake(kind): kind for kind in objects.KNOWN_TYPES}
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
@@ -34,10 +35,12 @@ class GroundedSkills:
             return DONE
         if match := _PUT.fullmatch(skill):
             thing, receptacle = (_resolve(world, skill, name) for name in match.groups())
-            return _missing(world, thing, receptacle) or _put(world, thing, receptacle)
+            missing = _missing(world, thing, _not_held) or _missing(world, receptacle)
+            return missing or _put(world, thing, receptacle)
         if match := _FORM.fullmatch(skill):
             thing = _resolve(world, skill, match[2])
-            return _missing(world, thing) or _DO[match[1]](world, thing)
+            refuse = _not_on_floor if match[1] == "go to" else _not_here
+            return _missing(world, thing, refuse) or _DO[match[1]](world, thing)
         raise unknown_skill(skill, _possible(world))
 
     def admissible(self, world: World, knowledge: Knowledge | None = None) -> tuple[str, ...]:
@@ -97,16 +100,22 @@ def _destinations(world: World) -> list[str]:
 # refusals
 
 
-def _missing(world: World, *things: str) -> Outcome | None:
-    """Why a thing that does not exist cannot be used; hidden objects sound the same, for whoever is guessing."""
-    for one in things:
-        if one in world.things:
-            continue
-        if one in world.ground.ids:
-            return failed(f"{say(one)} was sliced and no longer exists")
-        pickupable = _TYPES[one.rpartition("_")[0]] in objects.PICKUPABLE
-        return _not_here(world, one) if pickupable else failed(f"there is no {say(one)}")
-    return None
+def _missing(world: World, one: str, refuse: Refusal | None = None) -> Outcome | None:
+    """Why a thing that does not exist cannot be used; ``refuse`` is what a hidden object hears, for whoever guesses."""
+    if one in world.things:
+        return None
+    if one in world.ground.ids:
+        return failed(f"{say(one)} was sliced and no longer exists")
+    pickupable = _TYPES[one.rpartition("_")[0]] in objects.PICKUPABLE
+    return (refuse or _not_here)(world, one) if pickupable else failed(f"there is no {say(one)}")
+
+
+def _not_held(world: World, one: str) -> Outcome:
+    return failed(f"you are not holding {say(one)}")
+
+
+def _not_on_floor(world: World, one: str) -> Outcome:
+    return failed(f"{say(one)} is not on the floor, go to a receptacle")
 
 
 def _not_here(world: World, one: str) -> Outcome:
@@ -132,7 +141,7 @@ def _go(world: World, one: str) -> Outcome:
     if one == world.holding:
         return failed(f"you are holding {say(one)}")
     if world[one].pickupable and not world.on_floor(one):
-        return failed(f"{say(one)} is not on the floor, go to a receptacle")
+        return _not_on_floor(world, one)
     return world.goto(one)
 
 
@@ -143,7 +152,7 @@ def _touch(primitive: Callable[[World, str], Outcome]) -> Callable[[World, str],
 
 def _put(world: World, thing: str, receptacle: str) -> Outcome:
     if world.holding != thing:
-        return failed(f"you are not holding {say(thing)}")
+        return _not_held(world, thing)
     return _out_of_reach(world, receptacle) or world.put(thing, receptacle)
 
 

@@ -231,7 +231,6 @@ OBJECTS: dict[str, dict[str, float]] = {
     },
 }  # fmt: skip
 
-FOOD = ("Apple", "Bread", "Egg", "Lettuce", "Potato", "Tomato")
 
 # How readily a thing is left there, by receptacle type (default 1).
 PLACE_WEIGHT = {

@@ -142,7 +142,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# {a}, {the} and {one} speak of the slice here.
+# {a} and {the} speak of the slice here.
 SLICED_TEMPLATES: dict[str, tuple[str, ...]] = {
     "pick_and_place_simple": (
         "[cut] {a_whole} and [put] a slice {on}",

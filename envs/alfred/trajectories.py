@@ -85,7 +85,7 @@ class Corpus:
     """All trajectories under a folder. Raises DataError for a missing path or a wrong layout."""
 
     def __init__(self, path: str | Path) -> None:
-        self.root = _find_root(Path(path).expanduser())
+        self.root = _find_root(Path(str(path)).expanduser())
         self.sources = {source.split: source for source in _sources(self.root)}
         if not self.sources:
             raise DataError(f"no ALFRED trajectories in {path}: expected {_LAYOUT}; name the folder json_2.1.0")

@@ -6,6 +6,7 @@ import pytest
 
 from envs.alfred.grounded import GroundedSkills
 from envs.alfred.knowledge import Knowledge
+from envs.alfred.objects import say
 from envs.alfred.world import World
 from keep_agent.errors import SkillError
 from tests.envs.rooms import bedroom, do, kitchen
@@ -89,6 +90,15 @@ def test_what_was_sliced_is_gone(world: World) -> None:
     outcome = GROUNDED.execute(world, "slice apple 1")
     assert outcome.message == "apple 1 was sliced and no longer exists"
     assert GROUNDED.execute(world, "put knife 1 in apple 1").message == outcome.message
+
+
+@pytest.mark.parametrize("words", ["go to {}", "pick up {}", "slice {}", "put {} in countertop 1", "put knife 1 in {}"])
+def test_what_is_hidden_and_what_does_not_exist_sound_the_same(world: World, words: str) -> None:
+    run(world, "go to countertop 1", "pick up knife 1")
+    hidden = next(thing.id for thing in world.things.values() if thing.pickupable and world.hidden_in(thing.id))
+    name, absent = say(hidden), f"{hidden.rsplit('_', 1)[0]} 99"
+    answers = [GROUNDED.execute(world, words.format(one)).message.replace(one, "it") for one in (name, absent)]
+    assert answers[0] == answers[1]
 
 
 def test_admissible_at_a_closed_and_an_open_cabinet(world: World) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eval.compare import Run, by_length, choose_baseline, compare, differences, load_runs, paired, success_difference
-from keep_agent.errors import DataError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.runfolder import RunFolder
 
@@ -22,7 +22,7 @@ def episode(index: int, success: bool, ttft: float, tokens: int = 100, trial: st
 
 
 def run(name: str, *episodes: EpisodeResult, config: dict | None = None) -> Run:
-    return Run(name, Path(name), config or {}, {(e.index, e.id): e for e in episodes})
+    return Run(name, Path(name), config or {"planner": {"name": name}}, {e.id: e for e in episodes})
 
 
 def test_differences_are_paired() -> None:
@@ -54,7 +54,9 @@ def test_steps_are_binned_by_prompt_length() -> None:
 
 def test_only_common_episodes_are_compared() -> None:
     one, two = (run(name, *(episode(i, True, 1.0) for i in played)) for name, played in (("a", (0, 1)), ("b", (1, 2))))
-    assert [list(r.episodes) for r in paired([one, two])] == [[(1, "e1")], [(1, "e1")]]
+    assert [list(r.episodes) for r in paired([one, two])] == [["e1"], ["e1"]]
+    subset = run("c", dataclasses.replace(episode(1, True, 1.0), index=0))
+    assert list(paired([one, subset])[1].episodes) == ["e1"]
     with pytest.raises(DataError, match="no episode in common"):
         paired([run("a", episode(0, True, 1.0)), run("b", episode(1, True, 1.0))])
 
@@ -67,10 +69,16 @@ def test_unequal_settings_are_found_and_full_recomputation_is_the_ruler() -> Non
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folder(tmp_path: Path) -> None:
-    for name in ("0_keep", "1_keep"):
+    for name in ("a/0_keep", "b/0_keep"):
         folder = RunFolder.create(tmp_path / name, {"planner": {"name": "keep"}})
         folder.commit(episode(0, True, 1.0), [])
-    assert [r.name for r in load_runs([tmp_path, tmp_path / "0_keep"])] == ["keep (0_keep)", "keep (1_keep)"]
+    runs = load_runs([tmp_path, tmp_path / "a" / "0_keep"])
+    assert [r.name for r in runs] == ["keep (a/0_keep)", "keep (b/0_keep)"]
+    assert choose_baseline(runs, "keep (b/0_keep)") is runs[1] and choose_baseline(runs, None) is runs[0]
+    with pytest.raises(ConfigError, match="several runs are called 'keep'"):
+        choose_baseline(runs, "keep")
+    with pytest.raises(ConfigError, match="no run is called 'kept'"):
+        choose_baseline(runs, "kept")
 
 
 def test_a_crashed_episode_stays_in_the_comparison() -> None:

@@ -91,6 +91,8 @@ def test_official_trials_bring_all_their_annotations(tmp_path: Path, monkeypatch
         (("--settings", "lota"), ["--settings lota", "grounded+partial"]),
         (("--settings", "lota+half"), ["lota+half"]),
         (("--data", "/no/where"), ["/no/where"]),
+        (("--perturb", "7"), ["--perturb 7", "0 to 1"]),
+        (("--trials", "-1"), ["--trials -1", "0 or more"]),
     ],
 )
 def test_bad_input_is_one_line(

@@ -9,12 +9,12 @@ from omegaconf import OmegaConf
 
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
-from keep_agent.assemble import demonstration, make_planner
+from keep_agent.assemble import demonstration, expert_oracle, make_planner
 from keep_agent.errors import DataError
 from keep_agent.loop import run_episode
 from keep_agent.results import EpisodeResult
 from planners.base import Decision, Finished, Planner
-from planners.simple import RandomPlanner
+from planners.simple import ExpertPlanner, RandomPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 
 SETTINGS = [("lota", "full"), ("grounded", "partial"), ("grounded", "full")]
@@ -25,7 +25,7 @@ def world(skills: str = "grounded", observability: str = "full", **more: Any) ->
 
 
 def play(planner: Planner, played: Episode, env: gymnasium.Env, skills: str = "grounded") -> tuple[EpisodeResult, list]:
-    demonstrate = demonstration(OmegaConf.create({"skills": skills}))
+    demonstrate = demonstration(OmegaConf.create({"skills": skills, "goal_matching": "type"}))
     return run_episode(env, planner, played, index=0, skills=skills, seed=0, demonstrate=demonstrate)
 
 
@@ -95,6 +95,16 @@ def test_a_crash_fails_this_task_and_all_that_follow_and_leaves_its_traceback() 
     assert result.crashed and "fly to the moon" in result.error
     crash = entries[-1]
     assert crash["event"] == "crash" and crash["task"] == 1 and "Traceback" in crash["traceback"]
+
+
+def test_a_crash_behind_the_last_task_fails_it() -> None:
+    class Forgetful(ExpertPlanner):
+        def finish_task(self, result: Finished, following: str | None) -> None:
+            raise RuntimeError("nothing to write with")
+
+    config = OmegaConf.create({"skills": "grounded", "observability": "full"})
+    result, _ = play(Forgetful(expert_oracle(config)), episode(MUG), world())
+    assert [(task.stop, task.success) for task in result.tasks] == [("crash", False)] and result.crashed
 
 
 def test_bad_data_is_the_users_error_and_an_interrupt_is_no_crash() -> None:
