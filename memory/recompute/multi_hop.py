@@ -28,8 +28,8 @@ class Schedule:
     """
 
     shape: str = "linear"
-    average: float = 0.2
-    last: float = 0.5
+    average: float = 0.25
+    last: float = 0.1
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -65,11 +65,12 @@ class MultiHop:
     Importance is the attention mass from the query, then from the segments chosen last, until the choice stands still
     or ``max_hops`` are done; the mean over heads and rows, and over a segment's tokens, so that length does not decide.
     ``max_hops=0`` leaves the query's own choice. ``direction=both`` also scores segments behind the chosen ones, which
-    causal attention never reaches. Segments without usable blocks are always active and compete for nothing.
+    causal attention never reaches. More than one causal hop drifts to the first segments, away from what the query asked
+    for. Segments without usable blocks are always active and compete for nothing.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
-    max_hops: int = 4
+    max_hops: int = 1
     direction: str = "causal"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
 
