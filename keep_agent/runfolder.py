@@ -53,9 +53,14 @@ class RunFolder:
         for number in range(1, 1000):
             candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
             candidate.mkdir(parents=True, exist_ok=True)
-            if not any((candidate / name).exists() for name in (CONFIG, EPISODES, SUMMARY)):
-                write_atomic(candidate / CONFIG, _dump(config))
-                return cls(candidate, config)
+            if any((candidate / name).exists() for name in (EPISODES, SUMMARY)):
+                continue
+            try:
+                (candidate / CONFIG).touch(exist_ok=False)  # one of several runs that begin at once gets it
+            except FileExistsError:
+                continue
+            write_atomic(candidate / CONFIG, _dump(config))
+            return cls(candidate, config)
         raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
 
     @classmethod

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -75,6 +77,19 @@ def test_a_second_run_never_writes_into_the_first(run: RunFolder) -> None:
     other = RunFolder.create(run.path, {})
     assert other.path.name == "run-2"
     assert len(read_results(run.path)) == 3
+
+
+def test_runs_that_begin_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
+    start = Barrier(8)
+
+    def begin(number: int) -> RunFolder:
+        start.wait()
+        return RunFolder.create(tmp_path / "run", {"number": number})
+
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(begin, range(8)))
+    assert len({folder.path for folder in folders}) == 8
+    assert [read_config(folder.path) for folder in folders] == [{"number": number} for number in range(8)]
 
 
 def test_a_summary_is_whole_or_absent(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
