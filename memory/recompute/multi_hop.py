@@ -65,13 +65,19 @@ class MultiHop:
     Importance is the attention mass from the query, then from the segments chosen last, until the choice stands still
     or ``max_hops`` are done; the mean over heads and rows, and over a segment's tokens, so that length does not decide.
     ``max_hops=0`` leaves the query's own choice. ``direction=both`` also scores segments behind the chosen ones, which
-    causal attention never reaches. More than one causal hop drifts to the first segments, away from what the query asked
-    for. Segments without usable blocks are always active and compete for nothing.
+    causal attention never reaches.
+
+    Under a causal mask a plain mean favours the first segments, whatever the query is about: all rows see them, and the
+    rows that see little else share their attention among few. ``relative`` (the default) takes the mean over the rows
+    that can see a segment, in units of even attention over what they see: at the grain of segments,
+    sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the chosen c not before m. The paper's words are
+    ``relative=false``. Segments without usable blocks are always active and compete for nothing.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
-    max_hops: int = 1
+    max_hops: int = 4
     direction: str = "causal"
+    relative: bool = True
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
 
     def __post_init__(self) -> None:
@@ -84,6 +90,7 @@ class MultiHop:
         fresh = layout.fresh.cpu().numpy()
         self._layout = layout
         self._weights = np.array([span.stop - span.start for span in layout.segments], np.float64)
+        self._ends = np.array([span.stop for span in layout.segments], np.float64)
         self._playing = np.array([not fresh[span.start : span.stop].all() for span in layout.segments], bool)
         count = int(self._playing.sum())
         self._counts = [max(1, round(r * count)) if r > 0 else 0 for r in [1.0, *self.schedule.ratios(layers)]]
@@ -114,11 +121,19 @@ class MultiHop:
             if len(new):
                 between[new] = self._between(new, probe)
                 known[new] = True
-            following = self._top(self._weights[chosen] @ between[chosen], count)
+            following = self._top(self._propagate(chosen, between), count)
             same = np.array_equal(chosen, following)
             chosen = following
         probe.report(hops, _edges(chosen, direct, mass, between, known))
         return chosen
+
+    def _propagate(self, chosen: NDArray[np.int64], between: Array) -> Array:
+        """(segments,) importance that the ``chosen`` segments give, up to a common factor."""
+        asking = self._weights[chosen]
+        if not self.relative or self.direction == "both":
+            return asking @ between[chosen]
+        seen = chosen[:, None] >= np.arange(len(between))  # by whom
+        return (asking * self._ends[chosen]) @ between[chosen] / np.maximum(asking @ seen, 1)
 
     def _between(self, segments: NDArray[np.int64], probe: Probe) -> Array:
         return _numbers(probe.mass_between(torch.from_numpy(segments), causal=self.direction == "causal"))

@@ -39,7 +39,7 @@ def random_weights(layout: Layout, seed: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def reference(
-    layout: Layout, probes: list[MatrixProbe], ratios: list[float], hops: int, direction: str
+    layout: Layout, probes: list[MatrixProbe], ratios: list[float], hops: int, direction: str, relative: bool
 ) -> list[set[int]]:
     """Section 4.2 written out: the segments active at layers 1, 2, ..., without those that have no block."""
     playing = {i for i, span in enumerate(layout.segments) if not layout.fresh[span.start]}
@@ -53,7 +53,10 @@ def reference(
         relevant = top(probe.mass_from_query())
         for _ in range(hops):
             previous = relevant
-            relevant = top(probe.mass_from_segments(torch.tensor(sorted(previous)), direction == "causal"))
+            if relative and direction == "causal":
+                relevant = top(against_even(layout, probe, previous))
+            else:
+                relevant = top(probe.mass_from_segments(torch.tensor(sorted(previous)), direction == "causal"))
             if relevant == previous:
                 break
         playing = relevant
@@ -61,15 +64,29 @@ def reference(
     return active
 
 
-@pytest.mark.parametrize("direction", ["causal", "both"])
+def against_even(layout: Layout, probe: MatrixProbe, chosen: set[int]) -> torch.Tensor:
+    """Row by row: mean over the rows that can see a segment of their mass on it, times the rows up to their segment."""
+    spans, result = layout.segments, torch.zeros(len(layout.segments)).double()
+    for number, span in enumerate(spans):
+        given = [
+            float(probe.weights[row, span.start : span.stop].mean()) * spans[c].stop
+            for c in chosen
+            if c >= number
+            for row in range(spans[c].start, spans[c].stop)
+        ]
+        result[number] = sum(given) / len(given) if given else 0.0
+    return result
+
+
+@pytest.mark.parametrize(("direction", "relative"), [("causal", True), ("causal", False), ("both", True)])
 @pytest.mark.parametrize("hops", [0, 1, 6])
 @pytest.mark.parametrize("seed", range(4))
-def test_choice_equals_the_written_out_paper(direction: str, hops: int, seed: int) -> None:
+def test_choice_equals_the_written_out_paper(direction: str, relative: bool, hops: int, seed: int) -> None:
     layers, schedule = 6, Schedule(average=0.4)
     layout = make_layout([3, 1, 4, 2, 5, 2, 6, 3, 1], fresh=[2])
     probes = [MatrixProbe(layout, *random_weights(layout, 10 * seed + n), n) for n in range(layers - 1)]
-    expected = reference(layout, probes, schedule.ratios(layers), hops, direction)
-    stage = MultiHop(schedule, hops, direction)
+    expected = reference(layout, probes, schedule.ratios(layers), hops, direction, relative)
+    stage = MultiHop(schedule, hops, direction, relative)
     active = stage.first(layout, layers)
     assert active.tolist() == list(range(1, layout.rows))  # everything but the context
     for probe, relevant in zip(probes, expected, strict=True):
@@ -97,7 +114,7 @@ def test_importance_travels_over_a_chain() -> None:
     schedule = Schedule("step", 0.4, 1.0)
 
     def choose(hops: int) -> tuple[set[int], MatrixProbe]:
-        stage, probe = MultiHop(schedule, hops), MatrixProbe(layout, weights, weights, 0)
+        stage, probe = MultiHop(schedule, hops, relative=False), MatrixProbe(layout, weights, weights, 0)
         active = stage.narrow(0, stage.first(layout, 3), probe)
         return set(layout.segment_of[active].tolist()) - {-1}, probe
 
@@ -107,6 +124,23 @@ def test_importance_travels_over_a_chain() -> None:
     assert chosen == {0, 2}
     assert probe.hops == 3  # the last one finds that nothing changes
     assert [edge[:2] for edge in probe.edges] == [(2, 0), (4, 2)]
+
+
+def test_even_attention_favours_nobody() -> None:
+    """Eight segments of one row look evenly at what they see; the query asks for the last two."""
+    layout = make_layout([1] * 8, context=0, query=1)
+    weights = torch.ones(9, 9, dtype=torch.float64).tril()
+    weights[8, 6:8] = 2.0
+    weights /= weights.sum(-1, keepdim=True)
+    weights[6, 6] = weights[7, 7] = 0.2  # they look at themselves a little more
+
+    def choose(relative: bool) -> set[int]:
+        stage = MultiHop(Schedule("step", 0.25, 1.0), relative=relative)
+        active = stage.narrow(0, stage.first(layout, 3), MatrixProbe(layout, weights, weights, 0))
+        return set(layout.segment_of[active].tolist()) - {-1}
+
+    assert choose(relative=False) == {0, 6}  # fewer rows see 7
+    assert choose(relative=True) == {6, 7}
 
 
 def test_no_memory_and_no_share_leave_the_fresh_rows() -> None:

@@ -97,8 +97,12 @@ def keep_prefill(
     counts: Sequence[int],
     max_hops: int,
     causal: bool = True,
+    relative: bool = False,
 ) -> Outcome:
-    """Prefill ``[units][query]`` where ``counts[l]`` segments (one per unit) are active at layer l."""
+    """Prefill ``[units][query]`` where ``counts[l]`` segments (one per unit) are active at layer l.
+
+    ``relative`` is this project's reading: see `choose`.
+    """
     model = Reference(module)
     ids = [*(token for unit in units for token in unit), *query]
     starts = [sum(len(u) for u in units[:i]) for i in range(len(units))]
@@ -121,7 +125,10 @@ def keep_prefill(
             break
         if counts[layer + 1] < len(playing):
             scored = weights if causal else model.attend(q, k, rows, causal=False)
-            playing, hops = choose(weights, scored, rows, asking, members, playing, counts[layer + 1], max_hops)
+            count = counts[layer + 1]
+            playing, hops = choose(
+                weights, scored, rows, asking, members, playing, count, max_hops, relative and causal
+            )
             result.hops.append(hops)
         kept = sorted([row for m in playing for row in members[m]] + asking)
         hidden = hidden[[rows.index(row) for row in kept]]
@@ -139,12 +146,23 @@ def choose(
     playing: Set,
     count: int,
     max_hops: int,
+    relative: bool,
 ) -> tuple[Set, int]:
-    """Steps 1 to 4 of the paper's figure 6: query to segments, then segments to segments until nothing changes."""
+    """Steps 1 to 4 of the paper's figure 6: query to segments, then segments to segments until nothing changes.
+
+    ``relative``: only segments that can see the target are asked, and what each gives counts as often as there are rows
+    up to its end, so that 1 is what even attention would give.
+    """
 
     def importance(matrix: torch.Tensor, sources: Set, target: int) -> float:
         lines = [rows.index(row) for row in sources]
         return float(matrix[:, lines][:, :, members[target]].sum(-1).mean() / len(members[target]))
+
+    def against_even(target: int) -> float:
+        asked = [m for m in relevant if members[m][-1] >= members[target][-1]]
+        rows_asked = sum(len(members[m]) for m in asked)
+        given = sum(len(members[m]) * (members[m][-1] + 1) * importance(later, members[m], target) for m in asked)
+        return given / rows_asked if asked else 0.0
 
     def top(scores: dict[int, float]) -> Set:
         return sorted(sorted(scores, key=lambda m: (-scores[m], m))[:count])
@@ -153,7 +171,7 @@ def choose(
     hops = 0
     for _ in range(max_hops):
         sources = [row for m in relevant for row in members[m]]
-        following = top({m: importance(later, sources, m) for m in playing})
+        following = top({m: against_even(m) if relative else importance(later, sources, m) for m in playing})
         hops += 1
         if following == relevant:
             break
