@@ -27,8 +27,8 @@ class Schedule:
     third of the layers; ``linear`` and ``cosine`` fall all the way.
     """
 
-    shape: str = "linear"
-    average: float = 0.25
+    shape: str = "step"
+    average: float = 0.2
     last: float = 0.1
 
     def __post_init__(self) -> None:
