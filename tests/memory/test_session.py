@@ -289,7 +289,8 @@ def test_ratios_of_the_methods(engine: Engine) -> None:
     assert last[reuse].counts.loaded_bytes > last[keep].counts.loaded_bytes > 0 == last[full].counts.loaded_bytes
     trace = last[keep].trace
     assert trace.active_rows == sorted(trace.active_rows, reverse=True)
-    assert [hops.layer for hops in trace.hops] == list(range(LAYERS - 1))
+    falls = [layer for layer in range(LAYERS - 1) if trace.active_rows[layer + 1] < trace.active_rows[layer]]
+    assert [hops.layer for hops in trace.hops] == falls != []
 
 
 def test_units_tell_where_their_rows_came_from(engine: Engine) -> None:

@@ -188,7 +188,7 @@ def test_the_choice_is_the_most_likely_candidate_and_repeats(
 def test_generation_that_is_no_skill_falls_back_to_scoring(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     scored, written = (play(make(engine, tokenizer, policy=policy))[0] for policy in ("score", "generate"))
     assert written.scores == scored.scores  # behind the same prompt, not behind what was written in vain
-    assert written.score_tokens > scored.score_tokens
+    assert written.score_tokens >= scored.score_tokens  # equal where the random model ends its line at once
 
 
 class Dictated:
