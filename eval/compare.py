@@ -145,7 +145,7 @@ def _ratio(top: dict[str, list[float]], bottom: dict[str, list[float]]) -> tuple
     return (None, None) if not above or not below else (above / below, ratio_interval(top, bottom))
 
 
-def success_difference(run: Run, base: Run) -> tuple[float, tuple[float, float]]:
+def success_difference(run: Run, base: Run) -> tuple[float, Interval]:
     """Mean over tasks of (success here - success there), paired, with its interval."""
     samples: dict[str, list[float]] = defaultdict(list)
     for key, result in run.episodes.items():

@@ -1,4 +1,7 @@
-"""Bootstrap intervals that respect clusters: annotations of one trial, tasks of one stream, steps of one episode."""
+"""Bootstrap intervals that respect clusters: annotations of one trial, tasks of one stream, steps of one episode.
+
+One cluster says nothing about how clusters differ: its interval is None.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,11 @@ def _bounds(values: NDArray[np.float64], level: float) -> tuple[float, float]:
 
 def mean_interval(
     samples: Samples, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile interval of the mean over all values, clusters drawn whole. Needs at least one value."""
+) -> tuple[float, float] | None:
+    """Percentile interval of the mean over all values, clusters drawn whole."""
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
+    if len(values) < 2:
+        return None
     sums, counts = np.array([v.sum() for v in values]), np.array([v.size for v in values])
     picks = _picks(len(values), resamples, seed)
     return _bounds(sums[picks].sum(1) / counts[picks].sum(1), level)
@@ -39,12 +44,14 @@ def ratio_interval(
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
-) -> tuple[float, float]:
+) -> tuple[float, float] | None:
     """Interval of ``statistic(top) / statistic(bottom)``; both sides draw the same clusters, so the pairing stays.
 
-    Clusters missing on either side are left out; needs at least one common cluster with values.
+    Clusters missing on either side are left out.
     """
     common = [key for key in top if len(top[key]) and len(bottom.get(key, ()))]
+    if len(common) < 2:
+        return None
     above = [np.asarray(top[key], float) for key in common]
     below = [np.asarray(bottom[key], float) for key in common]
     ratios = np.array(

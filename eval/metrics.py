@@ -76,7 +76,7 @@ def success_interval(results: Sequence[EpisodeResult]) -> tuple[float, float] | 
     samples: dict[str, list[float]] = defaultdict(list)
     for result in results:
         samples[cluster_of(result)] += [float(task.success) for task in result.tasks]
-    return mean_interval(samples) if samples else None
+    return mean_interval(samples)
 
 
 def spread(values: Iterable[float]) -> dict[str, float] | None:

@@ -10,7 +10,12 @@ from eval.intervals import mean_interval, ratio_interval
 
 def test_an_interval_of_equal_values_is_a_point() -> None:
     assert mean_interval({"a": [2.0, 2.0], "b": [2.0]}) == (2.0, 2.0)
-    assert ratio_interval({"a": [4.0]}, {"a": [2.0]}) == (2.0, 2.0)
+    assert ratio_interval({"a": [4.0], "b": [2.0]}, {"a": [2.0], "b": [1.0]}) == (2.0, 2.0)
+
+
+def test_one_cluster_has_no_interval() -> None:
+    assert mean_interval({"a": [0.0, 1.0]}) is None
+    assert ratio_interval({"a": [4.0, 5.0], "b": [1.0]}, {"a": [2.0, 3.0]}) is None
 
 
 def test_clusters_widen_the_interval() -> None:
@@ -38,7 +43,7 @@ def test_a_paired_ratio_is_not_blurred_by_what_both_sides_share() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=1, max_size=6))
+@given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=6))
 def test_the_interval_stays_within_the_clusters_means(groups: list[list[float]]) -> None:
     means = [sum(group) / len(group) for group in groups]
     low, high = mean_interval(dict(enumerate(groups)), resamples=50)
