@@ -16,7 +16,7 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop
+from memory.recompute.multi_hop import MultiHop, Schedule
 from memory.recompute.none import Nothing
 from memory.stages import Layout, Loading, Recompute, Unit
 
@@ -99,10 +99,10 @@ def _shifted(engine: Engine, layout: Layout, by: int) -> torch.Tensor:
 
 
 def load_otherwise(engine: Engine) -> float:
-    """KEEP's recomputation under every loading stage; the figure is exactly 0."""
-    prompt = RandomPrompt(engine)
-    expected = prompt.logits(MultiHop(), Serial())
-    return max(relative(prompt.logits(MultiHop(), loading), expected) for loading in (NextLayer(), LayerBalanced()))
+    """KEEP's recomputation, choosing at every layer, under every loading stage; the figure is exactly 0."""
+    prompt, recompute = RandomPrompt(engine), MultiHop(Schedule("linear"))
+    expected = prompt.logits(recompute, Serial())
+    return max(relative(prompt.logits(recompute, loading), expected) for loading in (NextLayer(), LayerBalanced()))
 
 
 def _masks(engine: Engine, visible: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:

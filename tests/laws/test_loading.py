@@ -19,7 +19,7 @@ STAGES: dict[str, type] = {"serial": Serial, "next_layer": NextLayer, "layer_bal
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule(average=0.5))], ids=["none", "multi_hop"])
+@pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule("linear", 0.5))], ids=["none", "multi_hop"])
 def test_law_7_identical_logits(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
     prompt = Prompt.random(context=5)
     found: dict[tuple[str, str], torch.Tensor] = {}

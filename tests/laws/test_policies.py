@@ -33,7 +33,7 @@ def test_law_6_multi_hop(
     family: str, direction: str, relative: bool, average: float, max_hops: int, engine_of: GetEngine
 ) -> None:
     engine = engine_of(family, torch.float64)
-    stage = MultiHop(Schedule(average=average), max_hops, direction, relative)
+    stage = MultiHop(Schedule("linear", average), max_hops, direction, relative)
     for seed in (0, 100):
         prompt = Prompt.random(LENGTHS, query=6, seed=seed)
         layout = prompt.layout(prompt.blocks(engine))
@@ -49,7 +49,7 @@ def test_law_6_multi_hop(
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 def test_law_6_multi_hop_in_bfloat16(family: str, engine_of: GetEngine) -> None:
     """Rounding flips close calls, so the choice of the float64 reference over the same weights is forced."""
-    engine, stage = engine_of(family, torch.bfloat16), MultiHop(Schedule(average=0.5))
+    engine, stage = engine_of(family, torch.bfloat16), MultiHop(Schedule("linear", 0.5))
     exact = copy.deepcopy(engine.model.module).double()
     prompt = Prompt.random(LENGTHS, query=6)
     expected = written_out(exact, prompt, stage, engine.spec)

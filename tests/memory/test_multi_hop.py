@@ -82,7 +82,7 @@ def against_even(layout: Layout, probe: MatrixProbe, chosen: set[int]) -> torch.
 @pytest.mark.parametrize("hops", [0, 1, 6])
 @pytest.mark.parametrize("seed", range(4))
 def test_choice_equals_the_written_out_paper(direction: str, relative: bool, hops: int, seed: int) -> None:
-    layers, schedule = 6, Schedule(average=0.4)
+    layers, schedule = 6, Schedule("linear", 0.4)
     layout = make_layout([3, 1, 4, 2, 5, 2, 6, 3, 1], fresh=[2])
     probes = [MatrixProbe(layout, *random_weights(layout, 10 * seed + n), n) for n in range(layers - 1)]
     expected = reference(layout, probes, schedule.ratios(layers), hops, direction, relative)
@@ -149,7 +149,7 @@ def test_no_memory_and_no_share_leave_the_fresh_rows() -> None:
     active = stage.first(empty, 4)
     assert stage.narrow(0, active, MatrixProbe(empty, *random_weights(empty, 0), 0)) is active
     layout = make_layout([2, 2])
-    stage = MultiHop(Schedule(average=0.0))
+    stage = MultiHop(Schedule("linear", 0.0))
     active = stage.narrow(0, stage.first(layout, 4), MatrixProbe(layout, *random_weights(layout, 0), 0))
     assert active.tolist() == [5, 6, 7]
 

@@ -68,7 +68,7 @@ def blocks() -> MemoryMethod:
 
 
 def keep(average: float = 0.3) -> MemoryMethod:
-    recompute = MultiHop(Schedule(average=average))
+    recompute = MultiHop(Schedule("linear", average))
     return MemoryMethod("keep", Embedding(), StaticDynamic(), recompute, LayerBalanced(), grouping=GROUPING)
 
 
