@@ -11,6 +11,7 @@ from memory.recompute.multi_hop import SHAPES, MultiHop, Schedule
 from memory.recompute.none import Nothing
 from memory.stages import Layout
 from tests.memory.layouts import MatrixProbe, make_layout
+from tests.references.multi_hop import choose
 
 
 @given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1))
@@ -41,41 +42,19 @@ def random_weights(layout: Layout, seed: int) -> tuple[torch.Tensor, torch.Tenso
 def reference(
     layout: Layout, probes: list[MatrixProbe], ratios: list[float], hops: int, direction: str, relative: bool
 ) -> list[set[int]]:
-    """Section 4.2 written out: the segments active at layers 1, 2, ..., without those that have no block."""
-    playing = {i for i, span in enumerate(layout.segments) if not layout.fresh[span.start]}
-    total, active = len(playing), []
+    """The segments active at layers 1, 2, ... by the dense reference, without those that have no block."""
+    rows, asking = list(range(layout.rows)), list(range(layout.query, layout.rows))
+    members = [list(range(span.start, span.stop)) for span in layout.segments]
+    playing = [i for i, span in enumerate(layout.segments) if not layout.fresh[span.start]]
+    total, active, causal = len(playing), [], direction == "causal"
     for probe, ratio in zip(probes, ratios, strict=True):
+        asked = (probe.weights if causal else probe.later)[None]
         count = max(1, round(ratio * total))
-
-        def top(mass: torch.Tensor, count: int = count, playing: set[int] = playing) -> set[int]:
-            return set(sorted(playing, key=lambda i: (-float(mass[i]), i))[:count])
-
-        relevant = top(probe.mass_from_query())
-        for _ in range(hops):
-            previous = relevant
-            if relative and direction == "causal":
-                relevant = top(against_even(layout, probe, previous))
-            else:
-                relevant = top(probe.mass_from_segments(torch.tensor(sorted(previous)), direction == "causal"))
-            if relevant == previous:
-                break
-        playing = relevant
-        active.append(relevant)
+        playing, _ = choose(
+            probe.weights[None], asked, rows, asking, members, playing, count, hops, relative and causal
+        )
+        active.append(set(playing))
     return active
-
-
-def against_even(layout: Layout, probe: MatrixProbe, chosen: set[int]) -> torch.Tensor:
-    """Row by row: mean over the rows that can see a segment of their mass on it, times the rows up to their segment."""
-    spans, result = layout.segments, torch.zeros(len(layout.segments)).double()
-    for number, span in enumerate(spans):
-        given = [
-            float(probe.weights[row, span.start : span.stop].mean()) * spans[c].stop
-            for c in chosen
-            if c >= number
-            for row in range(spans[c].start, spans[c].stop)
-        ]
-        result[number] = sum(given) / len(given) if given else 0.0
-    return result
 
 
 @pytest.mark.parametrize(("direction", "relative"), [("causal", True), ("causal", False), ("both", True)])

@@ -96,8 +96,8 @@ def keep_prefill(
     query: Sequence[int],
     counts: Sequence[int],
     max_hops: int,
-    causal: bool = True,
-    relative: bool = False,
+    causal: bool,
+    relative: bool,
 ) -> Outcome:
     """Prefill ``[units][query]`` where ``counts[l]`` segments (one per unit) are active at layer l.
 
@@ -123,9 +123,9 @@ def keep_prefill(
         hidden = model.finish(layer, hidden, weights, v)
         if layer + 1 == len(model.layers):
             break
-        if counts[layer + 1] < len(playing):
+        count = counts[layer + 1]
+        if count < len(playing):
             scored = weights if causal else model.attend(q, k, rows, causal=False)
-            count = counts[layer + 1]
             playing, hops = choose(
                 weights, scored, rows, asking, members, playing, count, max_hops, relative and causal
             )
