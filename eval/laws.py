@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from memory.assembly import lay_out, place
+from memory.assembly.layout import lay_out, place
 from memory.block import KVBlock
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.schedule import Schedule
 from memory.stages import Layout, Loading, Recompute, Unit
 
 LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens

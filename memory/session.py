@@ -6,7 +6,10 @@ import copy
 from collections.abc import Callable, Collection, Sequence
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.assembly import Assembled, Assembler, Blocks, Chain, Context, Fresh
+from memory.assembly.base import Assembled, Assembler, Context
+from memory.assembly.blocks import Blocks
+from memory.assembly.chain import Chain
+from memory.assembly.fresh import Fresh
 from memory.block import KVBlock
 from memory.clock import Clock, TimedEncoder
 from memory.encoder import SentenceEncoder

@@ -89,6 +89,7 @@ class Placement:
     start: int
     block: KVBlock | None = None
     hit: bool = False  # served from storage, not encoded in this step
+    exact: bool = False  # the block was computed behind exactly the rows that stand before it here
 
     @property
     def stop(self) -> int:
@@ -115,6 +116,16 @@ class Layout:
     @property
     def rows(self) -> int:
         return self.token_ids.numel()
+
+    @cached_property
+    def exact(self) -> torch.Tensor:
+        """(rows,) bool: rows whose stored keys and values are what plain recomputation would give."""
+        found = ~self.fresh
+        found[self.context :] = False
+        for placement in self.placements:
+            if placement.exact and placement.block is not None:
+                found[placement.start : placement.stop] = True
+        return found
 
     @cached_property
     def block_of(self) -> NDArray[np.int64]:
@@ -169,6 +180,10 @@ class Probe(Protocol):
 
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(len(chosen), segments) the same, one line per chosen segment: the edges of a hop."""
+        ...
+
+    def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
+        """(prompt rows,) attention that the active prompt rows ``sources`` give to each row: sum over them and heads."""
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

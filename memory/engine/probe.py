@@ -81,6 +81,16 @@ class LayerProbe:
         member = owner[None] == chosen.to(owner.device)[:, None]
         return self._mass(rows, member / member.sum(1, keepdim=True).clamp(min=1), causal)
 
+    def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
+        """(prompt rows,) attention that the active prompt rows ``sources`` give to each row: sum over them and heads.
+
+        :raises ConfigError: for sources that are not active.
+        """
+        self.asked = True
+        rows = self._numbers_of(sources)
+        heads = self.attended.query.shape[1]
+        return heads * self._row_weights(rows, causal=True).sum(0)
+
     def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(kv_heads, len(rows), head_dim) unrotated K, and V, that ``layer`` computes for active ``rows``.
 
@@ -90,11 +100,8 @@ class LayerProbe:
             raise ConfigError(
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
-        index = torch.searchsorted(self.active, rows).clamp(max=self.active.numel() - 1)
-        if not torch.equal(self.active[index], rows):
-            raise ConfigError(f"fresh keys of rows that are not active at layer {self.layer} do not exist.")
         hidden = self.entered if layer == self.layer else self.left
-        return self.decoder.bare_kv(layer, hidden[:, index])
+        return self.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)])
 
     def cached_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(kv_heads, len(rows), head_dim) K and V that the blocks hold for ``rows``.
@@ -113,6 +120,13 @@ class LayerProbe:
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         """Note in the trace how this layer's choice came about."""
         self.trace.hops.append(Hops(self.layer, hops, tuple(edges)))
+
+    def _numbers_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """Places of the prompt ``rows`` (sorted) among the active ones."""
+        index = torch.searchsorted(self.active, rows).clamp(max=self.active.numel() - 1)
+        if not torch.equal(self.active[index], rows):
+            raise ConfigError(f"rows that are not active at layer {self.layer} have neither queries nor fresh keys.")
+        return index
 
     @property
     def _mass_dtype(self) -> torch.dtype:

@@ -9,8 +9,9 @@ from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
-from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.schedule import Schedule
 from memory.stages import Layout, Probe, Transfer
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Always, Prompt, Script, shrinking, tokens

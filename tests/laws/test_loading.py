@@ -9,8 +9,9 @@ from memory.engine.families import FAMILIES
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.schedule import Schedule
 from memory.stages import Loading, Recompute
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Prompt

@@ -9,7 +9,8 @@ import torch
 
 from memory.engine.spec import ModelSpec
 from memory.loading.layer_balanced import LayerBalanced
-from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.multi_hop import MultiHop
+from memory.schedule import Schedule
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Prompt, Script
 from tests.laws.prompts import relative as deviation

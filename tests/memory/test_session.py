@@ -27,11 +27,12 @@ from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.report import Prefill
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
+from memory.schedule import Schedule
 from memory.session import MemorySession
 from tests.memory.houses import VOCABULARY, encode_text, furnish
 

@@ -8,8 +8,9 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
-from memory.recompute.multi_hop import MultiHop, Schedule
+from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.schedule import Schedule
 from tests.laws.prompts import Prompt
 
 PROMPT = Prompt.random(context=5)

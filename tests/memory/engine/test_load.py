@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
-from memory.assembly import lay_out
+from memory.assembly.layout import lay_out
 from memory.engine import capacity, weights
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model

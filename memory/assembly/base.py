@@ -1,0 +1,45 @@
+"""What an assembler is: units in, a prompt the engine can prefill out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from memory.block import KVBlock
+from memory.clock import Clock
+from memory.engine.trace import PrefillResult
+from memory.report import UnitUse
+from memory.stages import Layout, Unit
+
+
+@dataclass(frozen=True)
+class Context:
+    """The context prefix of a session with its exact block, and what isolated units see of it."""
+
+    ids: tuple[int, ...] = ()
+    block: KVBlock | None = None
+    seen_ids: tuple[int, ...] = ()
+    seen_block: KVBlock | None = None
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A prompt before its prefill."""
+
+    layout: Layout
+    units: tuple[UnitUse, ...]
+    context_block: KVBlock | None = None
+    encoded: int = 0  # tokens encoded for it
+    invalidated: int = 0  # tokens of the last prompt's blocks that are of no use any more
+    chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
+
+
+class Assembler(Protocol):
+    """One way to get keys and values for a prompt's units."""
+
+    harvests: bool  # rows are taken from the working cache after the prefill
+
+    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled: ...
+    def after(self, prompt: Assembled, result: PrefillResult) -> None: ...
+    def reset(self) -> None: ...

@@ -1,0 +1,83 @@
+"""Isolated units: look-up by identity, and encoding of what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory.assembly.base import Assembled, Context
+from memory.assembly.layout import lay_out, place, uses
+from memory.block import identity
+from memory.clock import Clock
+from memory.engine.engine import Engine
+from memory.engine.trace import PrefillResult
+from memory.pool import Holder
+from memory.stages import Unit
+from memory.store import SegmentStore
+
+
+class Blocks:
+    """Every unit has a block of its own; what the storage lacks is encoded in one packed forward."""
+
+    harvests = False
+
+    def __init__(self, engine: Engine, holder: Holder, store: SegmentStore, namespace: str) -> None:
+        self._engine, self._holder, self._namespace = engine, holder, namespace
+        self._store = store
+        self.reset()
+
+    def reset(self) -> None:
+        self._names: dict[tuple[tuple[int, ...], str], str] = {}
+        self._previous: dict[str, Unit] = {}
+        self._cursor = 0
+
+    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+        names = [self._name(unit, context) for unit in units]
+        blocks = {name: self._holder.get(name) for name in dict.fromkeys(names) if name}
+        missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
+        if missing:
+            with clock.part("encode"):
+                made = self._engine.encode([(context.seen_block, u.token_ids) for u in missing.values()], list(missing))
+                for block in made:
+                    self._holder.put(block)
+                    blocks[block.identity] = block
+        hits = [bool(name) and name not in missing for name in names]
+        placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
+        return Assembled(
+            lay_out(context.ids, placed, query, True, self._engine.decoder.device),
+            uses(placed),
+            context.block,
+            encoded=sum(len(unit.token_ids) for unit in missing.values()),
+            invalidated=self._invalidated(names, units),
+        )
+
+    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+        """Blocks were stored when they were encoded."""
+
+    def _name(self, unit: Unit, context: Context) -> str:
+        """Identity of a unit; "" if it is never stored."""
+        if not unit.reusable or not unit.token_ids:
+            return ""
+        key = unit.token_ids, unit.namespace or self._namespace
+        found = self._names.get(key)
+        if found is None:
+            if len(self._names) > 50_000:
+                self._names.clear()
+            found = self._names[key] = identity(self._engine.model_key, context.seen_ids, *key)
+        return found
+
+    def _invalidated(self, names: Sequence[str], units: Sequence[Unit]) -> int:
+        """Tokens of the last prompt's blocks that a change of a segment, a shift or a flip of a group made useless.
+
+        A block that is missing only because its segments were not chosen this time is still good.
+        """
+        history = self._store.history
+        changed = {change.id for change in history[self._cursor :]}
+        chosen = {span.segment for unit in units for span in unit.spans}
+        now = dict(zip(names, units, strict=True))
+        lost = 0
+        for name, unit in self._previous.items():
+            segments = {span.segment for span in unit.spans}
+            if name not in now and (segments & changed or segments <= chosen):
+                lost += len(unit.token_ids)
+        self._previous, self._cursor = now, len(history)
+        return lost

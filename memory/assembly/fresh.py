@@ -1,0 +1,31 @@
+"""Full recomputation: nothing is looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory.assembly.base import Assembled, Context
+from memory.assembly.layout import lay_out, place, uses
+from memory.clock import Clock
+from memory.engine.engine import Engine
+from memory.engine.trace import PrefillResult
+from memory.stages import Unit
+
+
+class Fresh:
+    """Nothing is stored: every row is fresh, the context's too."""
+
+    harvests = False
+
+    def __init__(self, engine: Engine) -> None:
+        self._device = engine.decoder.device
+
+    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+        placed = place(units, len(context.ids))
+        return Assembled(lay_out(context.ids, placed, query, False, self._device), uses(placed))
+
+    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+        """Nothing is kept."""
+
+    def reset(self) -> None:
+        """Nothing was kept."""

@@ -1,0 +1,50 @@
+"""How the share of recomputed memory falls from layer to layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from keep_agent.errors import ConfigError
+
+SHAPES = ("linear", "cosine", "step")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Share of memory segments to recompute at layers 1, 2, ...; layer 0 always computes all of them.
+
+    The paper says that the share falls gradually and keeps a low average, and gives no formula. ``average`` is over
+    layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``step`` falls once, after a
+    third of the layers; ``linear`` and ``cosine`` fall all the way.
+    """
+
+    shape: str = "step"
+    average: float = 0.2
+    last: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ConfigError(f"shape={self.shape!r} is unknown: use one of {', '.join(SHAPES)}")
+        if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
+            raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
+
+    def ratios(self, layers: int) -> list[float]:
+        """Shares at layers 1 .. ``layers`` - 1, falling, of mean ``average``."""
+        count = layers - 1
+        if count <= 1:
+            return [self.average] * count
+        low = max(self.last * self.average, 2 * self.average - 1)
+        falls = [self._fall(i, count) for i in range(count)]
+        mean = sum(falls) / count
+        high = low + (self.average - low) / mean
+        if high > 1:  # a step cannot rise above everything: what it may not have, the rest gets
+            high, low = 1.0, (self.average - mean) / (1 - mean)
+        return [low + (high - low) * fall for fall in falls]
+
+    def _fall(self, index: int, count: int) -> float:
+        """From 1 at the first to 0 at the last."""
+        if self.shape == "step":
+            return float(index < math.ceil(count / 3))
+        x = index / (count - 1)
+        return 1 - x if self.shape == "linear" else (1 + math.cos(math.pi * x)) / 2
