@@ -183,7 +183,7 @@ class Probe(Protocol):
         ...
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
-        """(prompt rows,) attention that the active prompt rows ``sources`` give to each row: sum over them and heads."""
+        """(prompt rows,) attention that the active rows ``sources`` give to each row: sum over them and heads."""
         ...
 
     def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -99,6 +99,6 @@ def test_unknown_keys_forced_in_are_refused_by_the_component() -> None:
 
 def test_what_a_component_refuses_keeps_its_sentence() -> None:
     with pytest.raises(ConfigError, match="are shares: use 0 to 1"):
-        make_method(composed("memory.schedule.average=7").memory)
+        make_method(composed("memory.recompute.schedule.average=7").memory)
     with pytest.raises(ConfigError, match="nothing to repair"):
         make_method(composed("memory/construction=prefix").memory)

@@ -130,7 +130,7 @@ BAD = [
     (("planner=keep", "model=/no/where"), ["/no/where"]),
     (("planner=keep", "model=qwen2.5-32b", "model.init=wizard"), ["wizard", "random"]),
     (("planner=random", "eval.resume=/no/where"), ["/no/where"]),
-    (("planner=keep", "memory.schedule.average=7"), ["average=7", "use 0 to 1"]),
+    (("planner=keep", "memory.recompute.schedule.average=7"), ["average=7", "use 0 to 1"]),
     (("planner=keep", "memory.grouping.bound=0"), ["bound=0", "at least 1"]),
     (("planner=keep", "memory.grouping.window=x"), ["memory=keep", "cannot be made"]),
     (("planner=random", "eval.episodes=x"), ["eval.episodes=x", "whole number"]),
