@@ -14,6 +14,7 @@ from memory.storage.ram import Ram
 
 LAYOUTS = ("memory", "append")
 CONTEXTS = ("none", "bos", "system")
+ASSEMBLIES = ("blocks", "chain")
 CALLS = {
     "retrieval": "select",
     "construction": "plan",
@@ -52,8 +53,7 @@ class MemoryMethod:
     @property
     def chains(self) -> bool:
         """Are exact rows harvested after the turn and found again as a prefix?"""
-        own = self.construction.capabilities
-        return own.exact and own.harvests
+        return self.construction.assembly == "chain"
 
     @property
     def capabilities(self) -> Capabilities:

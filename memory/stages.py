@@ -214,6 +214,7 @@ class Construction(Protocol):
     """Which chosen segments are encoded together?"""
 
     capabilities: Capabilities
+    assembly: str  # how its units come to keys and values: a name of `memory.method.ASSEMBLIES`
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]: ...
 

@@ -21,6 +21,7 @@ class FixedBlocks:
 
     size: int = 128
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True)
+    assembly: ClassVar[str] = "blocks"
 
     def __post_init__(self) -> None:
         if self.size < 1:

@@ -16,6 +16,7 @@ class PerSegment:
     """Prompt Cache's modules (arXiv 2311.04934) at the grain of single segments."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True)
+    assembly: ClassVar[str] = "blocks"
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("segment", [(segment.id, store.tokens(segment.id))]) for segment in segments]

@@ -22,6 +22,7 @@ class Prefix:
 
     block_size: int = 16
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
+    assembly: ClassVar[str] = "chain"
 
     def __post_init__(self) -> None:
         if self.block_size < 1:

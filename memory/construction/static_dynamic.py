@@ -20,6 +20,7 @@ class StaticDynamic:
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True)
+    assembly: ClassVar[str] = "blocks"
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return list(_units(segments, store))
