@@ -15,6 +15,7 @@ from keep_agent.errors import DataError
 from planners.packed_attention import Batch, collate, rounded
 from planners.packing import Encode, Mix, Pack, Packer
 from planners.prompt import TYPE_LEVEL
+from planners.recall import LEAST
 from planners.records import Rollout, read_rollouts
 
 
@@ -29,23 +30,26 @@ class Level:
     styles: tuple[str, ...]
     lookups: float  # share of batches that hold nothing but probes
     plans: float  # share of batches that hold nothing but plans and goals without memory
+    recall: int  # lines of long-memory probes, a share `RECALLED` of the batches; 0 for none
     judged_by: str  # kind of slot whose running accuracy opens the next level
     pass_mark: float
 
 
 LEVELS = (
-    Level(10, ("plain",), 0.6, 0.2, "probe", 0.85),
-    Level(14, ("plain", "linked"), 0.5, 0.2, "probe", 0.80),
-    Level(20, ("plain", "linked"), 0.15, 0.35, "step", 0.65),
-    Level(36, ("plain", "linked"), 0.1, 0.2, "step", 0.72),
-    Level(60, ("plain", "linked"), 0.1, 0.15, "step", 0.80),
-    Level(120, ("plain", "linked"), 0.05, 0.1, "step", 2.0),
+    Level(10, ("plain",), 0.6, 0.2, 0, "probe", 0.85),
+    Level(14, ("plain", "linked"), 0.5, 0.2, 0, "probe", 0.80),
+    Level(20, ("plain", "linked"), 0.15, 0.35, 20, "step", 0.65),
+    Level(36, ("plain", "linked"), 0.1, 0.2, 60, "step", 0.72),
+    Level(60, ("plain", "linked"), 0.1, 0.15, 120, "step", 0.80),
+    Level(120, ("plain", "linked"), 0.05, 0.1, 200, "step", 2.0),
 )
+RECALLED = 0.25
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
 PLANS = Mix(plans=4)
+RECALL = Mix(probes=6, questions=6, recall=True)
 TRAJECTORIES = Mix(trajectories=2, steps=0, probes=0)  # eight times the decisions per row, in the other layout
 
 
@@ -124,6 +128,10 @@ class Feed:
     def _window(self, level: Level) -> list[Pack]:
         """A few dozen packs of one kind, so that batches are of even length."""
         mix = self._draw(level)
+        if mix.recall:
+            self._packer.mix = mix
+            size = self._rng.randint(LEAST, level.recall)
+            return [self._packer.recall(self._rng.randint(max(LEAST, size * 4 // 5), size)) for _ in range(24)]
         self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines * 2 // 3, level.lines))
         packs: list[Pack] = []
         while len(packs) < (96 if mix.plans else 24):
@@ -143,6 +151,8 @@ class Feed:
             return LOOKUPS
         if chance < level.lookups + level.plans:
             return PLANS
+        if level.recall and self._rng.random() < RECALLED:
+            return RECALL
         return self._rng.choice((DECISIONS, TRAJECTORIES))
 
     def _batches(self, packs: list[Pack]) -> list[list[Pack]]:

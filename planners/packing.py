@@ -1,6 +1,6 @@
 """From rollouts to training packs: one memory, and many query slots that see it but not each other.
 
-A pack is ``[memory][slot][slot]...``. Five kinds of slots:
+A pack is ``[memory][slot][slot]...``. Six kinds of slots:
 
 * *plan*: the query of the `memory` layout after the last step, supervised at every skill, over no memory at
   all. Cheap: it teaches what instructions mean, where type-level skills hardly depend on the memory;
@@ -11,7 +11,8 @@ A pack is ``[memory][slot][slot]...``. Five kinds of slots:
   the slot and repeated, in its new version, in the slot's own tail. Where skills name instances, the *focus* comes
   before the skill: the type that the plan is after, which one, and where it is;
 * *probe*: short questions about the memory: where is it, is its place open; before or after things moved, where
-  the latest line wins.
+  the latest line wins;
+* *recall*: questions about a made-up memory (`planners.recall`), whose cue may stand in front of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from planners.prompt import CUE, FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, entity_text, query_text, task_line
+from planners.recall import KINDS, Asked, make_scene
 from planners.records import FactRecord, Rollout, TaskRecord
 from planners.styles import Edit, PromptStyle, history_edit, make_style, task_edit
 
@@ -107,6 +109,7 @@ class Mix:
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
     plans: int = 0  # wordings of a plan or goal without memory; with them nothing else is packed
+    recall: bool = False  # made-up memories instead of rollouts
 
 
 class Packer:
@@ -133,6 +136,24 @@ class Packer:
             store.apply(replay.history(max(0, len(task.steps) - PROGRESS), len(task.steps)))
             done += len(task.steps)
             store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
+
+    def recall(self, segments: int) -> Pack:
+        """A made-up memory of about so many lines. Half of them have a cue in front, which one slot asks for."""
+        scene = make_scene(self.random.choice(list(KINDS)), segments, self.random)
+        memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
+        slots = []
+        if self.random.random() < 0.5:
+            asked = self.random.choice(scene.questions)
+            memory.insert(0, ("cue", self._encode(f"{asked.text()}\n")))
+            slots.append(self._asking([(asked, it) for it in self.random.sample((True, False), 2)]))
+        while len(slots) < self.mix.probes:
+            chosen = self.random.sample(scene.questions, min(self.mix.questions, len(scene.questions)))
+            slots.append(self._asking([(asked, False) for asked in chosen]))
+        return Pack(tuple(memory), tuple(slots))
+
+    def _asking(self, questions: Sequence[tuple[Asked, bool]]) -> Slot:
+        parts = [part for asked, it in questions for part in ((asked.text(it), False), (f"{asked.answer}\n", True))]
+        return self._slot("recall", parts, frozenset())
 
     def _pack(self, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
         if self.mix.plans:

@@ -61,7 +61,7 @@ def test_batches_keep_to_the_asked_size_and_all_kinds_appear(files: list[Path], 
         _, batch = feed.next()
         kinds |= {kind for row in batch.kinds for kind in row}
         assert batch.ids.shape[0] == 1 or batch.ids.numel() <= 1500
-    assert kinds == {"goal", "plan", "probe", "step", "trajectory"}
+    assert kinds == {"goal", "plan", "probe", "recall", "step", "trajectory"}
 
 
 def test_rollouts_without_type_level_skills_are_fed_without_plans(files: list[Path], tokenizer: Tokenizer) -> None:
