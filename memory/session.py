@@ -60,9 +60,16 @@ class MemorySession:
         self._cold = True
 
     def prefill(
-        self, query_text: str, query_ids: Sequence[int], anew: Callable[[], Sequence[int]] | None = None
+        self,
+        query_text: str,
+        query_ids: Sequence[int],
+        anew: Callable[[], Sequence[int]] | None = None,
+        front_ids: Sequence[int] = (),
     ) -> Prefill:
-        """Logits behind ``[context][memory][query_ids]``; ``query_text`` is what segments are chosen by.
+        """Logits behind ``[context][front_ids][memory][query_ids]``; ``query_text`` is what segments are chosen by.
+
+        ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
+        tells it with the query.
 
         In the `append` layout ``query_ids`` become part of the transcript. Where that has no room left it begins anew,
         with the query that ``anew`` gives, which has to say what earlier turns said.
@@ -75,7 +82,7 @@ class MemorySession:
         with clock.part("update"):
             flips = self.store.graph.update(self.store)
         with clock.part("retrieve"):
-            units, query_ids = self._plan(query_text, query_ids, anew)
+            units, query_ids = self._plan(query_text, query_ids, anew, front_ids)
             prompt = self._assembler.assemble(units, query_ids, context, clock)
         return self._run(prompt, query_ids, tuple(flips), encoded, clock)
 
@@ -139,13 +146,19 @@ class MemorySession:
         return self._context, len(ids)
 
     def _plan(
-        self, query_text: str, query_ids: Sequence[int], anew: Callable[[], Sequence[int]] | None
+        self,
+        query_text: str,
+        query_ids: Sequence[int],
+        anew: Callable[[], Sequence[int]] | None,
+        front_ids: Sequence[int],
     ) -> tuple[list[Unit], Sequence[int]]:
         """The units of the chosen segments, in prompt order, and the query behind them."""
         chosen = self.method.retrieval.select(query_text, self.store, self.budget)
         segments = [self.store.get(id) for id in chosen]
         if self._transcript is None:
-            return self.method.construction.plan(segments, self.store, self.store.step), query_ids
+            front = [Unit("new", tuple(front_ids), (), reusable=False)] if front_ids else []
+            return [*front, *self.method.construction.plan(segments, self.store, self.store.step)], query_ids
+        query_ids = [*front_ids, *query_ids]
         if not self._transcript.fits(segments, self.store, query_ids):
             self._transcript.clear()
             query_ids = query_ids if anew is None else anew()

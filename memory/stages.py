@@ -49,7 +49,7 @@ class Span:
 class Unit:
     """Tokens whose keys and values are computed jointly, seeing only themselves and the context prefix."""
 
-    kind: str  # "static_group" | "segment" | "block" | "prefix"
+    kind: str  # "static_group" | "segment" | "block" | "prefix" | "new"
     token_ids: tuple[int, ...]
     spans: tuple[Span, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
     namespace: str = ""
@@ -64,6 +64,16 @@ class Unit:
             spans.append(Span(id, len(tokens), len(tokens) + len(ids)))
             tokens.extend(ids)
         return cls(kind, tuple(tokens), tuple(spans))
+
+    @classmethod
+    def joined(cls, units: Sequence[Unit]) -> Unit:
+        """One unit of the last one's kind: the tokens of all, one after another."""
+        tokens: list[int] = []
+        spans: list[Span] = []
+        for unit in units:
+            spans += [Span(s.segment, len(tokens) + s.start, len(tokens) + s.stop) for s in unit.spans]
+            tokens += unit.token_ids
+        return replace(units[-1], token_ids=tuple(tokens), spans=tuple(spans))
 
     def cut(self, stops: Sequence[int]) -> list[Unit]:
         """Pieces that end at ``stops`` (rising, the last is the unit's end), with the parts of segments in them."""

@@ -41,7 +41,7 @@ class Chain:
         if self._index is None:
             key = self._engine.model_key
             self._index = PrefixIndex(self._holder, self._size, key, context.ids, self._namespace)
-        (memory,) = units
+        memory = Unit.joined(units)
         total = len(memory.token_ids)
         names = self._index.chain([*memory.token_ids, *query] if self._whole else memory.token_ids)
         found = self._index.match(names[: total // self._size])
