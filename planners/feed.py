@@ -43,7 +43,7 @@ LEVELS = (
     Level(60, ("plain", "linked"), 0.1, 0.15, 120, "step", 0.80),
     Level(120, ("plain", "linked"), 0.05, 0.1, 200, "step", 2.0),
 )
-RECALLED = 0.25
+RECALLED = 0.4
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
@@ -130,7 +130,7 @@ class Feed:
         mix = self._draw(level)
         if mix.recall:
             self._packer.mix = mix
-            size = self._rng.randint(LEAST, level.recall)
+            size = LEAST + round((level.recall - LEAST) * self._rng.random() ** 2)  # short ones teach the look-up
             return [self._packer.recall(self._rng.randint(max(LEAST, size * 4 // 5), size)) for _ in range(24)]
         self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines * 2 // 3, level.lines))
         packs: list[Pack] = []

@@ -1,0 +1,54 @@
+"""One look for all figures. matplotlib is an extra, imported when a figure is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keep_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PAPER, INK, GRID = "#f7f5f0", "#24313c", "#d9d4c8"
+COLORS = ("#24313c", "#d9702b", "#2a9d8f", "#8a5aa8", "#3b6fb5", "#a7862a", "#c1443c", "#6b7d4f", "#7f8c95", "#b3688f")
+MARKERS = "os^Dv<>PX*"
+
+
+@contextmanager
+def figure(file: Path, panels: int = 1, title: str = "") -> Iterator[list[Axes]]:
+    """Axes of ``panels`` side by side; the figure is written to ``file`` (by a temporary name) in the end.
+
+    :raises ConfigError: matplotlib is not installed
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ConfigError("figures need matplotlib: pip install 'keep-agent[plot]'") from error
+    drawn = Figure(figsize=(1.2 + 4.6 * panels, 4.2), facecolor=PAPER, layout="constrained")
+    axes = list(drawn.subplots(1, panels, squeeze=False, sharey=True)[0])
+    for axis in axes:
+        axis.set_facecolor(PAPER)
+        axis.grid(color=GRID, linewidth=0.6)
+        axis.tick_params(colors=INK, labelsize=8)
+        for spine in axis.spines.values():
+            spine.set_color(GRID)
+    if title:
+        drawn.suptitle(title, color=INK, fontsize=11)
+    yield axes
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f"{file.name}.tmp")
+    drawn.savefig(temporary, format=file.suffix.lstrip(".") or "png", dpi=150)
+    temporary.replace(file)
+
+
+def style(number: int) -> dict[str, object]:
+    """Colour and marker of line ``number``, told apart without colour too."""
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markersize": 4.5,
+        "linewidth": 1.4,
+    }

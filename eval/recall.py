@@ -1,0 +1,207 @@
+"""Does a memory method still know what full recomputation knows? ``python -m eval.recall [KEY=VALUE ...]``.
+
+Long-memory probes in planner-tiny's language (needle, two_hop, tracking: see planners/recall.py): lines that only make
+sense together, and one question whose cue stands behind them, before them, or on both sides. All methods get the same
+probes; greedy decoding, exact match. Methods that harvest what they computed meet the lines once before: told in an
+earlier turn (`append` layout), or stored line by line (SparseX).
+
+A method may carry overrides of its own: --methods full_recompute,keep,keep+memory.recompute.max_hops=0
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from eval.cli import guarded
+from eval.intervals import mean_interval
+from eval.plots import figure, style
+from eval.probing import Answer, Cell, Prober, ask_all
+from eval.signals import Ranks, measure_ranks, rank_figure, rank_table
+from eval.tables import bounds, make_console, number, percent
+from eval.variants import compose_variants, names
+from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.errors import ConfigError
+from keep_agent.runfolder import write_atomic
+from memory.engine.engine import Engine
+from planners.recall import CUES, GREATEST, KINDS
+
+METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
+SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}")  # every line is in every prompt
+SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One method over the probes of one cell."""
+
+    cell: Cell
+    method: str
+    trials: int
+    accuracy: float
+    gap: float  # to the first method, paired
+    gap_interval: tuple[float, float] | None
+    memory_tokens: float
+    prefill_tokens: float
+    computed_ratio: float
+    recomputed_ratio: float
+
+
+def score(answers: Sequence[Answer], ruler: Sequence[Answer]) -> Score:
+    """``answers`` of one method in one cell against the first method's to the same probes."""
+    gaps = {a.trial: [float(a.right) - float(b.right)] for a, b in zip(answers, ruler, strict=True)}
+    first = answers[0]
+
+    def mean(field: str) -> float:
+        return sum(getattr(answer, field) for answer in answers) / len(answers)
+
+    return Score(
+        first.cell,
+        first.method,
+        len(answers),
+        mean("right"),
+        sum(value for (value,) in gaps.values()) / len(gaps),
+        mean_interval(gaps),
+        *(mean(field) for field in ("memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio")),
+    )
+
+
+def scores(answers: Sequence[Answer], methods: Sequence[str]) -> list[Score]:
+    """Cell by cell, method by method, in the order asked."""
+    found = []
+    for cell in dict.fromkeys(answer.cell for answer in answers):
+        own = {m: [a for a in answers if a.cell == cell and a.method == m] for m in methods}
+        found += [score(own[method], own[methods[0]]) for method in methods]
+    return found
+
+
+def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
+    """Accuracy by method and number of lines; the last column is the share of token-layers computed at the largest."""
+    rows = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
+    sizes = list(dict.fromkeys(one.cell.segments for one in rows))
+    table = Table(title=f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, by lines of memory")
+    table.add_column("method", no_wrap=True)
+    for heading in (*map(str, sizes), "computed", "prefill tokens"):
+        table.add_column(heading, justify="right")
+    for method in dict.fromkeys(one.method for one in rows):
+        own = [one for one in rows if one.method == method]
+        cells = (percent(one.accuracy) for one in own)
+        table.add_row(method, *cells, number(own[-1].computed_ratio), number(own[-1].prefill_tokens, 1))
+    return table
+
+
+def mark_table(found: Sequence[Score], mark: float) -> Table:
+    """Every method where it counts: at the largest memory at which the first method is still right ``mark`` often."""
+    table = Table(title=f"at the largest memory where {found[0].method} is right in {percent(mark)} % or more")
+    for heading in ("kind", "cue", "lines", "method"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("right %", "gap, points", "95 % interval", "computed", "recomputed"):
+        table.add_column(heading, justify="right")
+    for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
+        own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
+        good = [one.cell.segments for one in own if one.method == found[0].method and one.accuracy >= mark]
+        for one in own:
+            if good and one.cell.segments == max(good):
+                shares = number(one.computed_ratio), number(one.recomputed_ratio)
+                gap = percent(one.gap, "+"), bounds(one.gap_interval, 100, 1)
+                table.add_row(kind, cue, str(max(good)), one.method, percent(one.accuracy), *gap, *shares)
+        table.add_section()
+    return table
+
+
+def accuracy_figure(found: Sequence[Score], file: Path) -> None:
+    """Accuracy against lines of memory, one panel per kind and cue."""
+    panels = list(dict.fromkeys((one.cell.kind, one.cell.cue) for one in found))
+    with figure(file, len(panels)) as axes:
+        for axis, (kind, cue) in zip(axes, panels, strict=True):
+            axis.set_title(f"{kind}, cue {cue}", fontsize=9)
+            axis.set_xlabel("lines of memory", fontsize=8)
+            for number_, method in enumerate(dict.fromkeys(one.method for one in found)):
+                own = [o for o in found if (o.cell.kind, o.cell.cue, o.method) == (kind, cue, method)]
+                sizes, rates = [o.cell.segments for o in own], [100 * o.accuracy for o in own]
+                axis.plot(sizes, rates, label=method, **style(number_))
+        axes[0].set_ylabel("right answers, %", fontsize=8)
+        axes[-1].legend(fontsize=7)
+
+
+def parser() -> argparse.ArgumentParser:
+    described = argparse.ArgumentParser(
+        prog="keep-eval-recall", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = described.add_argument
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"as for eval.alfred, after {' '.join(SETTING)}")
+    add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the first is the ruler")
+    add("--kinds", type=names, default=list(KINDS), metavar="A,B", help=f"default: {','.join(KINDS)}")
+    add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
+    add("--segments", type=names, default=list(map(str, SIZES)), metavar="N,N", help="lines of memory")
+    add("--trials", type=int, default=100, help="probes per cell (default 100)")
+    add("--quiet", type=int, default=0, help="steps between the lines and the question: groups become static (0)")
+    add("--mark", type=float, default=0.9, help="accuracy of the ruler that a memory must allow (0.9)")
+    add("--seed", type=int, default=0)
+    add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
+    add("--out", type=Path, metavar="FOLDER", help="write recall.json and the figures there")
+    return described
+
+
+def cells_of(arguments: argparse.Namespace) -> list[Cell]:
+    if not all(size.isdigit() for size in arguments.segments):
+        raise ConfigError(f"--segments {','.join(arguments.segments)} are no whole numbers")
+    if arguments.trials < 1 or not arguments.methods:
+        raise ConfigError("nothing to ask: use --trials 1 or more, and name --methods")
+    sizes = map(int, arguments.segments)
+    cells = [Cell(kind, cue, size) for kind, cue, size in product(arguments.kinds, arguments.cues, sizes)]
+    for cell in cells:
+        cell.probe(0, arguments.seed)  # says what is wrong with a kind, cue or size before anything runs
+    return cells
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    cells = cells_of(arguments)
+    configs = compose_variants(arguments.methods, [*SETTING, *arguments.overrides])
+    model = next(iter(configs.values())).model
+    with Engine(make_model(model, arguments.seed)) as engine:
+        tokenizer = make_tokenizer(model, engine.model)
+        prober = Prober(engine, tokenizer, configs, arguments.quiet)
+        asked = ask_all(prober, cells, arguments.trials, arguments.seed)
+        total = len(cells) * arguments.trials
+        answers = [a for row in track(asked, "probes", total, console=console, transient=True) for a in row]
+        ranks = measure_ranks(engine, tokenizer, cells, arguments.ranks, arguments.seed) if arguments.ranks else []
+    found = scores(answers, arguments.methods)
+    for kind, cue in product(arguments.kinds, arguments.cues):
+        console.print(accuracy_table(found, kind, cue))
+    console.print(mark_table(found, arguments.mark))
+    if ranks:
+        console.print(rank_table(ranks))
+    if arguments.out:
+        _write(arguments, found, ranks)
+        console.print(f"written to {arguments.out}")
+
+
+def _write(arguments: argparse.Namespace, found: Sequence[Score], ranks: Sequence[Ranks]) -> None:
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    settings = {key: value for key, value in vars(arguments).items() if key != "out"}
+    record: dict[str, Any] = {"settings": settings, "scores": [asdict(one) for one in found]}
+    record["ranks"] = [asdict(one) for one in ranks]
+    write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
+    accuracy_figure(found, arguments.out / "recall.png")
+    if ranks:
+        rank_figure(ranks, arguments.out / "ranks.png")
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    sys.exit(guarded(lambda: report(arguments, make_console())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Methods to compare, as the command line names them: ``keep`` or ``keep+memory.recompute.max_hops=0``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+
+from keep_agent.errors import ConfigError
+from keep_agent.settings import check_settings
+
+
+def names(text: str) -> list[str]:
+    """A comma-separated list; ``none`` is an empty one."""
+    return [] if text == "none" else text.split(",")
+
+
+def compose_variants(variants: Sequence[str], overrides: Sequence[str]) -> dict[str, DictConfig]:
+    """The config of every variant under the same ``overrides``; after a ``+`` come a variant's own.
+
+    :raises ConfigError: a variant is named twice, or has no memory
+    """
+    if len(set(variants)) < len(variants):
+        raise ConfigError(f"--methods {','.join(variants)} names one of them twice")
+    with initialize_config_module("configs", version_base="1.3"):
+        configs = {}
+        for variant in variants:
+            planner, *own = variant.split("+")
+            configs[variant] = compose("alfred", [f"planner={planner}", *overrides, *own])
+    for variant, config in configs.items():
+        check_settings(config)
+        if "memory" not in config:
+            raise ConfigError(f"--methods {variant} has no memory to measure; see `keep-agent methods`")
+    return configs
