@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from omegaconf import DictConfig
@@ -73,15 +73,31 @@ class Deviation:
         }
 
 
+class Record(Protocol):
+    """What is kept of one method's prompts."""
+
+    def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
+        """``plain`` (vocabulary,) are the plain forward's logits of the same prompt."""
+        ...
+
+
 class Shadow:
-    """The expert acts; the planners of several methods decide beside it and are measured."""
+    """Several planners decide beside each other and are measured; one skill is executed."""
 
     name = "shadow"
 
-    def __init__(self, engine: Engine, planners: Mapping[str, KVPlanner], oracle: Oracle, model: str) -> None:
-        """The first of ``planners`` is the one whose skills the others' are compared with."""
-        self._engine, self._planners, self._oracle = engine, planners, oracle
-        self.deviations = {name: Deviation(model, name) for name in planners}
+    def __init__(
+        self,
+        engine: Engine,
+        planners: Mapping[str, KVPlanner],
+        records: Mapping[str, Record],
+        oracle: Oracle | None = None,
+    ) -> None:
+        """The first of ``planners`` is the one whose skills the others' are compared with.
+
+        What is executed is the ``oracle``'s skill, or the first planner's.
+        """
+        self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
 
     def reset(self, instruction: str, skills: str) -> None:
         for planner in self._planners.values():
@@ -92,13 +108,17 @@ class Shadow:
             planner.observe(facts)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        wanted: str | None = None
+        plain: dict[tuple[int, ...], torch.Tensor] = {}  # most methods have the same prompt
+        wanted = ""
         for name, planner in self._planners.items():
             decision = planner.decide(admissible, info)
             wanted = wanted or decision.skill
-            plain = self._engine.forward_plain(decision.prefill.layout.token_ids)[-1]
-            self.deviations[name].add(decision.prefill, plain, decision.skill == wanted)
-        return Decision(self._oracle(info))
+            prompt = decision.prefill.layout.token_ids
+            key = tuple(prompt.tolist())
+            if key not in plain:
+                plain[key] = self._engine.forward_plain(prompt)[-1]
+            self._records[name].add(decision.prefill, plain[key], decision.skill == wanted)
+        return Decision(self._oracle(info) if self._oracle else wanted)
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         for planner in self._planners.values():
@@ -109,26 +129,39 @@ class Shadow:
             planner.finish_task(result, following)
 
 
-def measure(
-    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
-) -> list[Deviation]:
-    """Deviations of the methods whose composed ``configs`` (of one setting) are given, with the engine's model.
-
-    Raises KeepError with the traceback if an episode crashes.
-    """
+def make_planners(
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig]
+) -> dict[str, KVPlanner]:
+    """Planners of one setting that share the engine, the prompt format and the encoder."""
     setting = next(iter(configs.values()))
     examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
     prompt_format = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
     encoder = make_encoder(setting.prompt.encoder)
     methods = {name: make_method(config.memory) for name, config in configs.items()}
-    planners = {
-        name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()
-    }
-    shadow = Shadow(engine, planners, expert_oracle(setting.env), model)
+    return {name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()}
+
+
+def measure(
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
+) -> list[Deviation]:
+    """Deviations of the methods whose composed ``configs`` (of one setting) are given, with the engine's model."""
+    setting = next(iter(configs.values()))
+    found = {name: Deviation(model, name) for name in configs}
+    shadow = Shadow(engine, make_planners(engine, tokenizer, configs), found, expert_oracle(setting.env))
+    for _ in play(shadow, setting):
+        """Every episode counts; nothing is left to do in between."""
+    return list(found.values())
+
+
+def play(shadow: Shadow, setting: DictConfig) -> Iterator[int]:
+    """Play the episodes of a setting; yields the number of each before it begins.
+
+    :raises KeepError: with the traceback, if an episode crashes
+    """
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
     for index, episode in enumerate(episodes):
+        yield index
         result, entries = run_episode(env, shadow, episode, index=index, skills=setting.env.skills, seed=index)
         if result.crashed:
-            raise KeepError(f"{model}: {entries[-1]['traceback']}")
-    return list(shadow.deviations.values())
+            raise KeepError(entries[-1]["traceback"])

@@ -2,7 +2,13 @@
 
 The scripted expert acts in embedded houses; before every step each method prefills its prompt, and transformers' own
 forward computes the same prompt from nothing. One tiny random model per family shows that the engine is right; a
-trained model (--model) shows what the deviation means. KEY=VALUE are the overrides of `python -m eval.alfred`.
+trained model (--model) shows what the deviation means.
+
+With ``planner=NAME[,NAME...]`` it draws a curve instead: full recomputation plays real episodes with planner-tiny (or
+--model), every method decides beside it at several shares of recomputed rows (--ratios), and the table and figure say
+how often it takes the same next skill, and at what KL.
+
+KEY=VALUE are the overrides of `python -m eval.alfred`.
 """
 
 from __future__ import annotations
@@ -14,37 +20,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
-from eval.cli import guarded
+from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve
+from eval.cli import expand_model, guarded
 from eval.deviation import Deviation, measure
 from eval.laws import LAWS
 from eval.tables import make_console, number, percent
+from eval.variants import compose_variants, names
 from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import write_atomic
-from keep_agent.settings import check_settings
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
 from planners.checkpoint import BUNDLED
 
 METHODS = ("full_recompute", "prefix_cache", "full_reuse", "keep")
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
+CURVE_SETTING = (*SETTING[:2], "prompt.style=linked", "eval.episodes=20")
 POSITIONS = 8192
-
-
-def compose_methods(methods: Sequence[str], overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The config of every method (named as planners are) under the same overrides."""
-    with initialize_config_module("configs", version_base="1.3"):
-        configs = {name: compose("alfred", [f"planner={name}", *overrides]) for name in methods}
-    for name, config in configs.items():
-        check_settings(config)
-        if "memory" not in config:
-            raise ConfigError(f"--methods {name} has no model to measure; choose from {','.join(METHODS)}")
-    return configs
+PLANNER = "planner="
 
 
 def families(
@@ -96,8 +94,12 @@ def law_table(laws: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def _list(text: str) -> list[str]:
-    return [] if text == "none" else text.split(",")
+def _shares(text: str) -> list[float]:
+    """Numbers from 0 to 1; argparse turns the ValueError into a usage message."""
+    shares = [float(part) for part in text.split(",")]
+    if not all(0 <= share <= 1 for share in shares):
+        raise ValueError(text)
+    return shares
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,22 +107,54 @@ def parser() -> argparse.ArgumentParser:
         prog="keep-eval-fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     described.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"after {' '.join(SETTING)}")
-    described.add_argument("--families", type=_list, default=list(FAMILIES), metavar="A,B",
+    described.add_argument("--families", type=names, default=list(FAMILIES), metavar="A,B",
                            help=f"tiny random models, or none (default: {','.join(FAMILIES)})")  # fmt: skip
     described.add_argument("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
-    described.add_argument("--methods", type=_list, default=list(METHODS), metavar="A,B",
+    described.add_argument("--methods", type=names, default=list(METHODS), metavar="A,B",
                            help=f"the first is the ruler for skills (default: {','.join(METHODS)})")  # fmt: skip
     described.add_argument("--tokenizer", default=str(BUNDLED), help="tokenizer of the random models")
+    described.add_argument("--ratios", type=_shares, default=list(RATIOS), metavar="R,R",
+                           help=f"shares for the curve (default: {','.join(map(str, RATIOS))})")  # fmt: skip
+    described.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve there (PNG)")
     described.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
     return described
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
+    planners = [override.removeprefix(PLANNER) for override in arguments.overrides if override.startswith(PLANNER)]
+    if planners:
+        curve(names(planners[-1]), arguments, console)
+    else:
+        tables(arguments, console)
+
+
+def curve(methods: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
+    """Agreement with full recomputation against what is recomputed."""
+    if len(arguments.model) > 1:
+        raise ConfigError(f"a curve is one model's, not {len(arguments.model)}: name --model once")
+    own = [override for override in arguments.overrides if not override.startswith(PLANNER)]
+    overrides = [*CURVE_SETTING, *own, *(expand_model([f"model={name}" for name in arguments.model]))]
+    model = compose_variants(["full_recompute"], overrides)["full_recompute"].model
+    with Engine(make_model(model)) as engine, Progress(console=console, transient=True) as progress:
+        task = progress.add_task("episodes", total=None)
+        points = measure_curve(
+            engine, make_tokenizer(model, engine.model), methods, arguments.ratios, overrides,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )  # fmt: skip
+    console.print(curve_table(points))
+    if arguments.json:
+        write_atomic(arguments.json, json.dumps({"curve": as_json(points)}, indent=2) + "\n")
+    if arguments.plot:
+        curve_figure(points, arguments.plot)
+
+
+def tables(arguments: argparse.Namespace, console: Console) -> None:
+    """Laws and deviations of tiny random models, deviations of trained ones."""
     if not arguments.methods or not (arguments.families or arguments.model):
         raise ConfigError("nothing to measure: name --methods, and --families or --model")
     if any(override.startswith("model=") for override in arguments.overrides):
         raise ConfigError("models are no override here; use --model NAME_OR_FOLDER")
-    configs = compose_methods(arguments.methods, [*SETTING, *arguments.overrides])
+    configs = compose_variants(arguments.methods, [*SETTING, *arguments.overrides])
     deviations, laws = families(arguments.families, arguments.tokenizer, configs)
     deviations += trained(arguments.model, configs)
     if laws:
@@ -132,7 +166,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def main() -> None:
-    arguments = parser().parse_args()
+    arguments = parser().parse_intermixed_args()
     sys.exit(guarded(lambda: report(arguments, make_console())))
 
 

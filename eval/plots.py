@@ -18,7 +18,7 @@ MARKERS = "os^Dv<>PX*"
 
 
 @contextmanager
-def figure(file: Path, panels: int = 1, title: str = "") -> Iterator[list[Axes]]:
+def figure(file: Path, panels: int = 1, share_y: bool = True) -> Iterator[list[Axes]]:
     """Axes of ``panels`` side by side; the figure is written to ``file`` (by a temporary name) in the end.
 
     :raises ConfigError: matplotlib is not installed
@@ -28,15 +28,13 @@ def figure(file: Path, panels: int = 1, title: str = "") -> Iterator[list[Axes]]
     except ModuleNotFoundError as error:
         raise ConfigError("figures need matplotlib: pip install 'keep-agent[plot]'") from error
     drawn = Figure(figsize=(1.2 + 4.6 * panels, 4.2), facecolor=PAPER, layout="constrained")
-    axes = list(drawn.subplots(1, panels, squeeze=False, sharey=True)[0])
+    axes = list(drawn.subplots(1, panels, squeeze=False, sharey=share_y)[0])
     for axis in axes:
         axis.set_facecolor(PAPER)
         axis.grid(color=GRID, linewidth=0.6)
         axis.tick_params(colors=INK, labelsize=8)
         for spine in axis.spines.values():
             spine.set_color(GRID)
-    if title:
-        drawn.suptitle(title, color=INK, fontsize=11)
     yield axes
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.tmp")

@@ -199,7 +199,7 @@ def _write(arguments: argparse.Namespace, found: Sequence[Score], ranks: Sequenc
 
 
 def main() -> None:
-    arguments = parser().parse_args()
+    arguments = parser().parse_intermixed_args()
     sys.exit(guarded(lambda: report(arguments, make_console())))
 
 

@@ -55,7 +55,7 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--methods", "expert", "--families", "qwen2"), "--methods expert has no model"),
+        (("--methods", "expert", "--families", "qwen2"), "--methods expert has no memory"),
         (("--families", "none"), "nothing to measure"),
         (("--methods", "none"), "nothing to measure"),
         (("--families", "qwen2", "eval.episodes=0"), "eval.episodes=0"),
@@ -71,3 +71,33 @@ def test_what_cannot_be_measured_is_refused(arguments: tuple[str, ...], named: s
 def test_every_law_holds_for_every_family(law: str, family: str) -> None:
     with Engine(tiny_model(family, dtype=torch.float32), "inline") as engine:
         assert LAWS[law](engine) < EXACT
+
+
+def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tmp_path: Path) -> None:
+    file, plot = tmp_path / "curve.json", tmp_path / "curve.png"
+    overrides = [
+        "planner=full_reuse,keep",
+        "env.stream=1",
+        "eval.episodes=2",
+        "env.max_steps=6",
+        "prompt.encoder=hashed",
+    ]
+    options = ["--model", str(tiny_model), "--ratios", "0.1,0.5", "--json", str(file), "--plot", str(plot)]
+    report(parser().parse_intermixed_args([*overrides, *options]), make_console())
+    points = json.loads(file.read_text())["curve"]
+    assert [(one["method"], one["value"]) for one in points] == [
+        ("full_recompute", 0), ("full_reuse", 0), ("keep", 0.1), ("keep", 0.5)
+    ]  # fmt: skip
+    ruler, reuse, *kept = points
+    assert ruler["same_skill"] == 1.0 and ruler["computed_ratio"] == 1.0
+    assert len({one["steps"] for one in points}) == 1
+    assert kept[0]["recomputed_ratio"] == pytest.approx(0.1, abs=0.1) and reuse["recomputed_ratio"] == 0
+    assert kept[0]["computed_ratio"] < kept[1]["computed_ratio"]
+    assert kept[1]["kl"] < reuse["kl"] and ruler["kl"] < 1e-3
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_share_is_a_number_from_0_to_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--ratios", "0.1,7"])
+    assert "0.1,7" in capsys.readouterr().err

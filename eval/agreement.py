@@ -1,0 +1,170 @@
+"""Quality beside speed: how often a method decides as full recomputation does, against how much it recomputes.
+
+Full recomputation plays real episodes; before every step each variant decides on the same prompt. The share of rows a
+variant recomputes is its own knob (an average, a ratio, the first k rows of a unit); what it computed is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from omegaconf import DictConfig
+from rich.table import Table
+from torch.nn import functional as F
+
+from eval.deviation import Shadow, make_planners, play
+from eval.intervals import mean_interval
+from eval.plots import figure, style
+from eval.tables import bounds, number, percent
+from eval.variants import compose_variants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedTokenizerBase
+
+    from memory.engine.engine import Engine
+    from memory.report import Prefill
+
+RULER = "full_recompute"
+RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+SHARES = {  # the knob that says how much a recompute stage recomputes
+    "memory.recompute.multi_hop.MultiHop": "memory.recompute.schedule.average",
+    "memory.recompute.value_deviation.ValueDeviation": "memory.recompute.ratio",
+    "memory.recompute.sparse_query.SparseQuery": "memory.recompute.share",
+}
+FIRST = "memory.recompute.first_tokens.FirstTokens"
+FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit: a memory line has four to nine
+
+
+@dataclass
+class Variant:
+    """A method at one setting of its knob, over the steps of all episodes."""
+
+    method: str
+    knob: str  # "" for methods without one
+    value: float
+    same_skill: dict[int, list[float]] = field(default_factory=dict)  # per episode, step by step
+    kl: dict[int, list[float]] = field(default_factory=dict)  # nats, KL(plain || variant) of the next token
+    computed: list[float] = field(default_factory=list)
+    recomputed: list[float] = field(default_factory=list)
+    episode: int = 0  # the one that is played
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}+{self.knob}={self.value:g}" if self.knob else self.method
+
+    def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
+        found, plain = prefill.logits[0].double().log_softmax(-1), plain.double().log_softmax(-1)
+        gap = F.kl_div(found, plain, reduction="sum", log_target=True)
+        self.same_skill.setdefault(self.episode, []).append(float(same_skill))
+        self.kl.setdefault(self.episode, []).append(float(gap))
+        self.computed.append(prefill.counts.computed_ratio)
+        self.recomputed.append(prefill.counts.recomputed_ratio)
+
+    def point(self) -> Point:
+        return Point(
+            self.method,
+            self.knob,
+            self.value,
+            len(self.computed),
+            _mean(self.computed),
+            _mean(self.recomputed),
+            _mean([value for values in self.same_skill.values() for value in values]),
+            mean_interval(self.same_skill),
+            _mean([value for values in self.kl.values() for value in values]),
+            mean_interval(self.kl),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of the curve; intervals are clustered by episode."""
+
+    method: str
+    knob: str
+    value: float
+    steps: int
+    computed_ratio: float
+    recomputed_ratio: float
+    same_skill: float
+    same_skill_interval: tuple[float, float] | None
+    kl: float
+    kl_interval: tuple[float, float] | None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def variants_of(method: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
+    """The settings of a method's knob; a method without one is a single point."""
+    target = config.memory.recompute["_target_"]
+    if target == FIRST:
+        return [Variant(method, "memory.recompute.k", k) for k in FIRSTS]
+    if target in SHARES:
+        return [Variant(method, SHARES[target], ratio) for ratio in ratios]
+    return [Variant(method, "", 0.0)]
+
+
+def measure_curve(
+    engine: Engine,
+    tokenizer: PreTrainedTokenizerBase,
+    methods: Sequence[str],
+    ratios: Sequence[float],
+    overrides: Sequence[str],
+    watch: Callable[[int, int], None] | None = None,
+) -> list[Point]:
+    """Points of all methods, full recomputation first; ``watch`` hears how many of how many episodes are done."""
+    configs = compose_variants([RULER, *(m for m in methods if m != RULER)], overrides)
+    variants = [variant for method, config in configs.items() for variant in variants_of(method, config, ratios)]
+    named = {variant.name: variant for variant in variants}
+    composed = compose_variants(list(named), overrides)
+    setting = composed[RULER]
+    shadow = Shadow(engine, make_planners(engine, tokenizer, composed), named)
+    for index in play(shadow, setting):
+        for variant in variants:
+            variant.episode = index
+        if watch is not None:
+            watch(index, setting.eval.episodes)
+    return [variant.point() for variant in variants]
+
+
+def curve_table(points: Sequence[Point]) -> Table:
+    table = Table(title=f"next skill as full recomputation's, over {points[0].steps} steps that it led")
+    for heading in ("method", "knob"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("recomputed", "computed", "same skill %", "95 % interval", "KL, nats"):
+        table.add_column(heading, justify="right")
+    for one in points:
+        knob = f"{one.knob.rpartition('.')[2]}={one.value:g}" if one.knob else ""
+        shares = number(one.recomputed_ratio), number(one.computed_ratio)
+        agreement = percent(one.same_skill), bounds(one.same_skill_interval, 100, 1)
+        table.add_row(one.method, knob, *shares, *agreement, f"{one.kl:.2e}")
+    return table
+
+
+def curve_figure(points: Sequence[Point], file: Path) -> None:
+    """Agreement and KL against the share of token-layers computed."""
+    panels: tuple[tuple[str, Callable[[Point], float]], ...] = (
+        ("same next skill, %", lambda one: 100 * one.same_skill),
+        ("KL to full recomputation, nats", lambda one: one.kl),
+    )
+    with figure(file, 2, share_y=False) as axes:
+        for axis, (label, height) in zip(axes, panels, strict=True):
+            axis.set_xlabel("token-layers computed / all", fontsize=8)
+            axis.set_ylabel(label, fontsize=8)
+            for index, (method, own) in enumerate(groupby(points[1:], key=lambda one: one.method), 1):
+                line = sorted(own, key=lambda one: one.computed_ratio)
+                axis.plot([one.computed_ratio for one in line], list(map(height, line)), label=method, **style(index))
+        axes[1].set_yscale("log")
+        axes[0].legend(fontsize=7)
+
+
+def as_json(points: Sequence[Point]) -> list[Mapping[str, Any]]:
+    return [asdict(point) for point in points]

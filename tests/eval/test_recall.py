@@ -1,0 +1,133 @@
+"""Recall: probes that only attention between lines can answer, the same for every method."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from eval.probing import Cell
+from eval.recall import parser, report
+from eval.signals import SIGNALS, watch
+from eval.tables import make_console
+from keep_agent.brain import load_tokenizer
+from keep_agent.errors import ConfigError
+from memory.engine.engine import Engine
+from memory.engine.load import load_model
+from planners.checkpoint import BUNDLED
+from planners.formats import make_format
+from planners.recall import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
+
+METHODS = "full_recompute,full_reuse,prefix_cache,keep+memory.recompute.schedule.average=1"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    """The bundled planner on a few needles."""
+    folder = tmp_path_factory.mktemp("recall")
+    options = ["--methods", METHODS, "--kinds", "needle", "--cues", "after", "--segments", "8,24", "--trials", "12"]
+    report(parser().parse_intermixed_args([*options, "--ranks", "3", "--out", str(folder)]), make_console())
+    return json.loads((folder / "recall.json").read_text()), folder
+
+
+def test_the_planner_answers_and_reuse_cannot(found: tuple[dict, Path]) -> None:
+    rates = {one["method"]: one for one in found[0]["scores"] if one["cell"]["segments"] == 24}
+    full, reuse = rates["full_recompute"], rates["full_reuse"]
+    assert full["accuracy"] > 0.6 and reuse["accuracy"] < full["accuracy"] - 0.4
+    assert full["gap"] == 0 and reuse["gap"] == pytest.approx(reuse["accuracy"] - full["accuracy"])
+    assert full["computed_ratio"] == 1 and reuse["computed_ratio"] < 0.1
+    assert reuse["prefill_tokens"] == 2  # where mug_2
+
+
+def test_recomputing_all_of_it_answers_as_well(found: tuple[dict, Path]) -> None:
+    for size in (8, 24):
+        rates = {one["method"]: one["accuracy"] for one in found[0]["scores"] if one["cell"]["segments"] == size}
+        assert rates["keep+memory.recompute.schedule.average=1"] == rates["full_recompute"]
+
+
+def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
+    record, folder = found
+    assert {one["signal"] for one in record["ranks"]} == set(SIGNALS)
+    assert all(0 <= rank <= 100 for one in record["ranks"] for rank in (*one["named"], *one["holds"]))
+    for name in ("recall.png", "ranks.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("segments", [LEAST, 9, 40, GREATEST])
+def test_scenes_are_of_the_asked_size_and_their_needles_hold_the_answer(kind: str, segments: int) -> None:
+    for seed in range(20):
+        scene = make_scene(kind, segments, random.Random(seed))
+        text = {fact.id: fact.text.split() for fact in scene.facts}
+        assert segments - 2 < len(scene.facts) <= segments and scene.questions
+        for asked in scene.questions:
+            assert asked.thing in text[asked.needles[0]] and asked.answer in text[asked.needles[-1]]
+            assert asked.answer not in text[asked.needles[0]], "one line would do"
+            parent = {fact.id: fact.parent for fact in scene.facts}
+            for near, far in pairwise(asked.needles):
+                assert parent[near] == far or set(text[near]) & set(text[far]), "no way from one line to the other"
+
+
+def test_tracking_asks_for_the_latest_place() -> None:
+    scene = make_scene("tracking", 60, random.Random(1))
+    place, latest = "", {}
+    for fact in scene.facts:
+        words = fact.text.split()
+        if words[1] == "go":
+            place = words[3]
+        else:
+            latest[words[2]] = place
+    assert {asked.thing: asked.answer for asked in scene.questions} == latest
+    assert len(scene.facts) / 2 > 2 * len(latest), "nothing is moved twice"
+
+
+@pytest.mark.parametrize("cue", CUES)
+def test_the_cue_stands_where_it_was_asked_for(cue: str) -> None:
+    probe = make_probe("needle", 20, cue, random.Random(5))
+    named = next(fact.text.split()[2] for fact in probe.facts if fact.id == probe.needles[0])
+    assert (named in probe.front) == (cue != "after") and (named in probe.question) == (cue != "before")
+
+
+def test_the_same_seed_asks_the_same() -> None:
+    cell = Cell("two_hop", "both", 30)
+    assert cell.probe(3, seed=1) == cell.probe(3, seed=1) != cell.probe(3, seed=2)
+
+
+def test_every_name_is_one_token() -> None:
+    """What falls into pieces would look like another name's beginning."""
+    tokenizer = load_tokenizer(str(BUNDLED))
+    for kind in KINDS:
+        words = {word for fact in make_scene(kind, GREATEST, random.Random(0)).facts for word in fact.text.split()}
+        assert all(len(tokenizer.encode(word, add_special_tokens=False)) == 1 for word in words)
+
+
+def test_signals_are_ranked_over_the_memory_alone() -> None:
+    with Engine(load_model(str(BUNDLED), "float32")) as engine:
+        format = make_format("default", load_tokenizer(str(BUNDLED)))
+        seen = watch(engine, format, make_probe("needle", 20, "both", random.Random(2)))
+        layers = engine.spec.layers - 1
+    for named, holds in seen.values():
+        assert len(named) == len(holds) == layers
+        assert torch.tensor([*named, *holds]).max() < 100
+    assert min(seen["last query"][0]) < 5, "the planner looks the word up somewhere"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--kinds", "haystack"), "'haystack'.*needle"),
+        (("--cues", "beside"), "'beside'.*after"),
+        (("--segments", "3"), "3 segments.*use 8 to 250"),
+        (("--segments", "ten"), "ten"),
+        (("--trials", "0"), "--trials 1"),
+        (("--methods", "none"), "--methods"),
+        (("--methods", "keep,keep"), "twice"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        report(parser().parse_args([*arguments]), make_console())
