@@ -47,6 +47,7 @@ class Variant:
     """A method at one setting of its knob, over the steps of all episodes."""
 
     method: str
+    base: str  # what it is composed of, without the knob
     knob: str  # "" for methods without one
     value: float
     same_skill: dict[int, list[float]] = field(default_factory=dict)  # per episode, step by step
@@ -57,7 +58,12 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return f"{self.method}+{self.knob}={self.value:g}" if self.knob else self.method
+        return f"{self.method} at {self.value:g}" if self.knob else self.method
+
+    @property
+    def text(self) -> str:
+        """As `compose_variants` reads it."""
+        return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
     def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
         found, plain = prefill.logits[0].double().log_softmax(-1), plain.double().log_softmax(-1)
@@ -102,14 +108,14 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def variants_of(method: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
+def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
     """The settings of a method's knob; a method without one is a single point."""
     target = config.memory.recompute["_target_"]
     if target == FIRST:
-        return [Variant(method, "memory.recompute.k", k) for k in FIRSTS]
+        return [Variant(label, base, "memory.recompute.k", k) for k in FIRSTS]
     if target in SHARES:
-        return [Variant(method, SHARES[target], ratio) for ratio in ratios]
-    return [Variant(method, "", 0.0)]
+        return [Variant(label, base, SHARES[target], ratio) for ratio in ratios]
+    return [Variant(label, base, "", 0.0)]
 
 
 def measure_curve(
@@ -121,11 +127,16 @@ def measure_curve(
     watch: Callable[[int, int], None] | None = None,
 ) -> list[Point]:
     """Points of all methods, full recomputation first; ``watch`` hears how many of how many episodes are done."""
-    configs = compose_variants([RULER, *(m for m in methods if m != RULER)], overrides)
-    variants = [variant for method, config in configs.items() for variant in variants_of(method, config, ratios)]
+    wanted = [RULER, *(method for method in methods if method != RULER)]
+    configs = compose_variants(wanted, overrides)
+    variants = [
+        one
+        for text, (label, config) in zip(wanted, configs.items(), strict=True)
+        for one in variants_of(label, text.removeprefix(f"{label}:"), config, ratios)
+    ]
     named = {variant.name: variant for variant in variants}
-    composed = compose_variants(list(named), overrides)
-    setting = composed[RULER]
+    composed = compose_variants([variant.text for variant in variants], overrides)
+    setting = configs[RULER]
     shadow = Shadow(engine, make_planners(engine, tokenizer, composed), named)
     for index in play(shadow, setting):
         for variant in variants:

@@ -5,7 +5,8 @@ sense together, and one question whose cue stands behind them, before them, or o
 probes; greedy decoding, exact match. Methods that harvest what they computed meet the lines once before: told in an
 earlier turn (`append` layout), or stored line by line (SparseX).
 
-A method may carry overrides of its own: --methods full_recompute,keep,keep+memory.recompute.max_hops=0
+A method may carry overrides and a name of its own:
+    --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
 """
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
     """Every method where it counts: at the largest memory at which the first method is still right ``mark`` often."""
     table = Table(title=f"at the largest memory where {found[0].method} is right in {percent(mark)} % or more")
     for heading in ("kind", "cue", "lines", "method"):
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, no_wrap=heading != "method")
     for heading in ("right %", "gap, points", "95 % interval", "computed", "recomputed"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
         own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
         good = [one.cell.segments for one in own if one.method == found[0].method and one.accuracy >= mark]

@@ -1,4 +1,6 @@
-"""Methods to compare, as the command line names them: ``keep`` or ``keep+memory.recompute.max_hops=0``."""
+"""Methods to compare, as the command line names them: ``keep``, ``keep+memory.recompute.max_hops=0``, or with a name
+of one's own, ``one_hop:keep+memory.recompute.max_hops=0``.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,19 @@ def names(text: str) -> list[str]:
 
 
 def compose_variants(variants: Sequence[str], overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The config of every variant under the same ``overrides``; after a ``+`` come a variant's own.
+    """The config of every variant by its name, under the same ``overrides``; after a ``+`` come a variant's own.
 
     :raises ConfigError: a variant is named twice, or has no memory
     """
-    if len(set(variants)) < len(variants):
+    parted = [variant.partition(":") for variant in variants]
+    described = {label: what or label for label, _, what in parted}
+    if len(described) < len(variants):
         raise ConfigError(f"--methods {','.join(variants)} names one of them twice")
     with initialize_config_module("configs", version_base="1.3"):
         configs = {}
-        for variant in variants:
-            planner, *own = variant.split("+")
-            configs[variant] = compose("alfred", [f"planner={planner}", *overrides, *own])
+        for label, what in described.items():
+            planner, *own = what.split("+")
+            configs[label] = compose("alfred", [f"planner={planner}", *overrides, *own])
     for variant, config in configs.items():
         check_settings(config)
         if "memory" not in config:

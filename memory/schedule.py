@@ -15,19 +15,23 @@ class Schedule:
     """Share of memory segments to recompute at layers 1, 2, ...; layer 0 always computes all of them.
 
     The paper says that the share falls gradually and keeps a low average, and gives no formula. ``average`` is over
-    layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``step`` falls once, after a
-    third of the layers; ``linear`` and ``cosine`` fall all the way.
+    layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``step`` falls once, behind
+    the ``until`` share of these layers: those before recompute everything if the average allows it, because the first
+    layers do not know yet what the query is about. ``linear`` and ``cosine`` fall all the way.
     """
 
     shape: str = "step"
     average: float = 0.2
     last: float = 0.1
+    until: float = 1 / 12
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
             raise ConfigError(f"shape={self.shape!r} is unknown: use one of {', '.join(SHAPES)}")
         if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
             raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
+        if not 0 <= self.until < 1:
+            raise ConfigError(f"until={self.until} leaves no layer behind the step: use 0 to less than 1")
 
     def ratios(self, layers: int) -> list[float]:
         """Shares at layers 1 .. ``layers`` - 1, falling, of mean ``average``."""
@@ -45,6 +49,6 @@ class Schedule:
     def _fall(self, index: int, count: int) -> float:
         """From 1 at the first to 0 at the last."""
         if self.shape == "step":
-            return float(index < math.ceil(count / 3))
+            return float(index < max(1, math.ceil(count * self.until)))
         x = index / (count - 1)
         return 1 - x if self.shape == "linear" else (1 + math.cos(math.pi * x)) / 2

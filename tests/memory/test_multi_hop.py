@@ -15,18 +15,28 @@ from tests.memory.layouts import MatrixProbe, make_layout
 from tests.references.multi_hop import choose
 
 
-@given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1))
+@given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.99))
 @settings(max_examples=300, deadline=None)
-def test_schedules_fall_and_keep_their_average(shape: str, layers: int, average: float, last: float) -> None:
-    ratios = Schedule(shape, average, last).ratios(layers)
+def test_schedules_fall_and_keep_their_average(
+    shape: str, layers: int, average: float, last: float, until: float
+) -> None:
+    ratios = Schedule(shape, average, last, until).ratios(layers)
     assert len(ratios) == layers - 1
     assert sum(ratios) / len(ratios) == pytest.approx(average)
     assert all(b <= a + 1e-9 for a, b in zip([1.0, *ratios], [*ratios, 0.0], strict=True))
 
 
+def test_the_first_choice_waits_for_a_layer_that_knows_the_query() -> None:
+    """The default recomputes everything at layer 1 too: what the query is about shows in its attention there."""
+    for layers in (12, 24, 28, 48):
+        ratios = Schedule().ratios(layers)
+        whole = [ratio for ratio in ratios if ratio == 1.0]
+        assert 1 <= len(whole) <= layers / 8 and ratios[len(whole)] < 0.2
+
+
 def test_bad_knobs_are_sentences() -> None:
     for make in (
-        lambda: Schedule(shape="cubic"), lambda: Schedule(average=1.5), lambda: Schedule(last=-1),
+        lambda: Schedule(shape="cubic"), lambda: Schedule(average=1.5), lambda: Schedule(last=-1), lambda: Schedule(until=1),
         lambda: MultiHop(direction="up"), lambda: MultiHop(max_hops=-1),
     ):  # fmt: skip
         with pytest.raises(ConfigError):
