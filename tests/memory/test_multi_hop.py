@@ -36,7 +36,8 @@ def test_the_first_choice_waits_for_a_layer_that_knows_the_query() -> None:
 
 def test_bad_knobs_are_sentences() -> None:
     for make in (
-        lambda: Schedule(shape="cubic"), lambda: Schedule(average=1.5), lambda: Schedule(last=-1), lambda: Schedule(until=1),
+        lambda: Schedule(shape="cubic"), lambda: Schedule(average=1.5), lambda: Schedule(last=-1),
+        lambda: Schedule(until=1),
         lambda: MultiHop(direction="up"), lambda: MultiHop(max_hops=-1),
     ):  # fmt: skip
         with pytest.raises(ConfigError):
