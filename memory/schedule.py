@@ -12,7 +12,7 @@ SHAPES = ("linear", "cosine", "step")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Share of memory segments to recompute at layers 1, 2, ...; layer 0 always computes all of them.
+    """Share of memory (segments or rows) to recompute at layers 1, 2, ...; layer 0 always computes all of it.
 
     The paper says that the share falls gradually and keeps a low average, and gives no formula. ``average`` is over
     layers 1 to the last; ``last`` is the share at the last layer in units of the average. ``step`` falls once, behind
@@ -45,6 +45,10 @@ class Schedule:
         if high > 1:  # a step cannot rise above everything: what it may not have, the rest gets
             high, low = 1.0, (self.average - mean) / (1 - mean)
         return [low + (high - low) * fall for fall in falls]
+
+    def counts(self, layers: int, total: int) -> list[int]:
+        """How many of ``total`` those are at layers 0 .. ``layers`` - 1; no share above 0 becomes none."""
+        return [max(1, round(ratio * total)) if ratio > 0 else 0 for ratio in [1.0, *self.ratios(layers)]]
 
     def _fall(self, index: int, count: int) -> float:
         """From 1 at the first to 0 at the last."""

@@ -138,6 +138,11 @@ class Layout:
         return found
 
     @cached_property
+    def reused(self) -> torch.Tensor:
+        """(rows,) bool: rows whose stored keys and values are not exact, which a recompute stage may repair."""
+        return ~self.fresh & ~self.exact
+
+    @cached_property
     def block_of(self) -> NDArray[np.int64]:
         """(rows,) index of the placement whose block covers the row, -1 where there is none."""
         owner = np.full(self.rows, -1)

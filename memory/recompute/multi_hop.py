@@ -30,7 +30,8 @@ class MultiHop:
     rows that see little else share their attention among few. ``relative`` (the default) takes the mean over the rows
     that can see a segment, in units of even attention over what they see: at the grain of segments,
     sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the chosen c not before m. The paper's words are
-    ``relative=false``. Segments without usable blocks are always active and compete for nothing.
+    ``relative=false``. Segments without usable blocks are always active and compete for nothing, as do segments whose
+    stored keys and values are exact: these are never active.
     """
 
     schedule: Schedule = field(default_factory=Schedule)
@@ -46,14 +47,13 @@ class MultiHop:
             raise ConfigError(f"max_hops={self.max_hops} is negative: use 0 (the query's own choice) or more")
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        fresh = layout.fresh.cpu().numpy()
+        reused = layout.reused.cpu().numpy()
         self._layout = layout
         self._weights = np.array([span.stop - span.start for span in layout.segments], np.float64)
         self._ends = np.array([span.stop for span in layout.segments], np.float64)
-        self._playing = np.array([not fresh[span.start : span.stop].all() for span in layout.segments], bool)
-        count = int(self._playing.sum())
-        self._counts = [max(1, round(r * count)) if r > 0 else 0 for r in [1.0, *self.schedule.ratios(layers)]]
-        return torch.arange(layout.context, layout.rows, device=layout.token_ids.device)
+        self._playing = np.array([reused[span.start : span.stop].any() for span in layout.segments], bool)
+        self._counts = self.schedule.counts(layers, int(self._playing.sum()))
+        return (~layout.exact).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         if layer + 1 >= len(self._counts):

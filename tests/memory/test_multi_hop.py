@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,6 +34,12 @@ def test_the_first_choice_waits_for_a_layer_that_knows_the_query() -> None:
         ratios = Schedule().ratios(layers)
         whole = [ratio for ratio in ratios if ratio == 1.0]
         assert 1 <= len(whole) <= layers / 8 and ratios[len(whole)] < 0.2
+
+
+def test_counts_are_rounded_and_no_share_becomes_none() -> None:
+    assert Schedule("linear", 0.25).counts(5, 8) == [8, 4, 3, 1, 1]
+    assert Schedule("step", 0.01).counts(3, 8) == [8, 1, 1]
+    assert Schedule("step", 0.0).counts(3, 8) == [8, 0, 0]
 
 
 def test_bad_knobs_are_sentences() -> None:
@@ -143,6 +151,18 @@ def test_no_memory_and_no_share_leave_the_fresh_rows() -> None:
     stage = MultiHop(Schedule("linear", 0.0))
     active = stage.narrow(0, stage.first(layout, 4), MatrixProbe(layout, *random_weights(layout, 0), 0))
     assert active.tolist() == [5, 6, 7]
+
+
+def test_exact_segments_neither_compete_nor_count() -> None:
+    layout = make_layout([2, 3, 2])
+    first, *others = layout.placements
+    layout = replace(layout, placements=(replace(first, exact=True), *others))
+    weights = torch.zeros(11, 11, dtype=torch.float64)
+    weights[8:, 1:3], weights[8:, 6:8] = 0.4, 0.1  # the query sees the exact segment most
+    stage = MultiHop(Schedule("step", 0.5, 1.0), max_hops=0)
+    active = stage.first(layout, 3)
+    assert active.tolist() == [*range(3, 11)]
+    assert stage.narrow(0, active, MatrixProbe(layout, weights, weights, 0)).tolist() == [*range(6, 11)]
 
 
 def test_full_and_none() -> None:
