@@ -15,11 +15,21 @@ from torch.nn import functional
 QUERY_BLOCK = {torch.bfloat16: 128, torch.float32: 64}  # rows; measured on AVX512-BF16 at head_dim 32 and 64
 
 KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows are a multiple of this
+ROW_MULTIPLE = 16  # scattered rows are padded to a multiple of this
 
 
 def padding(keys: int) -> int:
     """Masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
     return -keys % KEY_MULTIPLE
+
+
+def row_padding(rows: torch.Tensor) -> int:
+    """Rows that scattered ``rows`` lack to a multiple of `ROW_MULTIPLE` on a CPU.
+
+    oneDNN prepares a kernel for every new shape of a product, and two choices of rows hardly ever have the same size.
+    """
+    scattered = not rows.is_cuda and rows.numel() and int(rows[-1] - rows[0]) + 1 > rows.numel()
+    return -rows.numel() % ROW_MULTIPLE if scattered else 0
 
 
 def query_block(dtype: torch.dtype) -> int:

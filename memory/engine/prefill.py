@@ -16,13 +16,13 @@ from memory.engine.attention import Pass
 from memory.engine.cache import HEADROOM, DenseCache, as_rows
 from memory.engine.decoder import Decoder
 from memory.engine.encode import place_block
+from memory.engine.kernels import row_padding
 from memory.engine.loader import Loader, Mover
 from memory.engine.masks import causal_plan
 from memory.engine.probe import LayerProbe, SegmentTable
 from memory.engine.trace import ComputeInterval, PrefillResult, PrefillTrace
 from memory.stages import Layout, Loading, Recompute
 
-ROW_MULTIPLE = 16  # scattered rows are padded to a multiple of this
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
 
 
@@ -167,7 +167,7 @@ class Prefill:
         if rows.numel() < layout.rows:
             inactive = np.ones(layout.rows, dtype=bool)
             inactive[rows.cpu().numpy()] = False
-        padding = padding_of(rows)
+        padding = row_padding(rows)
         padded = torch.cat([rows, rows[-1:].expand(padding)]) if padding else rows
         place = padded if padding else as_rows(rows)
         state = Pass(
@@ -191,15 +191,6 @@ class Prefill:
         last = torch.full((self.table.count,), -1, dtype=torch.long, device=owner.device)
         last.scatter_reduce_(0, owner[member], self._last_layer[member], "amax")
         return tuple(last.tolist())
-
-
-def padding_of(rows: torch.Tensor) -> int:
-    """Rows that scattered ``rows`` lack to a multiple of `ROW_MULTIPLE` on a CPU.
-
-    oneDNN prepares a kernel for every new shape of a product, and two choices of rows hardly ever have the same size.
-    """
-    scattered = not rows.is_cuda and rows.numel() and int(rows[-1] - rows[0]) + 1 > rows.numel()
-    return -rows.numel() % ROW_MULTIPLE if scattered else 0
 
 
 def on_device(layout: Layout, device: torch.device) -> Layout:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention import Attended
 from memory.engine.cache import DenseCache
 from memory.engine.decoder import Decoder
-from memory.engine.kernels import Block, block_probabilities
+from memory.engine.kernels import Block, block_probabilities, row_padding
 from memory.engine.masks import bias_of
 from memory.engine.trace import Hops, PrefillTrace
 from memory.stages import Layout
@@ -88,6 +89,8 @@ class LayerProbe:
         """
         self.asked = True
         rows = self._numbers_of(sources)
+        if self.attended.weights:
+            return self._kept_on_rows(rows)
         heads = self.attended.query.shape[1]
         return heads * self._row_weights(rows, causal=True).sum(0)
 
@@ -101,21 +104,31 @@ class LayerProbe:
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
         hidden = self.entered if layer == self.layer else self.left
-        return self.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)])
+        index, padding = self._numbers_of(rows), row_padding(rows)
+        if padding:
+            index = torch.cat([index, index[-1:].expand(padding)])
+        k, v = self.decoder.bare_kv(layer, hidden[:, index])
+        return k[:, : rows.numel()], v[:, : rows.numel()]
 
     def cached_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(kv_heads, len(rows), head_dim) K and V that the blocks hold for ``rows``.
 
-        :raises ConfigError: for rows without a block.
+        Only blocks of these rows are touched.
+
+        :raises ConfigError: for no rows, or rows without a block.
         """
-        placed = [p for p in self.layout.placements if p.block is not None]
-        numbers = torch.cat([torch.arange(p.start, p.stop, device=rows.device) for p in placed]) if placed else rows[:0]
-        index = torch.searchsorted(numbers, rows).clamp(max=max(numbers.numel() - 1, 0))
-        if numbers.numel() == 0 or not torch.equal(numbers[index], rows):
+        wanted = rows.cpu().numpy()
+        owner = self.layout.block_of[wanted]
+        if not owner.size or owner.min() < 0:
             raise ConfigError("cached keys were asked for rows that no block covers.")
-        keys = torch.cat([p.block.k[layer] for p in placed], 1).to(rows.device)
-        values = torch.cat([p.block.v[layer] for p in placed], 1).to(rows.device)
-        return keys[:, index], values[:, index]
+        owners, number = np.unique(owner, return_inverse=True)
+        placed = [self.layout.placements[i] for i in owners]
+        stops = np.cumsum([p.block.tokens for p in placed])  # where each block ends when they stand in a row
+        ends = np.array([p.stop for p in placed])
+        index = torch.from_numpy(wanted + (stops - ends)[number])
+        keys = torch.cat([p.block.k[layer] for p in placed], 1)[:, index]
+        values = torch.cat([p.block.v[layer] for p in placed], 1)[:, index]
+        return keys.to(rows.device), values.to(rows.device)
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         """Note in the trace how this layer's choice came about."""
@@ -166,6 +179,16 @@ class LayerProbe:
         mass = keys.new_zeros(count + 2, count)
         mass[groups] = keys @ self._averaging
         return mass[:-1]
+
+    def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """(prompt rows,) sum over heads and the active rows number ``rows`` of the weights that were kept."""
+        total = self.layout.rows
+        mass = torch.zeros(total, dtype=self._mass_dtype, device=rows.device)
+        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
+            inside = rows[(rows >= block.q0) & (rows < block.q1)] - block.q0
+            stop = min(block.k1, total)  # without padded columns
+            mass[block.k0 : stop] += weights[:, inside, : stop - block.k0].sum((0, 1), dtype=self._mass_dtype)
+        return mass
 
     @property
     def _sources(self) -> torch.Tensor:

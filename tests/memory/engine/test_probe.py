@@ -12,28 +12,30 @@ from keep_agent.errors import ConfigError
 from memory.engine import prefill as prefill_module
 from memory.engine.engine import Engine
 from memory.loading.serial import Serial
-from memory.stages import Capabilities, Layout, Probe
-from tests.laws.prompts import Always, Prompt, relative
+from memory.stages import Capabilities, Layout, Probe, Recompute
+from tests.laws.prompts import Always, Prompt, relative, shrinking
 
 PROMPT = Prompt.random(context=5)
 
 
-class Asker(Always):
-    """Runs a question after every layer."""
+class Asker:
+    """Runs a question after every layer of another stage."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
 
-    def __init__(self, ask: Callable[[Probe], object], skip: int = 0) -> None:
-        super().__init__(skip)
-        self.ask, self.answers = ask, []
+    def __init__(self, ask: Callable[[Probe], object], stage: Recompute) -> None:
+        self.ask, self.stage, self.answers = ask, stage, []
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        return self.stage.first(layout, layers)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         self.answers.append(self.ask(probe))
-        return active
+        return self.stage.narrow(layer, active, probe)
 
 
 def run(engine: Engine, ask: Callable[[Probe], object], skip: int = 5) -> tuple[list, Layout]:
-    stage, layout = Asker(ask, skip), PROMPT.layout(PROMPT.blocks(engine))
+    stage, layout = Asker(ask, Always(skip)), PROMPT.layout(PROMPT.blocks(engine))
     engine.prefill(layout, stage, Serial(), PROMPT.context_block(engine))
     return stage.answers, layout
 
@@ -75,6 +77,35 @@ def test_mass_is_the_attention_of_the_plain_model(
             )
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_mass_on_rows_is_the_attention_of_the_plain_model(
+    any_engine: Engine, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kept:
+        monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
+    sources = torch.tensor([5, 30, 31, 70, 98, 110])  # in both blocks of query rows, and further apart than a window
+    answers, layout = run(any_engine, lambda p: (p.mass_on_rows(sources), p.mass_on_rows(torch.arange(5, 111))))
+    for (some, every), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
+        assert some.shape == (layout.rows,)
+        assert relative(some, weights[:, sources].sum((0, 1))) < 1e-5
+        assert relative(every, weights[:, 5:].sum((0, 1))) < 1e-5
+
+
+def test_mass_on_rows_of_scattered_rows_is_the_same_kept_or_not(
+    any_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = PROMPT.layout(PROMPT.blocks(any_engine))
+    found = []
+    for kept in (prefill_module.KEPT_WEIGHTS, 0):
+        monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", kept)
+        stage = Asker(lambda p: p.mass_on_rows(p.active[::3].contiguous()), shrinking(layout, any_engine.spec.layers))
+        any_engine.prefill(layout, stage, Serial(), PROMPT.context_block(any_engine))
+        found.append(stage.answers)
+    assert len(found[0]) == any_engine.spec.layers - 1
+    for one, other in zip(*found, strict=True):
+        assert relative(one, other) < 1e-5
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_mass_of_no_segments_and_of_lines_in_any_order(engine: Engine, causal: bool) -> None:
     none, some = torch.zeros(0, dtype=torch.long), torch.tensor([3, 0, 3])
@@ -111,7 +142,7 @@ def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
 
 
 def test_cached_kv_is_what_the_blocks_hold(engine: Engine) -> None:
-    rows = torch.tensor([5, 6, 30, 98])
+    rows = torch.tensor([98, 5, 6, 30])
     answers, layout = run(engine, lambda p: p.cached_kv(3, rows))
     for k, v in answers:
         for i, row in enumerate(rows.tolist()):
@@ -124,7 +155,9 @@ def test_questions_without_an_answer(engine: Engine) -> None:
     for ask, match in (
         (lambda p: p.fresh_kv(p.layer + 2, torch.tensor([9])), "only layers"),
         (lambda p: p.fresh_kv(p.layer, torch.tensor([2])), "not active"),
+        (lambda p: p.mass_on_rows(torch.tensor([2])), "not active"),
         (lambda p: p.cached_kv(0, torch.tensor([2])), "no block"),
+        (lambda p: p.cached_kv(0, torch.tensor([], dtype=torch.long)), "no block"),
     ):
         with pytest.raises(ConfigError, match=match):
             run(engine, ask)
