@@ -1,0 +1,44 @@
+"""EPIC's static choice of what to recompute: a few rows at the seams between units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.stages import Capabilities, Layout, Probe
+
+
+@dataclass(frozen=True)
+class FirstTokens:
+    """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit but the first, at every layer.
+
+    A unit that was encoded alone took its first tokens for the beginning of the text and pours attention on them; seen
+    from its place in the prompt they are nothing of the kind. The memory's first unit does stand at the beginning.
+    ``last_k`` adds the last rows of every unit (arXiv 2602.23592 describes EPIC as the start and the end of a block).
+    The choice is fixed, so it costs nothing and is known before layer 0.
+    """
+
+    k: int = 16
+    last_k: int = 0
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
+
+    def __post_init__(self) -> None:
+        for name, value in (("k", self.k), ("last_k", self.last_k)):
+            if value < 0:
+                raise ConfigError(f"{name}={value} is negative: it counts rows of a unit, use 0 or more")
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        seams = np.zeros(layout.rows, bool)
+        for number, unit in enumerate(layout.placements):
+            if number:
+                seams[unit.start : min(unit.start + self.k, unit.stop)] = True
+            seams[max(unit.stop - self.last_k, unit.start) : unit.stop] = True
+        chosen = torch.from_numpy(seams).to(layout.fresh.device) & layout.reused
+        return (layout.fresh | chosen).nonzero()[:, 0]
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        return active

@@ -1,0 +1,101 @@
+"""SparseX's choice of what to recompute: the rows that new text attends to, and the neighbourhood of new text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from keep_agent.errors import ConfigError
+from memory.stages import Capabilities, Layout, Probe
+
+CANDIDATES = ("all", "reused")
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class SparseQuery:
+    """SparseX (arXiv 2606.01751, algorithm 1): dense early layers, then one choice by the attention of the fresh rows.
+
+    The first ``boundary`` share of layers (at least one) computes all rows that are not exact. Behind the last of them
+    stay the fresh rows, and of the reused ones
+
+    - key rows: the top rows of the prompt by attention mass from the fresh rows, summed over heads; their number is
+      ``share`` times that of the reused rows (the paper names none). ``over=all`` lets every row compete, as the paper
+      does, so that some places go to rows that are fresh or exact anyway; ``over=reused`` leaves those out;
+    - overflow: ``overflow`` blocks of ``block`` rows before and behind each maximal run of fresh rows;
+    - tail: where the prompt ends in reused rows, their last ``tail``. A prompt always ends in one fresh row, the one
+      whose logits are wanted, so this means that it is the only fresh one there. The reused segment at the tail is the
+      whole run of reused rows before it, however many blocks hold it. ``probe_tail`` lets these rows vote for key rows
+      too (section 3.2 can be read so, algorithm 1 cannot).
+    """
+
+    boundary: float = 0.2
+    share: float = 0.15
+    block: int = 16
+    overflow: int = 1
+    tail: int = 64
+    probe_tail: bool = False
+    over: str = "all"
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
+
+    def __post_init__(self) -> None:
+        for name, value in (("boundary", self.boundary), ("share", self.share)):
+            if not 0 <= value <= 1:
+                raise ConfigError(f"{name}={value} is a share: use 0 to 1")
+        for name, value, least in (("block", self.block, 1), ("overflow", self.overflow, 0), ("tail", self.tail, 0)):
+            if value < least:
+                raise ConfigError(f"{name}={value} is too small: use {least} or more")
+        if self.over not in CANDIDATES:
+            raise ConfigError(f"over={self.over!r} is unknown: use one of {', '.join(CANDIDATES)}")
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        self._layout = layout
+        self._dense = max(1, round(self.boundary * layers))
+        return (~layout.exact).nonzero()[:, 0]
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        if layer + 1 != self._dense:
+            return active
+        fresh, reused = (rows.cpu().numpy() for rows in (self._layout.fresh, self._layout.reused))
+        tail = self._tail_of(reused)
+        asking = torch.from_numpy(fresh | tail if self.probe_tail else fresh).to(active.device)
+        wanted = torch.from_numpy(fresh | tail | self._neighbours(fresh)).to(active.device)
+        wanted[self._key_rows(asking.nonzero()[:, 0], probe)] = True
+        return active[wanted[active]]
+
+    def _key_rows(self, asking: torch.Tensor, probe: Probe) -> torch.Tensor:
+        """The rows with the largest mass from the rows ``asking``; ties go to the earlier row."""
+        reused = self._layout.reused
+        count = round(self.share * int(reused.sum()))
+        if not count:
+            return asking
+        mass = probe.mass_on_rows(asking)
+        if self.over == "reused":
+            mass = mass.masked_fill(~reused, -1.0)
+        return mass.sort(descending=True, stable=True).indices[:count]
+
+    def _neighbours(self, fresh: Mask) -> Mask:
+        """The blocks beside each run of fresh rows."""
+        near, width = np.zeros_like(fresh), self.overflow * self.block
+        for start, stop in _runs(fresh):
+            near[max(0, start - width) : start] = True
+            near[stop : stop + width] = True
+        return near
+
+    def _tail_of(self, reused: Mask) -> Mask:
+        """The last reused rows, if nothing but the prompt's last row stands behind them."""
+        tail, runs = np.zeros_like(reused), _runs(reused)
+        if runs and runs[-1][1] == len(reused) - 1:
+            start, stop = runs[-1]
+            tail[max(start, stop - self.tail) : stop] = True
+        return tail
+
+
+def _runs(mask: Mask) -> list[tuple[int, int]]:
+    """(start, stop) of the maximal runs of true rows."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))

@@ -1,0 +1,73 @@
+"""CacheBlend's choice of what to recompute: the rows whose stored values are furthest from fresh ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.schedule import Schedule
+from memory.stages import Capabilities, Layout, Probe
+
+DEVIATIONS = ("v", "k", "kv")
+SELECTIONS = ("gradual", "single")
+
+
+@dataclass
+class ValueDeviation:
+    """CacheBlend (arXiv 2405.16444): after layer 0 the memory rows with the largest deviation stay active.
+
+    The deviation of a row is the sum over heads and dims of the squared difference between what the next layer would
+    compute for it and what its block holds: of values, keys, or both. Keys are compared before RoPE: a rotation turns
+    both alike, so the deviation after it is the same.
+
+    ``selection=gradual`` is the paper's: from layer to layer fewer of the rows still active stay, by a `Schedule` of
+    the given ``shape``, and ``ratio`` is the mean share of memory rows over layers 1 to the last. ``single`` is that of
+    the published code: what is chosen for layer 1 stays. Fresh rows are always active and compete for nothing.
+    """
+
+    ratio: float = 0.15
+    deviation: str = "v"
+    selection: str = "gradual"
+    shape: str = "linear"
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise ConfigError(f"ratio={self.ratio} is the share of memory rows to recompute: use 0 to 1")
+        if self.deviation not in DEVIATIONS:
+            raise ConfigError(f"deviation={self.deviation!r} is unknown: use one of {', '.join(DEVIATIONS)}")
+        if self.selection not in SELECTIONS:
+            raise ConfigError(f"selection={self.selection!r} is unknown: use one of {', '.join(SELECTIONS)}")
+        falls = {} if self.selection == "gradual" else {"last": 1.0}
+        self._schedule = Schedule(self.shape, self.ratio, **falls)
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        self._layout = layout
+        self._counts = self._schedule.counts(layers, int(layout.reused.sum()))
+        return (~layout.exact).nonzero()[:, 0]
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        memory = active[self._layout.reused[active]]
+        count = self._counts[layer + 1] if layer + 1 < len(self._counts) else memory.numel()
+        if count >= memory.numel():
+            return active
+        fresh = active[self._layout.fresh[active]]
+        if not count:
+            return fresh
+        # a stable sort: ties go to the earlier row
+        furthest = self._deviations(layer + 1, memory, probe).sort(descending=True, stable=True).indices[:count]
+        return torch.cat([fresh, memory[furthest]]).sort().values
+
+    def _deviations(self, layer: int, rows: torch.Tensor, probe: Probe) -> torch.Tensor:
+        """(len(rows),) in float32 or finer."""
+        pairs = zip("kv", probe.fresh_kv(layer, rows), probe.cached_kv(layer, rows), strict=True)
+        return sum(_squared_distance(new, old) for kind, new, old in pairs if kind in self.deviation)
+
+
+def _squared_distance(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """(rows,) between two of (heads, rows, head_dim)."""
+    wide = torch.promote_types(new.dtype, torch.float32)
+    return (new.to(wide) - old.to(wide)).square().sum((0, 2))
