@@ -84,6 +84,27 @@ def test_an_ablation_is_one_override(name: str) -> None:
     assert type(method.loading).__name__ == "Serial"
 
 
+@pytest.mark.parametrize("name", ["first_tokens", "value_deviation", "sparse_query", "multi_hop"])
+@pytest.mark.parametrize("construction", ["per_segment", "fixed_blocks", "static_dynamic"])
+def test_repairs_go_with_any_isolated_units(name: str, construction: str) -> None:
+    choice = (f"memory/recompute={name}", f"memory/construction={construction}", "memory/loading=layer_balanced")
+    method = make_method(composed("memory=full_reuse", *choice).memory)
+    assert method.capabilities.repairs and not method.capabilities.exact
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("memory.recompute.ratio=2", "ratio=2 is the share"),
+        ("memory.recompute.deviation=q", "v, k, kv"),
+        ("memory/construction=prefix", "ValueDeviation has nothing to repair"),
+    ],
+)
+def test_a_stage_refuses_in_a_sentence(override: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        make_method(composed("memory=cacheblend", override).memory)
+
+
 @pytest.mark.parametrize("override", ["env.splitt=test", "planner.budget=3", "memory.recompute.hops=2", "nonsense=1"])
 def test_unknown_keys_are_refused_by_name(override: str) -> None:
     with pytest.raises(ConfigCompositionException, match=override.partition("=")[0]):
