@@ -10,7 +10,7 @@ import torch
 
 from memory.block import KVBlock
 from memory.engine.engine import Engine
-from memory.stages import Capabilities, Layout, Placement, Probe, Span, Unit
+from memory.stages import Capabilities, Layout, Placement, Probe, Recompute, Span, Unit
 
 LENGTHS = (20, 31, 17, 26)
 
@@ -54,15 +54,16 @@ class Prompt:
         context = self.context_block(engine)
         return engine.encode([(context, unit) for unit in self.units])
 
-    def layout(self, blocks: Sequence[KVBlock | None]) -> Layout:
-        """Units without a block are fresh."""
+    def layout(self, blocks: Sequence[KVBlock | None], exact: int = 0) -> Layout:
+        """Units without a block are fresh; so many in front are ``exact``."""
         ids, context = self.ids, len(self.context)
         owner = torch.full((ids.numel(),), -1)
         fresh = torch.zeros(ids.numel(), dtype=torch.bool)
         placements, spans = [], []
         for i, (unit, start, block) in enumerate(zip(self.units, self.starts, blocks, strict=True)):
             stop = start + len(unit)
-            placements.append(Placement(Unit("segment", unit, (Span(f"s{i}", 0, len(unit)),)), start, block))
+            whole = Unit("segment", unit, (Span(f"s{i}", 0, len(unit)),))
+            placements.append(Placement(whole, start, block, exact=i < exact))
             spans.append(Span(f"s{i}", start, stop))
             owner[start:stop] = i
             fresh[start:stop] = block is None
@@ -110,3 +111,19 @@ class Always:
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         return active
+
+
+class Watched:
+    """A recompute stage whose active rows are noted, layer by layer."""
+
+    def __init__(self, stage: Recompute) -> None:
+        self.stage, self.capabilities = stage, stage.capabilities
+        self.seen: list[torch.Tensor] = []
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        self.seen = [self.stage.first(layout, layers)]
+        return self.seen[0]
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        self.seen.append(self.stage.narrow(layer, active, probe))
+        return self.seen[-1]

@@ -9,33 +9,36 @@ from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
+from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.sparse_query import SparseQuery
+from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
-from memory.stages import Layout, Probe, Transfer
+from memory.stages import Layout, Recompute, Transfer
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import Always, Prompt, Script, shrinking, tokens
+from tests.laws.prompts import Always, Prompt, Script, Watched, shrinking, tokens
+
+NARROWING = {
+    "multi_hop": MultiHop(Schedule(average=0.4)),
+    "multi_hop_both": MultiHop(Schedule(average=0.4), direction="both"),
+    "first_tokens": FirstTokens(k=4, last_k=2),
+    "value_deviation": ValueDeviation(0.4, "kv"),
+    "sparse_query": SparseQuery(boundary=0.4, block=3),
+}
 
 
-class Spy(MultiHop):
-    """Notes the active rows of every layer."""
-
-    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        result = super().narrow(layer, active, probe)
-        self.seen = [*(getattr(self, "seen", None) or [active]), result]
-        return result
-
-
-@pytest.mark.parametrize("direction", ["causal", "both"])
-def test_active_rows_only_shrink(engine: Engine, direction: str) -> None:
+@pytest.mark.parametrize("stage", NARROWING.values(), ids=NARROWING)
+def test_active_rows_only_shrink_and_never_hold_exact_ones(engine: Engine, stage: Recompute) -> None:
     prompt = Prompt.random(context=5)
-    spy = Spy(Schedule(average=0.4), direction=direction)
-    layout = prompt.layout(prompt.blocks(engine))
+    spy, layout = Watched(stage), prompt.layout(prompt.blocks(engine), exact=1)
     result = engine.prefill(layout, spy, LayerBalanced(), prompt.context_block(engine))
     for before, after in zip(spy.seen, spy.seen[1:], strict=False):
         assert set(after.tolist()) <= set(before.tolist())
+    assert not layout.exact[spy.seen[0]].any() and int(layout.exact.sum()) == 25
     assert result.trace.active_rows == [rows.numel() for rows in spy.seen]
-    last = [max((i for i, rows in enumerate(spy.seen) if span.start in rows), default=-1) for span in layout.segments]
+    owners = [set(layout.segment_of[rows].tolist()) for rows in spy.seen]
+    last = [max((layer for layer, here in enumerate(owners) if i in here), default=-1) for i in range(4)]
     assert list(result.trace.last_layer) == last
 
 

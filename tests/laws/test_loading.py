@@ -9,18 +9,28 @@ from memory.engine.families import FAMILIES
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
+from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.sparse_query import SparseQuery
+from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
 from memory.stages import Loading, Recompute
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Prompt
 
+RECOMPUTE: dict[str, Recompute] = {
+    "none": Nothing(),
+    "multi_hop": MultiHop(Schedule("linear", 0.5)),
+    "first_tokens": FirstTokens(k=4),
+    "value_deviation": ValueDeviation(0.4),
+    "sparse_query": SparseQuery(block=3),
+}
 STAGES: dict[str, type] = {"serial": Serial, "next_layer": NextLayer, "layer_balanced": LayerBalanced}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule("linear", 0.5))], ids=["none", "multi_hop"])
+@pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
 def test_law_7_identical_logits(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
     prompt = Prompt.random(context=5)
     found: dict[tuple[str, str], torch.Tensor] = {}

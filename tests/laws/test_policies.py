@@ -3,31 +3,94 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
 
-from memory.engine.spec import ModelSpec
+from memory.engine.engine import Engine
+from memory.engine.trace import PrefillResult
 from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
+from memory.recompute.sparse_query import SparseQuery
+from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
+from memory.stages import Layout, Recompute
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import Prompt, Script
+from tests.laws.prompts import Prompt, Script, Watched
 from tests.laws.prompts import relative as deviation
-from tests.references.multi_hop import Outcome, keep_prefill
+from tests.references.cacheblend import cacheblend_prefill
+from tests.references.dense import Memory, Outcome, Reference
+from tests.references.epic import epic_prefill
+from tests.references.multi_hop import keep_prefill
+from tests.references.sparsex import Knobs, sparsex_prefill
 
 LENGTHS = (9, 4, 13, 7, 6, 11, 5, 8)
+LAYERS = 6
 
 
-def written_out(module: torch.nn.Module, prompt: Prompt, stage: MultiHop, spec: ModelSpec) -> Outcome:
-    """The reference's prefill of the same prompt."""
-    shares = [1.0, *stage.schedule.ratios(spec.layers)]
-    counts = [max(1, round(share * len(LENGTHS))) for share in shares]
-    causal = stage.direction == "causal"
-    return keep_prefill(module, prompt.units, prompt.query, counts, stage.max_hops, causal, stage.relative)
+@dataclass(frozen=True)
+class Case:
+    """A prompt: units of which nothing is stored, units in front that are exact, rows of the query."""
+
+    new: tuple[int, ...] = ()
+    exact: int = 0
+    query: int = 6
+    seed: int = 0
+
+    @property
+    def prompt(self) -> Prompt:
+        return Prompt.random(LENGTHS, self.query, seed=self.seed)
+
+    def layout(self, engine: Engine) -> Layout:
+        blocks = self.prompt.blocks(engine)
+        return self.prompt.layout([None if i in self.new else b for i, b in enumerate(blocks)], self.exact)
+
+    def memory(self, module: torch.nn.Module) -> Memory:
+        return Memory(Reference(module), self.prompt.units, self.prompt.query, self.new, self.exact)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+PLAIN, MIXED, BARE = Case(), Case((2, 5), exact=1, seed=100), Case((3,), query=1, seed=200)
+CASES = pytest.mark.parametrize("case", [PLAIN, MIXED, BARE], ids=["plain", "mixed", "bare"])
+FAMILIES = pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+
+
+def agree(engine: Engine, case: Case, stage: Recompute, expected: Outcome) -> PrefillResult:
+    watched = Watched(stage)
+    result = engine.prefill(case.layout(engine), watched, LayerBalanced())
+    assert [rows.tolist() for rows in watched.seen] == expected.active
+    assert deviation(result.logits[0], expected.logits) < 1e-5
+    return result
+
+
+def keep(module: torch.nn.Module, case: Case, stage: MultiHop) -> tuple[Outcome, list[int]]:
+    competing = len(LENGTHS) - len(case.new) - case.exact
+    counts = [max(1, round(share * competing)) for share in [1.0, *stage.schedule.ratios(LAYERS)]]
+    return keep_prefill(case.memory(module), counts, stage.max_hops, stage.direction == "causal", stage.relative)
+
+
+def epic(module: torch.nn.Module, case: Case, stage: FirstTokens) -> Outcome:
+    return epic_prefill(case.memory(module), stage.k, stage.last_k)
+
+
+def cacheblend(module: torch.nn.Module, case: Case, stage: ValueDeviation) -> Outcome:
+    memory, gradual = case.memory(module), stage.selection == "gradual"
+    shares = Schedule("linear", stage.ratio).ratios(LAYERS) if gradual else [stage.ratio] * (LAYERS - 1)
+    counts = [max(1, round(share * len(memory.reused))) if share else 0 for share in [1.0, *shares]]
+    return cacheblend_prefill(memory, counts, stage.deviation, gradual)
+
+
+def sparsex(module: torch.nn.Module, case: Case, stage: SparseQuery) -> Outcome:
+    memory = case.memory(module)
+    dense, count = max(1, round(stage.boundary * LAYERS)), round(stage.share * len(memory.reused))
+    only = stage.over == "reused"
+    knobs = Knobs(dense, count, stage.block, stage.overflow, stage.tail, stage.probe_tail, only)
+    return sparsex_prefill(memory, knobs)
+
+
+@FAMILIES
 @pytest.mark.parametrize(("direction", "relative"), [("causal", True), ("causal", False), ("both", True)])
 @pytest.mark.parametrize(("average", "max_hops"), [(0.5, 4), (0.25, 4), (0.5, 0), (0.1, 1)])
 def test_law_6_multi_hop(
@@ -35,25 +98,74 @@ def test_law_6_multi_hop(
 ) -> None:
     engine = engine_of(family, torch.float64)
     stage = MultiHop(Schedule("linear", average), max_hops, direction, relative)
-    for seed in (0, 100):
-        prompt = Prompt.random(LENGTHS, query=6, seed=seed)
-        layout = prompt.layout(prompt.blocks(engine))
-        result = engine.prefill(layout, stage, LayerBalanced())
-        expected = written_out(engine.model.module, prompt, stage, engine.spec)
-        last = [max(i for i, rows in enumerate(expected.active) if s.start in rows) for s in layout.segments]
-        assert list(result.trace.last_layer) == last
-        assert result.trace.active_rows == [len(rows) for rows in expected.active]
-        assert [h.hops for h in result.trace.hops] == expected.hops
-        assert deviation(result.logits[0], expected.logits) < 1e-5
+    for case in (PLAIN, MIXED):
+        expected, hops = keep(engine.model.module, case, stage)
+        result = agree(engine, case, stage, expected)
+        assert [h.hops for h in result.trace.hops] == hops
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-def test_law_6_multi_hop_in_bfloat16(family: str, engine_of: GetEngine) -> None:
+@FAMILIES
+@CASES
+@pytest.mark.parametrize(("k", "last_k"), [(0, 0), (1, 0), (3, 2), (16, 0)])
+def test_law_6_first_tokens(family: str, case: Case, k: int, last_k: int, engine_of: GetEngine) -> None:
+    engine, stage = engine_of(family, torch.float64), FirstTokens(k, last_k)
+    agree(engine, case, stage, epic(engine.model.module, case, stage))
+
+
+@FAMILIES
+@CASES
+@pytest.mark.parametrize("kind", ["v", "k", "kv"])
+@pytest.mark.parametrize("selection", ["gradual", "single"])
+def test_law_6_value_deviation(family: str, case: Case, kind: str, selection: str, engine_of: GetEngine) -> None:
+    """At shares that never reach a first unit that is not marked exact: its deviation is nothing but rounding."""
+    engine = engine_of(family, torch.float64)
+    for ratio in (0.15, 0.4):
+        stage = ValueDeviation(ratio, kind, selection)
+        agree(engine, case, stage, cacheblend(engine.model.module, case, stage))
+
+
+@FAMILIES
+@CASES
+@pytest.mark.parametrize(
+    "stage",
+    [
+        SparseQuery(block=2),
+        SparseQuery(boundary=0.0, share=0.4, overflow=0),
+        SparseQuery(boundary=0.5, share=0.3, block=1, over="reused"),
+        SparseQuery(share=0.2, block=2, overflow=2, tail=9, probe_tail=True),
+        SparseQuery(share=0.0, block=1, tail=3),
+    ],
+    ids=["default", "first_layer", "reused", "probe_tail", "no_keys"],
+)
+def test_law_6_sparse_query(family: str, case: Case, stage: SparseQuery, engine_of: GetEngine) -> None:
+    engine = engine_of(family, torch.float64)
+    agree(engine, case, stage, sparsex(engine.model.module, case, stage))
+
+
+def test_the_cases_tell_knobs_apart(engine_of: GetEngine) -> None:
+    """Otherwise the laws would hold for stages that ignore them."""
+    module = engine_of("qwen2", torch.float64).model.module
+    kinds = [cacheblend(module, PLAIN, ValueDeviation(0.3, *knobs)) for knobs in (("v",), ("k",), ("kv",))]
+    once = cacheblend(module, PLAIN, ValueDeviation(0.3, selection="single"))
+    votes = [sparsex(module, BARE, SparseQuery(0.2, 0.3, block=1, tail=9, probe_tail=p)) for p in (False, True)]
+    early, late = (sparsex(module, MIXED, SparseQuery(boundary=b, block=1, share=0.3)) for b in (0.0, 0.5))
+    alone = sparsex(module, MIXED, SparseQuery(boundary=0.5, block=1, share=0.3, over="reused"))
+    found = [str(outcome.active) for outcome in (*kinds, once, *votes, early, late, alone)]
+    assert len(set(found)) == len(found)
+
+
+@FAMILIES
+@pytest.mark.parametrize("policy", ["keep", "epic", "cacheblend", "sparsex"])
+def test_law_6_in_bfloat16(family: str, policy: str, engine_of: GetEngine) -> None:
     """Rounding flips close calls, so the choice of the float64 reference over the same weights is forced."""
-    engine, stage = engine_of(family, torch.bfloat16), MultiHop(Schedule("linear", 0.5))
+    engine = engine_of(family, torch.bfloat16)
     exact = copy.deepcopy(engine.model.module).double()
-    prompt = Prompt.random(LENGTHS, query=6)
-    expected = written_out(exact, prompt, stage, engine.spec)
+    expected = {
+        "keep": lambda: keep(exact, MIXED, MultiHop(Schedule("linear", 0.5)))[0],
+        "epic": lambda: epic(exact, MIXED, FirstTokens(3)),
+        "cacheblend": lambda: cacheblend(exact, MIXED, ValueDeviation(0.4)),
+        "sparsex": lambda: sparsex(exact, MIXED, SparseQuery(block=2)),
+    }[policy]()
     forced = Script([torch.tensor(rows) for rows in expected.active])
-    result = engine.prefill(prompt.layout(prompt.blocks(engine)), forced, LayerBalanced())
+    result = engine.prefill(MIXED.layout(engine), forced, NextLayer())
     assert deviation(result.logits[0].double(), expected.logits) < 5e-2
