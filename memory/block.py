@@ -26,6 +26,12 @@ class KVBlock:
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
+    def part(self, start: int, stop: int) -> KVBlock:
+        """Rows ``start:stop`` as a view; the name tells which."""
+        if (start, stop) == (0, self.tokens):
+            return self
+        return KVBlock(f"{self.identity}[{start}:{stop}]", self.k[:, :, start:stop], self.v[:, :, start:stop])
+
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
     """Name of a block: equal only if model, dtype and RoPE (all in ``model_key``), context, tokens and namespace are.

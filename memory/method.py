@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from keep_agent.errors import ConfigError
+from memory.frozen import FrozenPool
 from memory.graph import Grouping
 from memory.pool import BlockPool
 from memory.retention.keep_all import KeepAll
 from memory.stages import Capabilities, Construction, Loading, Recompute, Retention, Retrieval, Storage
 from memory.storage.ram import Ram
+from memory.virtual import VirtualIndex
 
 LAYOUTS = ("memory", "append")
 CONTEXTS = ("none", "bos", "system")
-ASSEMBLIES = ("blocks", "chain")
+ASSEMBLIES = ("blocks", "chain", "reuse")
 CALLS = {
     "retrieval": "select",
     "construction": "plan",
@@ -32,6 +34,7 @@ class MemoryMethod:
     ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only ever adds turns. ``context`` is what an
     isolated unit sees before itself when it is encoded: nothing, the start token, or the whole context prefix.
     ``grouping`` belongs to the setting: methods that are compared share it, so that all choose the same segments.
+    ``frozen`` is what sessions of a method that looks segments up by their tokens may pin; others have no use for it.
     """
 
     name: str
@@ -41,6 +44,7 @@ class MemoryMethod:
     loading: Loading
     retention: Retention = field(default_factory=KeepAll)
     storage: Storage = field(default_factory=Ram)
+    frozen: FrozenPool = field(default_factory=FrozenPool)
     layout: str = "memory"
     context: str = "system"
     grouping: Grouping = field(default_factory=Grouping)
@@ -74,6 +78,10 @@ class MemoryMethod:
     @cached_property
     def pool(self) -> BlockPool:
         return BlockPool(self.storage)
+
+    @cached_property
+    def virtual(self) -> VirtualIndex:
+        return VirtualIndex(self.pool)
 
     def _problems(self) -> list[str]:
         """Why this composition cannot work, in sentences."""

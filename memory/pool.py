@@ -51,6 +51,12 @@ class Holder:
             self._drop(identity)
         self._held.clear()
 
+    def drop(self, identity: str) -> None:
+        """Let go of one block, if it is held."""
+        if identity in self._held:
+            self._held.remove(identity)
+            self._drop(identity)
+
     def _hold(self, identity: str) -> None:
         if identity not in self._held:
             self._held.add(identity)

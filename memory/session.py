@@ -10,6 +10,7 @@ from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.blocks import Blocks
 from memory.assembly.chain import Chain
 from memory.assembly.fresh import Fresh
+from memory.assembly.reuse import Reuse
 from memory.block import KVBlock
 from memory.clock import Clock, TimedEncoder
 from memory.encoder import SentenceEncoder
@@ -109,6 +110,21 @@ class MemorySession:
             cache.rewind(length, logits)
         return ids
 
+    def freeze(self, token_ids: Sequence[int], extra_key: str = "") -> None:
+        """Pin knowledge that outlives this session, for all sessions of the method that ask under the same extra key.
+
+        :param extra_key: the session's namespace if left out
+        :raises CapacityError: it does not fit into the method's frozen pool
+        """
+        self._reuse().freeze(token_ids, extra_key, self._need_context()[0])
+
+    def thaw(self, token_ids: Sequence[int], extra_key: str = "") -> None:
+        """Delete what was frozen; a prompt that is being assembled from it keeps it."""
+        self._reuse().thaw(token_ids, extra_key)
+
+    def is_frozen(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
+        return self._reuse().is_frozen(token_ids, extra_key)
+
     def advance(self) -> None:
         """The world has moved on by one step."""
         self.store.advance()
@@ -129,7 +145,17 @@ class MemorySession:
         if method.chains:
             size, whole = method.construction.block_size, method.layout == "append"
             return Chain(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
+        if method.construction.assembly == "reuse":
+            return Reuse(self.engine, method, self._holder, self.store, namespace)
         return Blocks(self.engine, self._holder, self.store, namespace)
+
+    def _reuse(self) -> Reuse:
+        if not isinstance(self._assembler, Reuse):
+            raise ConfigError(
+                f"memory method {self.method.name!r} does not look segments up by their tokens, so nothing that is "
+                "frozen would be found: use construction Segments"
+            )
+        return self._assembler
 
     def _need_context(self) -> tuple[Context, int]:
         """The context, and how many tokens had to be encoded for it."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from memory.block import KVBlock
 from memory.clock import Clock
 from memory.engine.trace import PrefillResult
 from memory.report import UnitUse
-from memory.stages import Layout, Unit
+from memory.stages import Layout, Placement, Unit
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Assembled:
     encoded: int = 0  # tokens encoded for it
     invalidated: int = 0  # tokens of the last prompt's blocks that are of no use any more
     chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
+    found: int = 0  # how many of them were stored, from the first on
+    missing: Mapping[str, Placement] = field(default_factory=dict)  # by virtual hash: units to harvest, and where
 
 
 class Assembler(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from memory.assembly.base import Assembled, Context
 from memory.assembly.layout import lay_out, place, uses
+from memory.assembly.lost import Lost
 from memory.block import identity
 from memory.clock import Clock
 from memory.engine.engine import Engine
@@ -22,13 +23,12 @@ class Blocks:
 
     def __init__(self, engine: Engine, holder: Holder, store: SegmentStore, namespace: str) -> None:
         self._engine, self._holder, self._namespace = engine, holder, namespace
-        self._store = store
+        self._lost = Lost(store)
         self.reset()
 
     def reset(self) -> None:
         self._names: dict[tuple[tuple[int, ...], str], str] = {}
-        self._previous: dict[str, Unit] = {}
-        self._cursor = 0
+        self._lost.reset()
 
     def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
         names = [self._name(unit, context) for unit in units]
@@ -47,7 +47,7 @@ class Blocks:
             uses(placed),
             context.block,
             encoded=sum(len(unit.token_ids) for unit in missing.values()),
-            invalidated=self._invalidated(names, units),
+            invalidated=self._lost.count(names, units),
         )
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
@@ -64,20 +64,3 @@ class Blocks:
                 self._names.clear()
             found = self._names[key] = identity(self._engine.model_key, context.seen_ids, *key)
         return found
-
-    def _invalidated(self, names: Sequence[str], units: Sequence[Unit]) -> int:
-        """Tokens of the last prompt's blocks that a change of a segment, a shift or a flip of a group made useless.
-
-        A block that is missing only because its segments were not chosen this time is still good.
-        """
-        history = self._store.history
-        changed = {change.id for change in history[self._cursor :]}
-        chosen = {span.segment for unit in units for span in unit.spans}
-        now = dict(zip(names, units, strict=True))
-        lost = 0
-        for name, unit in self._previous.items():
-            segments = {span.segment for span in unit.spans}
-            if name not in now and (segments & changed or segments <= chosen):
-                lost += len(unit.token_ids)
-        self._previous, self._cursor = now, len(history)
-        return lost

@@ -52,11 +52,11 @@ class Chain:
         layout = lay_out(context.ids, placed, query, True, self._engine.decoder.device)
         lost = len(self._previous) - common_prefix(self._previous, memory.token_ids)
         self._previous = memory.token_ids
-        return Assembled(layout, uses(placed), context.block, invalidated=lost, chain=tuple(names))
+        return Assembled(layout, uses(placed), context.block, invalidated=lost, chain=tuple(names), found=len(found))
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Harvest the full blocks that were not found."""
-        first = sum(unit.hit for unit in prompt.units)
+        first = prompt.found
         if first == len(prompt.chain) or self._index is None:
             return
         start = prompt.layout.context

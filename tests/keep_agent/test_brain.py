@@ -21,7 +21,7 @@ from planners.kv import KVPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.test_loop import world
 
-METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache")
+METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache", "sparsex")
 SETTING = ("prompt.encoder=hashed", "env.skills=grounded", "env.observability=partial")
 
 

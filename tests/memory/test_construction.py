@@ -6,6 +6,7 @@ from keep_agent.errors import ConfigError
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
+from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.graph import prompt_order
 from memory.stages import Construction, Unit
@@ -27,7 +28,7 @@ def house(step: int = 0) -> SegmentStore:
     return store
 
 
-@pytest.mark.parametrize("construction", [PerSegment(), Prefix(), FixedBlocks(size=7), StaticDynamic()])
+@pytest.mark.parametrize("construction", [PerSegment(), Segments(), Prefix(), FixedBlocks(size=7), StaticDynamic()])
 @pytest.mark.parametrize("step", [0, 10])
 def test_units_are_the_chosen_tokens_in_order(construction: Construction, step: int) -> None:
     store = house(step)

@@ -10,6 +10,7 @@ from memory.block import KVBlock
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
+from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.index import PrefixIndex
 from memory.loading.layer_balanced import LayerBalanced
@@ -44,6 +45,8 @@ class Rounding(Ram):
         ({"construction": Prefix(), "recompute": MultiHop()}, "Prefix reuses exact rows only, so recompute MultiHop"),
         ({"construction": Prefix(), "recompute": Full()}, "nothing that construction Prefix harvests"),
         ({"construction": Prefix(), "storage": Rounding()}, "storage Rounding changes what it stores"),
+        ({"construction": Segments(), "recompute": Full()}, "nothing that construction Segments harvests"),
+        ({"construction": Segments(), "layout": "append"}, "which construction Segments does not do"),
         ({"layout": "append"}, "which construction PerSegment does not do"),
         ({"retention": Forgetful()}, "retention Forgetful forgets rows between turns"),
         ({"layout": "stack"}, "layout='stack' is unknown"),
@@ -64,6 +67,17 @@ def test_compositions_no_paper_has_work(construction: Any, recompute: Any, loadi
     method = compose(construction=construction, recompute=recompute, loading=loading)
     assert method.capabilities.exact == isinstance(recompute, Full)
     assert method.capabilities.moves_blocks != isinstance(recompute, Full)
+
+
+@pytest.mark.parametrize("recompute", [Nothing(), MultiHop()])
+@pytest.mark.parametrize("storage", [Ram(), Rounding()])
+def test_segments_take_any_repair_and_any_storage(recompute: Any, storage: Any) -> None:
+    method = compose(construction=Segments(), recompute=recompute, storage=storage)
+    repairs = isinstance(recompute, MultiHop)
+    assert method.capabilities == Capabilities(exact=False, moves_blocks=True, harvests=True, repairs=repairs)
+    assert not method.chains
+    with pytest.raises(ConfigError, match="block_size=0"):
+        Segments(block_size=0)
 
 
 def test_prefix_is_exact_and_harvests() -> None:
@@ -87,9 +101,11 @@ def test_a_block_is_deleted_with_its_last_holder() -> None:
     assert pool.storage.contains("a")
     assert not pool.storage.contains("b")
     assert dict(pool.references) == {"a": 1}
-    two.release()
+    two.drop("a")
+    two.drop("a")
     assert pool.storage.stats()["blocks"] == 0
     assert not pool.references
+    two.release()
 
 
 def test_a_holder_does_not_remember_what_was_evicted() -> None:

@@ -4,114 +4,41 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import Qwen2Config
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.construction.fixed_blocks import FixedBlocks
-from memory.construction.per_segment import PerSegment
-from memory.construction.prefix import Prefix
-from memory.construction.static_dynamic import StaticDynamic
-from memory.encoder import CachedEncoder, HashedNgrams
 from memory.engine.engine import Engine
-from memory.engine.load import from_config
-from memory.graph import Grouping
-from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.method import MemoryMethod
-from memory.recompute.full import Full
-from memory.recompute.multi_hop import MultiHop
-from memory.recompute.none import Nothing
 from memory.report import Prefill
 from memory.retrieval.all import All
-from memory.retrieval.embedding import Embedding
-from memory.schedule import Schedule
-from memory.session import MemorySession
 from tests.memory.houses import VOCABULARY, encode_text, furnish
-
-LAYERS = 4
-CONTEXT = (1, 5, 9)
-QUERY = encode_text("put mug_1 in cabinet_2\nnext")
-GROUPING = Grouping(window=3)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=500,
-    )  # fmt: skip
-    with Engine(from_config(config, torch.float64, seed=3)) as made:
-        yield made
-
-
-def full() -> MemoryMethod:
-    return MemoryMethod("full", Embedding(), PerSegment(), Full(), Serial(), grouping=GROUPING)
-
-
-def prefix() -> MemoryMethod:
-    return MemoryMethod("prefix", Embedding(), Prefix(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
-
-
-def reuse() -> MemoryMethod:
-    return MemoryMethod("reuse", Embedding(), PerSegment(), Nothing(), NextLayer(), grouping=GROUPING)
-
-
-def blocks() -> MemoryMethod:
-    return MemoryMethod("blocks", Embedding(), FixedBlocks(size=9), MultiHop(), LayerBalanced(), grouping=GROUPING)
-
-
-def keep(average: float = 0.3) -> MemoryMethod:
-    recompute = MultiHop(Schedule("linear", average))
-    return MemoryMethod("keep", Embedding(), StaticDynamic(), recompute, LayerBalanced(), grouping=GROUPING)
-
-
-METHODS = [full, prefix, reuse, blocks, keep]
-
-
-def open_session(engine: Engine, method: MemoryMethod, **settings_: object) -> MemorySession:
-    settings_ = {"context_ids": CONTEXT, "budget": 14, **settings_}
-    return MemorySession(engine, method, CachedEncoder(HashedNgrams()), encode_text, **settings_)
-
-
-def live(session: MemorySession, rng: random.Random) -> None:
-    """One random step of a house."""
-    session.advance()
-    number = rng.randint(1, 12)
-    place = rng.choice(["hand", "cabinet_1", "cabinet_2", "table"])
-    session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n", parent=None)
-    session.store.put("agent", "agent", f"agent at {place} holding nothing\n")
-    if rng.random() < 0.3:
-        session.store.put(f"did_{session.store.step}", "history", f"did go to {place}\n")
-    if rng.random() < 0.2 and "cabinet_4" in session.store:
-        session.store.remove("cabinet_4")
-
-
-def episode(session: MemorySession, steps: int, seed: int = 0) -> Iterator[Prefill]:
-    rng = random.Random(seed)
-    furnish(session.store)
-    for _ in range(steps):
-        yield session.prefill("put mug_1 in cabinet_2", QUERY)
-        live(session, rng)
-
-
-def plain(engine: Engine, prefill: Prefill) -> torch.Tensor:
-    return engine.forward_plain(prefill.layout.token_ids)[-1:]
+from tests.memory.sessions import (
+    CONTEXT,
+    LAYERS,
+    METHODS,
+    QUERY,
+    blocks,
+    close,
+    episode,
+    full,
+    keep,
+    live,
+    open_session,
+    plain,
+    prefix,
+    reuse,
+    sparsex,
+)
 
 
 def segments(prefill: Prefill) -> list[str]:
     return [span.segment for span in prefill.layout.segments]
-
-
-def close(a: torch.Tensor, b: torch.Tensor, scale: float = 1e-5) -> bool:
-    return float((a - b).abs().max()) <= scale * float(b.abs().max())
 
 
 # -- the same prompt for all, exact where it must be -----------------------------------------------------------------
@@ -207,13 +134,13 @@ def test_a_stale_version_is_never_served(engine: Engine, method: object, steps: 
         session.advance()
 
 
-@given(steps=EDITS, seed=st.integers(0, 9))
+@pytest.mark.parametrize("other", [reuse, sparsex])
+@given(steps=EDITS)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_approximate_rows_never_enter_the_exact_prefix(engine: Engine, steps: list, seed: int) -> None:
+def test_approximate_rows_never_enter_the_exact_prefix(engine: Engine, other: object, steps: list) -> None:
     """Both methods rest in one storage; the prefix stays exact whatever the other one put there."""
-    exact, other = prefix(), reuse()
-    other = replace(other, storage=exact.storage)
-    both = [open_session(engine, exact), open_session(engine, other)]
+    exact = prefix()
+    both = [open_session(engine, method) for method in (exact, replace(other(), storage=exact.storage))]
     for session in both:
         furnish(session.store, cabinets=2, objects=6)
     for edits in steps:
@@ -271,7 +198,8 @@ def test_reset_forgets_everything_but_the_context(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "hit", "encoded", "lost"), [(full, 0, 0, 0), (reuse, 8, 5, 4), (keep, 8, 5, 4), (prefix, 4, 0, 6)]
+    ("method", "hit", "encoded", "lost"),
+    [(full, 0, 0, 0), (reuse, 8, 5, 4), (keep, 8, 5, 4), (prefix, 4, 0, 6), (sparsex, 8, 0, 4)],
 )
 def test_counts_after_one_change(engine: Engine, method: object, hit: int, encoded: int, lost: int) -> None:
     """Three segments of 4 tokens each; the second grows to 5, of which the first two are as before."""

@@ -26,7 +26,7 @@ def dense_mask(
 
     def additive(window: int | None) -> torch.Tensor:
         seen = visible if window is None else visible & (keys[None] > rows[:, None] - window)
-        return torch.zeros(1, 1, *seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+        return torch.zeros(1, 1, *seen.shape, dtype=model.dtype).masked_fill(~seen, torch.finfo(model.dtype).min)
 
     window, family = getattr(model.config, "sliding_window", None), model.config.model_type
     if family in ("llama", "mistral", "qwen3_moe"):

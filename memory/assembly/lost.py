@@ -1,0 +1,37 @@
+"""What a change of segments costs: blocks of the last prompt that the next one cannot use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memory.stages import Unit
+from memory.store import SegmentStore
+
+
+class Lost:
+    """Compares the named units of one prompt with those of the last. Units without a name have no block to lose."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self.reset()
+
+    def reset(self) -> None:
+        self._previous: dict[str, Unit] = {}
+        self._cursor = 0
+
+    def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
+        """Tokens of the last prompt's blocks that a change of a segment, a shift or a flip of a group made useless.
+
+        A block that is missing only because its segments were not chosen this time is still good.
+        """
+        history = self._store.history
+        changed = {change.id for change in history[self._cursor :]}
+        chosen = {span.segment for unit in units for span in unit.spans}
+        now = {name: unit for name, unit in zip(names, units, strict=True) if name}
+        lost = 0
+        for name, unit in self._previous.items():
+            segments = {span.segment for span in unit.spans}
+            if name not in now and (segments & changed or segments <= chosen):
+                lost += len(unit.token_ids)
+        self._previous, self._cursor = now, len(history)
+        return lost

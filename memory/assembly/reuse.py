@@ -1,0 +1,193 @@
+"""Segments at any offset: an exact prefix, then rows of earlier prompts wherever they stood, new text in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, takewhile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from memory.assembly.base import Assembled, Context
+from memory.assembly.layout import lay_out, uses
+from memory.assembly.lost import Lost
+from memory.block import KVBlock, identity
+from memory.clock import Clock
+from memory.engine.engine import Engine
+from memory.engine.trace import PrefillResult
+from memory.engine.worker import Priority
+from memory.index import PrefixIndex
+from memory.method import MemoryMethod
+from memory.pool import Holder
+from memory.stages import Layout, Placement, Unit
+from memory.store import SegmentStore
+from memory.virtual import virtual_hash
+
+
+class Reuse:
+    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, frozen block, earlier rows, else fresh.
+
+    After the prefill, whole blocks of rows before which nothing approximate stands enter the exact prefix index, and
+    every unit that no look-up would find is harvested under its virtual hash. Its identity names what it was computed
+    behind: where the same stands before it again, its rows are exact too. Repaired rows are not kept: a unit has the
+    keys and values of the first prompt it was computed in.
+    """
+
+    harvests = True
+
+    def __init__(
+        self, engine: Engine, method: MemoryMethod, holder: Holder, store: SegmentStore, namespace: str
+    ) -> None:
+        self._engine, self._method, self._holder, self._namespace = engine, method, holder, namespace
+        self._in_use = method.frozen.holder()
+        self._lossless = method.storage.capabilities.exact
+        self._lost = Lost(store)
+        self._index: PrefixIndex | None = None
+
+    def reset(self) -> None:
+        self._in_use.release()
+        self._lost.reset()
+
+    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+        self._in_use.release()
+        names = [self._name(u.token_ids, u.namespace) if u.reusable and u.token_ids else "" for u in units]
+        prefix, found = self._prefix(units, context)
+        ids = np.fromiter(chain(context.ids, *(unit.token_ids for unit in units)), "<u4")
+        placed: list[Placement] = []
+        missing: dict[str, Placement] = {}
+        start = first = len(context.ids)
+        for name, unit in zip(names, units, strict=True):
+            placed += self._place(name, unit, ids[:start], start - first, found)
+            if name and not self._knows(name):
+                missing.setdefault(name, Placement(unit, start))
+            start += len(unit.token_ids)
+        return Assembled(
+            lay_out(context.ids, placed, query, True, self._engine.decoder.device),
+            uses(placed),
+            context.block,
+            invalidated=self._lost.count(names, units),
+            chain=tuple(prefix),
+            found=len(found),
+            missing=missing,
+        )
+
+    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+        """Harvest exact rows into the prefix index, and what was missing into the index of segments."""
+        self._in_use.release()
+        exact = exact_rows(prompt.layout)
+        self._extend_chain(prompt, result, exact)
+        if prompt.missing:
+            self._keep(prompt.missing, prompt.layout, result, exact)
+
+    def freeze(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
+        """Pin ``token_ids``, encoded behind what units see of the context; plans go first.
+
+        The extra key guards the look-up: the block itself is the same under every key.
+        """
+        physical = identity(self._engine.model_key, context.seen_ids, token_ids)
+
+        def make() -> KVBlock:
+            request = (context.seen_block, token_ids)
+            return self._engine.encode([request], [physical], Priority.BACKGROUND)[0]
+
+        self._method.frozen.freeze(self._name(token_ids, extra_key), physical, make)
+
+    def thaw(self, token_ids: Sequence[int], extra_key: str) -> None:
+        self._method.frozen.thaw(self._name(token_ids, extra_key))
+
+    def is_frozen(self, token_ids: Sequence[int], extra_key: str) -> bool:
+        return self._method.frozen.contains(self._name(token_ids, extra_key))
+
+    def _name(self, token_ids: Sequence[int], extra_key: str) -> str:
+        return virtual_hash(self._engine.model_key, token_ids, extra_key or self._namespace)
+
+    def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
+        """Names of the blocks of an exact prefix and those that are stored; none where the storage is lossy.
+
+        It ends before the first unit that may not be stored, or not under the key that the prefix is stored under.
+        """
+        if not self._lossless:
+            return [], []
+        if self._index is None:
+            size, key = self._method.construction.block_size, self._engine.model_key
+            self._index = PrefixIndex(self._holder, size, key, context.ids, self._namespace)
+        own = takewhile(lambda unit: unit.reusable and unit.namespace in ("", self._namespace), units)
+        names = self._index.chain(list(chain.from_iterable(unit.token_ids for unit in own)))
+        return names, self._index.match(names)
+
+    def _place(
+        self, name: str, unit: Unit, before: NDArray[np.uint32], offset: int, found: Sequence[KVBlock]
+    ) -> Iterator[Placement]:
+        """``unit`` behind the tokens ``before``, at memory row ``offset``: rows of the prefix, then all others."""
+        size, total = self._method.construction.block_size, len(unit.token_ids)
+        covered = min(max(len(found) * size - offset, 0), total)
+        stops = {*range(size - offset % size, covered, size), covered, total} - {0}
+        row = 0
+        for piece in unit.cut(sorted(stops)):
+            stop = row + len(piece.token_ids)
+            if row < covered:
+                number, first = divmod(offset + row, size)
+                block = found[number].part(first, first + stop - row)
+                yield Placement(piece, len(before) + row, block, hit=True, exact=True)
+            else:
+                yield self._look_up(name, unit, before, piece, row)
+            row = stop
+
+    def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
+        """The rest of ``unit`` from ``row`` on: those of an earlier prompt, exact if the same stood before them."""
+        whole = self._find(name)
+        if whole is None:
+            return Placement(piece, len(before) + row)
+        exact = self._lossless and whole.identity == self._identity(before, unit)
+        return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
+
+    def _identity(self, before: Sequence[int], unit: Unit, origin: str = "") -> str:
+        """Name of the rows of ``unit`` behind ``before``: all of it computed, or of that ``origin``."""
+        namespace = unit.namespace or self._namespace
+        return identity(origin or self._engine.model_key, before, unit.token_ids, namespace)
+
+    def _find(self, name: str) -> KVBlock | None:
+        """Rows computed elsewhere: what was frozen goes first, on purpose."""
+        if not name:
+            return None
+        found = self._method.frozen.find(name, self._in_use)
+        return self._method.virtual.find(name, self._holder) if found is None else found
+
+    def _knows(self, name: str) -> bool:
+        """Would a later prompt find it? Rows of the exact prefix may have lost their name."""
+        return name in self._method.virtual or self._method.frozen.contains(name)
+
+    def _extend_chain(self, prompt: Assembled, result: PrefillResult, exact: int) -> None:
+        """Insert the whole blocks of the first ``exact`` memory rows that were not found."""
+        size, layout = self._method.construction.block_size, prompt.layout
+        names, first = prompt.chain[: exact // size], prompt.found
+        if self._index is None or first == len(names):
+            return
+        rows = torch.arange(layout.context + first * size, layout.context + len(names) * size)
+        self._index.insert(names, first, self._engine.harvest(result.cache, rows), exact=True)
+
+    def _keep(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
+        """Store the rows of each missing unit as a block of its own, and index it."""
+        rows = torch.cat([torch.arange(p.start, p.stop) for p in missing.values()])
+        harvested = self._engine.harvest(result.cache, rows)
+        ids, origin, first = layout.token_ids.tolist(), self._origin(layout), 0
+        for name, p in missing.items():
+            part = harvested.part(first, first + len(p.unit.token_ids))
+            sound = p.stop <= layout.context + exact
+            physical = self._identity(ids[: p.start], p.unit, "" if sound else origin)
+            self._holder.put(KVBlock(physical, part.k.contiguous(), part.v.contiguous()))
+            self._method.virtual.insert(name, physical, 0, part.tokens)
+            first += part.tokens
+
+    def _origin(self, layout: Layout) -> str:
+        """What shaped rows behind approximate ones: all tokens, the blocks among them, and who repaired those."""
+        blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
+        key = "\n".join([self._engine.model_key, repr(self._method.recompute), *blocks])
+        return identity(f"harvested {key}", (), layout.token_ids.tolist())
+
+
+def exact_rows(layout: Layout) -> int:
+    """Memory rows from the first on that are exact or fresh, so that nothing approximate stands before them."""
+    sound = (layout.exact | layout.fresh)[layout.context : layout.query]
+    return int(sound.long().cumprod(0).sum())

@@ -1,0 +1,105 @@
+"""Laws 2, 3 and 9 for rows of earlier prompts at any offset. Norm: largest difference over the largest magnitude."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from memory.assembly.base import Context
+from memory.assembly.reuse import Reuse
+from memory.clock import Clock
+from memory.construction.segments import Segments
+from memory.engine.engine import Engine
+from memory.loading.next_layer import NextLayer
+from memory.loading.serial import Serial
+from memory.method import MemoryMethod
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.retrieval.all import All
+from memory.schedule import Schedule
+from memory.stages import Recompute, Unit
+from memory.store import SegmentStore
+from tests.laws.prompts import relative, tokens
+from tests.references.sparsex_cache import Part, SegmentCache
+
+EXACT = 1e-5
+SIZE = 8
+CONTEXT = tuple(tokens(7, 40))
+A, B, C, D, E = (Part(tuple(tokens(n, 100 + n))) for n in (20, 31, 17, 26, 9))
+NEW = [Part(tuple(tokens(6, 60 + i))) for i in range(7)]
+QUERY = tokens(12, 50)
+OTHER = Part(A.text, "other")
+SECRET = Part(B.text, None)
+
+
+class Prompts:
+    """Prompts of one agent through the assembler and the engine."""
+
+    def __init__(self, engine: Engine, recompute: Recompute | None = None) -> None:
+        method = MemoryMethod("segments", All(), Segments(SIZE), recompute or Nothing(), NextLayer())
+        self.engine, self.recompute = engine, method.recompute
+        self.assembler = Reuse(engine, method, method.pool.holder(), SegmentStore(), "")
+        (block,) = engine.encode([(None, CONTEXT)])
+        self.context = Context(CONTEXT, block, CONTEXT, block)
+
+    def prefill(self, parts: list[Part]) -> torch.Tensor:
+        units = [Unit("segment", p.text, (), namespace=p.key or "", reusable=p.key is not None) for p in parts]
+        prompt = self.assembler.assemble(units, QUERY, self.context, Clock())
+        self.layout = prompt.layout
+        result = self.engine.prefill(prompt.layout, self.recompute, Serial(), prompt.context_block, keep_raw=True)
+        self.assembler.after(prompt, result)
+        return result.logits[0]
+
+    @property
+    def plain(self) -> torch.Tensor:
+        return self.engine.forward_plain(self.layout.token_ids)[-1]
+
+
+STORY = [
+    # prompt, rows of the exact prefix, other exact rows, rows reused behind another text
+    ([A, B, C], 0, 0, 0),
+    ([A, B, C], 64, 4, 0),  # 68 rows
+    ([A, B, D], 48, 3, 0),
+    ([A, B, D, E], 72, 5, 0),  # D's rows entered the prefix though the rest of B had not come from it
+    ([NEW[0], C, NEW[1], A, D], 0, 0, 17 + 20 + 26),
+    ([C, NEW[0], B, A, NEW[2], E], 0, 0, 17 + 6 + 31 + 20 + 9),
+    ([NEW[3], E, OTHER, A], 0, 0, 9 + 20),  # nothing is known under the other key
+    ([OTHER, SECRET, SECRET, A], 0, 0, 20 + 20),
+    ([NEW[4], NEW[5], NEW[6], A], 0, 0, 20),
+    ([NEW[4], NEW[5], NEW[6], B], 16, 2, 31),  # what was new is an exact prefix now
+    ([A, SECRET, C], 16, 4 + 17, 0),  # C stood behind the same text
+    ([A, SECRET, E], 16, 4, 9),
+    ([A, A, A], 16, 4, 20 + 20),
+]  # fmt: skip
+
+
+def test_law_2_reused_rows_are_those_of_their_first_prompt(engine: Engine) -> None:
+    prompts, reference = Prompts(engine), SegmentCache(engine.plain, CONTEXT, SIZE)
+    for parts, prefix, exact, moved in STORY:
+        logits, expected = prompts.prefill(parts), reference.prefill(parts, QUERY)
+        assert relative(logits, expected) < EXACT
+        assert (reference.prefix, reference.exact, reference.moved) == (prefix, exact, moved)
+        layout = prompts.layout
+        memory = slice(layout.context, layout.query)
+        assert int(layout.exact[memory].sum()) == prefix + exact
+        assert int((~layout.fresh & ~layout.exact)[memory].sum()) == moved
+        error = relative(logits, prompts.plain)
+        assert error > 1e-2 if moved else error < EXACT  # law 3
+
+
+@pytest.mark.parametrize("average", [0.3, 1.0])
+def test_law_9_what_is_exact_stays_so_whatever_is_repaired(engine: Engine, average: float) -> None:
+    """Repaired prompts harvest too; every row called exact holds the keys and values of the plain forward."""
+    prompts = Prompts(engine, MultiHop(Schedule("linear", average)))
+    found = 0
+    for parts, *_ in STORY:
+        logits = prompts.prefill(parts)
+        if average == 1.0:
+            assert relative(logits, prompts.plain) < EXACT
+        truth = engine.encode([(None, prompts.layout.token_ids.tolist())])[0]
+        for p in prompts.layout.placements:
+            if p.exact:
+                found += len(p.unit.token_ids)
+                assert relative(p.block.k, truth.k[:, :, p.start : p.stop]) < EXACT
+                assert relative(p.block.v, truth.v[:, :, p.start : p.stop]) < EXACT
+    assert found > 100

@@ -1,0 +1,96 @@
+"""Sessions of every method on a tiny random model, with quick groups and small blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+
+from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.per_segment import PerSegment
+from memory.construction.prefix import Prefix
+from memory.construction.segments import Segments
+from memory.construction.static_dynamic import StaticDynamic
+from memory.encoder import CachedEncoder, HashedNgrams
+from memory.engine.engine import Engine
+from memory.graph import Grouping
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.loading.serial import Serial
+from memory.method import MemoryMethod
+from memory.recompute.full import Full
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.report import Prefill
+from memory.retrieval.embedding import Embedding
+from memory.schedule import Schedule
+from memory.session import MemorySession
+from tests.memory.houses import encode_text, furnish
+
+LAYERS = 4
+CONTEXT = (1, 5, 9)
+QUERY = encode_text("put mug_1 in cabinet_2\nnext")
+GROUPING = Grouping(window=3)
+
+
+def full() -> MemoryMethod:
+    return MemoryMethod("full", Embedding(), PerSegment(), Full(), Serial(), grouping=GROUPING)
+
+
+def prefix() -> MemoryMethod:
+    return MemoryMethod("prefix", Embedding(), Prefix(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
+
+
+def reuse() -> MemoryMethod:
+    return MemoryMethod("reuse", Embedding(), PerSegment(), Nothing(), NextLayer(), grouping=GROUPING)
+
+
+def blocks() -> MemoryMethod:
+    return MemoryMethod("blocks", Embedding(), FixedBlocks(size=9), MultiHop(), LayerBalanced(), grouping=GROUPING)
+
+
+def keep(average: float = 0.3) -> MemoryMethod:
+    recompute = MultiHop(Schedule("linear", average))
+    return MemoryMethod("keep", Embedding(), StaticDynamic(), recompute, LayerBalanced(), grouping=GROUPING)
+
+
+def sparsex() -> MemoryMethod:
+    return MemoryMethod("sparsex", Embedding(), Segments(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
+
+
+METHODS = [full, prefix, reuse, blocks, keep, sparsex]
+
+
+def open_session(engine: Engine, method: MemoryMethod, **settings_: object) -> MemorySession:
+    settings_ = {"context_ids": CONTEXT, "budget": 14, **settings_}
+    return MemorySession(engine, method, CachedEncoder(HashedNgrams()), encode_text, **settings_)
+
+
+def live(session: MemorySession, rng: random.Random) -> None:
+    """One random step of a house."""
+    session.advance()
+    number = rng.randint(1, 12)
+    place = rng.choice(["hand", "cabinet_1", "cabinet_2", "table"])
+    session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n", parent=None)
+    session.store.put("agent", "agent", f"agent at {place} holding nothing\n")
+    if rng.random() < 0.3:
+        session.store.put(f"did_{session.store.step}", "history", f"did go to {place}\n")
+    if rng.random() < 0.2 and "cabinet_4" in session.store:
+        session.store.remove("cabinet_4")
+
+
+def episode(session: MemorySession, steps: int, seed: int = 0) -> Iterator[Prefill]:
+    rng = random.Random(seed)
+    furnish(session.store)
+    for _ in range(steps):
+        yield session.prefill("put mug_1 in cabinet_2", QUERY)
+        live(session, rng)
+
+
+def plain(engine: Engine, prefill: Prefill) -> torch.Tensor:
+    return engine.forward_plain(prefill.layout.token_ids)[-1:]
+
+
+def close(a: torch.Tensor, b: torch.Tensor, scale: float = 1e-5) -> bool:
+    return float((a - b).abs().max()) <= scale * float(b.abs().max())

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from keep_agent.errors import CapacityError, ConfigError
+from memory.block import KVBlock
+from memory.clock import Clock
+from memory.engine.engine import Engine
+from memory.frozen import FrozenPool
+from memory.retrieval.all import All
+from memory.stages import Unit
+from tests.memory.houses import encode_text
+from tests.memory.layouts import block
+from tests.memory.sessions import CONTEXT, QUERY, close, keep, open_session, plain, sparsex
+from tests.references.isolated import full_reuse
+
+SIZE = block(4).nbytes
+
+
+def freeze(pool: FrozenPool, *names: str) -> None:
+    for name in names:
+        pool.freeze(name, f"block of {name}", lambda name=name: block(4, name=f"block of {name}"))
+
+
+def use(pool: FrozenPool, *names: str) -> None:
+    """One finished prompt per name."""
+    for name in names:
+        holder = pool.holder()
+        assert pool.find(name, holder) is not None
+        holder.release()
+
+
+def held(pool: FrozenPool) -> str:
+    return "".join(name for name in "abcdefg" if pool.contains(name))
+
+
+def never() -> KVBlock:
+    raise AssertionError("it was there")
+
+
+# -- the pool --------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_stay_when_nobody_refers_to_them() -> None:
+    pool = FrozenPool(10 * SIZE)
+    freeze(pool, "a", "b")
+    use(pool, "a", "a", "b")
+    assert held(pool) == "ab"
+    stats = pool.stats()
+    assert (stats.entries, stats.bytes, stats.hits, stats.utilisation) == (2, 2 * SIZE, 3, 0.2)
+
+
+def test_the_least_used_go_first_when_the_watermark_is_passed() -> None:
+    pool = FrozenPool(10 * SIZE, watermark=0.5)
+    freeze(pool, "a", "b", "c", "d", "e")
+    assert pool.stats().utilisation == 0.5
+    use(pool, "b", "a", "a", "c", "d", "e", "e")
+    freeze(pool, "f")
+    assert held(pool) == "acdef", "b, c and d were used once, b longest ago"
+    use(pool, "f", "f", "f")
+    freeze(pool, "g")
+    assert held(pool) == "adefg"
+    assert pool.stats().utilisation == 0.5
+    assert pool.find("b", pool.holder()) is None
+
+
+def test_what_a_prompt_refers_to_is_never_released() -> None:
+    pool = FrozenPool(3 * SIZE, watermark=0.7)
+    prompt = pool.holder()
+    freeze(pool, "a", "b")
+    pool.find("a", prompt)
+    use(pool, "b")
+    freeze(pool, "c")
+    assert held(pool) == "ac"
+    pool.find("c", prompt)
+    freeze(pool, "d")
+    assert held(pool) == "acd", "above the watermark, within the capacity"
+    pool.find("d", prompt)
+    with pytest.raises(CapacityError, match=f"a block of {SIZE} bytes does not fit beside the {3 * SIZE} in use"):
+        freeze(pool, "e")
+    prompt.release()
+    freeze(pool, "e")
+    assert held(pool) == "de"
+
+
+def test_what_can_never_fit_releases_nothing() -> None:
+    pool = FrozenPool(2 * SIZE, watermark=1.0)
+    freeze(pool, "a", "b")
+    with pytest.raises(CapacityError, match="raise capacity_bytes"):
+        pool.freeze("c", "big", lambda: block(12, name="big"))
+    assert held(pool) == "ab"
+
+
+def test_thawing_deletes_while_a_prompt_still_refers() -> None:
+    pool = FrozenPool(10 * SIZE)
+    prompt = pool.holder()
+    freeze(pool, "a", "b")
+    found = pool.find("a", prompt)
+    pool.thaw("a")
+    pool.thaw("a")
+    pool.thaw("unknown")
+    assert held(pool) == "b"
+    assert pool.find("a", pool.holder()) is None
+    assert found.tokens == 4
+    prompt.release()
+    assert pool.stats().bytes == SIZE
+
+
+def test_several_names_share_one_block_until_the_last_is_thawed() -> None:
+    pool = FrozenPool(10 * SIZE)
+    pool.freeze("a", "same", lambda: block(4, name="same"))
+    pool.freeze("b", "same", never)
+    pool.freeze("a", "same", never)
+    assert (pool.stats().entries, pool.stats().bytes) == (2, SIZE)
+    pool.thaw("a")
+    assert held(pool) == "b"
+    use(pool, "b")
+    pool.freeze("b", "other", lambda: block(4, name="other"))
+    assert (pool.stats().entries, pool.stats().bytes) == (1, SIZE), "nothing points to the first block any more"
+    assert pool.find("b", pool.holder()).identity == "other"
+
+
+@pytest.mark.parametrize("wrong", [{"capacity_bytes": 0}, {"watermark": 0.0}, {"watermark": 1.5}])
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="=".join(map(str, next(iter(wrong.items()))))):
+        FrozenPool(**wrong)
+
+
+# -- through sessions ------------------------------------------------------------------------------------------------
+
+TEXTS = ["cabinet cabinet_1 closed\n", "mug mug_1 cabinet_1\n"]
+KNOWN = [tuple(encode_text(text)) for text in TEXTS]
+
+
+def furnish(session: object, texts: list[str] = TEXTS) -> None:
+    for number, text in enumerate(texts):
+        session.store.put(f"fact_{number}", "object", text)
+
+
+def method() -> object:
+    return replace(sparsex(), retrieval=All())
+
+
+def test_frozen_knowledge_survives_a_reset_and_serves_every_session(engine: Engine) -> None:
+    shared = method()
+    one, two = open_session(engine, shared), open_session(engine, shared)
+    for text in KNOWN:
+        one.freeze(text)
+    one.reset()
+    for session in (one, two):
+        furnish(session)
+        prefill = session.prefill("q", QUERY)
+        assert prefill.cold
+        assert prefill.counts.kv_hit_rate == 1.0
+        assert prefill.counts.encoded_token_layers == (0 if session is one else len(CONTEXT) * 4)
+        expected = full_reuse(engine.plain, CONTEXT, [tuple(session.store.tokens(s.id)) for s in session.store], QUERY)
+        assert close(prefill.logits, expected[-1:])
+        session.reset()
+    assert shared.frozen.stats().hits == 4
+    assert shared.storage.stats()["blocks"] == 0
+
+
+def test_frozen_knowledge_is_served_under_its_extra_key_alone(engine: Engine) -> None:
+    shared = method()
+    shop, home, ours = (open_session(engine, shared, namespace=key) for key in ("shop", "home", ""))
+    shop.freeze(KNOWN[0])
+    shop.freeze(KNOWN[1], "home")
+    home.freeze(KNOWN[1])  # the same again
+    assert [s.is_frozen(KNOWN[0]) for s in (shop, home, ours)] == [True, False, False]
+    assert shop.is_frozen(KNOWN[1], "home") and not shop.is_frozen(KNOWN[1])
+    hits = []
+    for session in (shop, home, ours):
+        furnish(session)
+        hits.append(session.prefill("q", QUERY).counts.hit_tokens)
+    assert hits == [len(KNOWN[0]), len(KNOWN[1]), 0]
+    shop.freeze(KNOWN[0], "home")
+    assert shared.frozen.stats().entries == 3
+    assert shared.frozen.stats().bytes == sum(engine.encode([(None, text)])[0].nbytes for text in KNOWN)
+
+
+def test_freezing_and_thawing_while_the_session_runs(engine: Engine) -> None:
+    session = open_session(engine, method())
+    furnish(session)
+    session.freeze(KNOWN[1])
+    first = session.prefill("q", QUERY)
+    assert [unit.hit for unit in first.units] == [False, True]
+    session.advance()
+    session.freeze(KNOWN[0])
+    session.thaw(KNOWN[1])
+    again = session.prefill("q", QUERY)
+    assert again.counts.kv_hit_rate < 1.0, "what was frozen was not harvested as well"
+    assert close(again.logits, plain(engine, again)), "frozen behind the context, the first segment is exact"
+    assert not session.is_frozen(KNOWN[1])
+
+
+def test_a_prompt_being_assembled_keeps_its_blocks_and_a_finished_one_does_not(engine: Engine) -> None:
+    nbytes = engine.encode([(None, KNOWN[0])])[0].nbytes
+    shared = replace(method(), frozen=FrozenPool(3 * nbytes, watermark=0.4))
+    session, other = open_session(engine, shared), open_session(engine, shared)
+    session.freeze(KNOWN[0])
+    furnish(session, TEXTS[:1])
+    unit = Unit.of("segment", [("fact_0", KNOWN[0])])
+    session._assembler.assemble([unit], QUERY, session._need_context()[0], Clock())
+    other.freeze(KNOWN[1])
+    assert other.is_frozen(KNOWN[0]) and other.is_frozen(KNOWN[1]), "more than the watermark, but one is in use"
+    session.prefill("q", QUERY)
+    other.freeze(QUERY[:3])
+    assert not other.is_frozen(KNOWN[0]) and not other.is_frozen(KNOWN[1])
+
+
+def test_a_method_that_looks_up_nothing_by_tokens_refuses_to_freeze(engine: Engine) -> None:
+    session = open_session(engine, keep())
+    with pytest.raises(ConfigError, match="memory method 'keep' .* use construction Segments"):
+        session.freeze(KNOWN[0])
+    with pytest.raises(ConfigError, match="use construction Segments"):
+        session.is_frozen(KNOWN[0])
+
+
+def test_what_lies_in_the_pool_is_what_the_engine_encodes(engine: Engine) -> None:
+    shared = method()
+    open_session(engine, shared).freeze(KNOWN[0])
+    session = open_session(engine, shared)
+    furnish(session, TEXTS[:1])
+    (placed,) = session.prefill("q", QUERY).layout.placements
+    (truth,) = engine.encode([(engine.encode([(None, CONTEXT)])[0], KNOWN[0])])
+    assert torch.equal(placed.block.k, truth.k)
+    assert placed.exact

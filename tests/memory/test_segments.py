@@ -1,0 +1,214 @@
+"""Sessions that find segments of earlier prompts at any offset, against a dense walk through the same prompts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memory.block import KVBlock
+from memory.engine.engine import Engine
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.serial import Serial
+from memory.recompute.multi_hop import MultiHop
+from memory.report import Prefill
+from memory.retrieval.all import All
+from memory.schedule import Schedule
+from memory.session import MemorySession
+from memory.stages import Capabilities
+from memory.storage.ram import Ram
+from tests.memory.houses import encode_text, furnish
+from tests.memory.sessions import CONTEXT, QUERY, close, episode, open_session, plain, sparsex
+from tests.references.sparsex_cache import Part, SegmentCache
+
+EDITS = st.lists(
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["hand", "table", "", None])), max_size=3), max_size=6
+)
+
+
+def parts(prefill: Prefill) -> list[Part]:
+    ids = prefill.layout.token_ids.tolist()
+    return [Part(tuple(ids[span.start : span.stop])) for span in prefill.layout.segments]
+
+
+def edit(session: MemorySession, edits: list) -> None:
+    for number, place in edits:
+        if place is None and f"mug_{number}" in session.store:
+            session.store.remove(f"mug_{number}")
+        elif place is not None:
+            session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
+
+
+def say(session: MemorySession, *texts: str) -> Prefill:
+    """A prompt of these texts."""
+    session.store.clear()
+    for number, text in enumerate(texts):
+        session.store.put(f"fact_{number}", "object", text + "\n")
+    return session.prefill("q", QUERY)
+
+
+def in_order() -> object:
+    return replace(sparsex(), retrieval=All())
+
+
+# -- against the reference -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_episode_equals_the_dense_walk_through_it(engine: Engine, seed: int) -> None:
+    reference = SegmentCache(engine.plain, CONTEXT, 4)
+    moved = 0
+    for prefill in episode(open_session(engine, sparsex()), 14, seed):
+        expected = reference.prefill(parts(prefill), QUERY)
+        assert close(prefill.logits, expected[None])
+        found = reference.prefix + reference.exact + reference.moved
+        assert prefill.counts.hit_tokens == found
+        assert prefill.counts.fresh_tokens == prefill.counts.memory_tokens - found + len(QUERY) + (
+            len(CONTEXT) if prefill.cold else 0
+        )
+        moved += reference.moved
+    assert moved > 100
+    assert prefill.counts.kv_hit_rate > 0.7
+    assert prefill.trace.active_rows == [prefill.counts.fresh_tokens] * 4
+
+
+@given(steps=EDITS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_stale_version_is_never_served(engine: Engine, steps: list) -> None:
+    """Law 10: the reference knows nothing of versions, it only ever copies rows of the same text."""
+    session, reference = open_session(engine, sparsex()), SegmentCache(engine.plain, CONTEXT, 4)
+    furnish(session.store, cabinets=2, objects=6)
+    for edits in steps:
+        edit(session, edits)
+        prefill = session.prefill("mug_1", QUERY)
+        told = prefill.layout.token_ids.tolist()
+        for span in prefill.layout.segments:
+            assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+        assert close(prefill.logits, reference.prefill(parts(prefill), QUERY)[None])
+        session.advance()
+
+
+# -- exact and approximate rows --------------------------------------------------------------------------------------
+
+
+def test_the_same_prompt_again_is_exact_to_its_last_row(engine: Engine) -> None:
+    session = open_session(engine, in_order())
+    for expected in (0.0, 1.0):
+        prefill = say(session, "mug in cabinet", "cabinet open", "agent at table")
+        assert prefill.counts.kv_hit_rate == expected
+        assert close(prefill.logits, plain(engine, prefill))
+    assert bool(prefill.layout.exact[: prefill.layout.query].all())
+
+
+def test_new_text_behind_a_moved_segment_never_becomes_a_prefix(engine: Engine) -> None:
+    session = open_session(engine, in_order())
+    say(session, "mug in cabinet", "cabinet open for a while")
+    first = say(session, "agent", "cabinet open for a while", "door shut")
+    assert [unit.hit for unit in first.units] == [False, True, False]
+    again = say(session, "agent", "cabinet open for a while", "door shut", "new")
+    exact = again.layout.exact[again.layout.context : again.layout.query]
+    assert exact.tolist() == [True, True] + [False] * (exact.numel() - 2)
+    assert again.counts.hit_tokens == exact.numel() - 2
+    assert not close(again.logits, plain(engine, again), 1e-3)
+
+
+def test_repairing_every_row_is_the_plain_forward(engine: Engine) -> None:
+    method = replace(sparsex(), recompute=MultiHop(Schedule("linear", 1.0)))
+    for prefill in episode(open_session(engine, method), 5):
+        assert close(prefill.logits, plain(engine, prefill))
+
+
+def test_loading_never_changes_what_repair_gives(engine: Engine) -> None:
+    repair = MultiHop(Schedule("linear", 0.3))
+    methods = [replace(sparsex(), recompute=repair, loading=way) for way in (Serial(), LayerBalanced())]
+    runs = [episode(open_session(engine, method), 8) for method in methods]
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a.logits, b.logits)
+        assert a.counts == b.counts
+
+
+class Rounding(Ram):
+    """Loses digits, and does not hide it."""
+
+    capabilities = Capabilities(exact=False)
+
+    def put(self, block: KVBlock) -> None:
+        super().put(KVBlock(block.identity, block.k.bfloat16().double(), block.v.bfloat16().double()))
+
+
+def test_a_lossy_storage_serves_segments_and_calls_nothing_exact(engine: Engine) -> None:
+    method = replace(in_order(), storage=Rounding())
+    session = open_session(engine, method)
+    for expected in (0.0, 1.0):
+        prefill = say(session, "mug in cabinet", "cabinet open", "agent at table")
+        assert prefill.counts.kv_hit_rate == expected
+        assert not bool(prefill.layout.exact[prefill.layout.context :].any())
+    assert not close(prefill.logits, plain(engine, prefill), 1e-5)
+    assert close(prefill.logits, plain(engine, prefill), 5e-2)
+
+
+# -- who finds what --------------------------------------------------------------------------------------------------
+
+
+def test_sessions_share_rows_within_a_namespace_only(engine: Engine) -> None:
+    method = sparsex()
+    sessions = [open_session(engine, method, namespace=name) for name in ("a", "a", "b")]
+    rates = []
+    for session in sessions:
+        furnish(session.store)
+        rates.append(session.prefill("q", QUERY).counts.kv_hit_rate)
+    assert rates == [0, 1, 0]
+    sessions[0].reset()
+    assert sessions[1].prefill("q", QUERY).counts.kv_hit_rate == 1
+    for session in sessions:
+        session.reset()
+    assert method.storage.stats()["blocks"] == 0
+
+
+def test_rows_are_named_by_the_context_they_were_computed_in(engine: Engine) -> None:
+    """Three agents that share no index harvest one text in one storage."""
+    storage, names = Ram(), []
+    for before in ("mug in cabinet", "agent", "agent"):
+        session = open_session(engine, replace(in_order(), storage=storage))
+        say(session, before, "door shut")
+        names.append(say(session, "new", "door shut").units[-1].identity)
+    assert names[0] != names[1] == names[2]
+
+
+def test_rows_behind_approximate_ones_are_named_by_all_that_shaped_them(engine: Engine) -> None:
+    storage, names = Ram(), []
+    for first in (("agent", "mug in cabinet"), ("mug in cabinet", "agent"), ("mug in cabinet", "agent")):
+        session = open_session(engine, replace(in_order(), storage=storage))
+        say(session, *first)
+        say(session, "new", "mug in cabinet", "door shut")
+        names.append(say(session, "door shut").units[-1].identity)
+    assert names[0] != names[1] == names[2]
+
+
+def test_a_full_storage_costs_hits_and_nothing_else(engine: Engine) -> None:
+    small = Ram(budget_bytes=12 * engine.encode([(None, encode_text("mug in\n"))])[0].nbytes)
+    session = open_session(engine, replace(sparsex(), storage=small))
+    rates = []
+    for prefill in episode(session, 12):
+        rates.append(prefill.counts.kv_hit_rate)
+        assert prefill.counts.hit_tokens + int(prefill.layout.fresh.sum()) == prefill.layout.rows - len(CONTEXT)
+    assert small.stats()["evicted"] > 0
+    assert max(rates) < 0.9
+
+
+def random_walk(rng: random.Random) -> Iterator[tuple[str, ...]]:
+    texts = ["mug in cabinet", "cabinet open", "agent at table", "door shut", "a much longer text of many words"]
+    for _ in range(25):
+        yield tuple(rng.sample(texts, rng.randint(1, len(texts))))
+
+
+def test_any_order_of_few_texts_equals_the_dense_walk(engine: Engine) -> None:
+    session, reference = open_session(engine, in_order()), SegmentCache(engine.plain, CONTEXT, 4)
+    for texts in random_walk(random.Random(5)):
+        prefill = say(session, *texts)
+        assert close(prefill.logits, reference.prefill(parts(prefill), QUERY)[None])
