@@ -25,7 +25,7 @@ from tests.references.sparsex_cache import Part, SegmentCache
 EXACT = 1e-5
 SIZE = 8
 CONTEXT = tuple(tokens(7, 40))
-A, B, C, D, E = (Part(tuple(tokens(n, 100 + n))) for n in (20, 31, 17, 26, 9))
+A, B, C, D, E, F = (Part(tuple(tokens(n, 100 + n))) for n in (20, 31, 17, 26, 9, 11))
 NEW = [Part(tuple(tokens(6, 60 + i))) for i in range(7)]
 QUERY = tokens(12, 50)
 OTHER = Part(A.text, "other")
@@ -62,6 +62,7 @@ STORY = [
     ([A, B, D], 48, 3, 0),
     ([A, B, D, E], 72, 5, 0),  # D's rows entered the prefix though the rest of B had not come from it
     ([NEW[0], C, NEW[1], A, D], 0, 0, 17 + 20 + 26),
+    ([NEW[0], C, NEW[1], A, D], 0, 6, 17 + 6 + 20 + 26),  # what stood behind C was never a prefix
     ([C, NEW[0], B, A, NEW[2], E], 0, 0, 17 + 6 + 31 + 20 + 9),
     ([NEW[3], E, OTHER, A], 0, 0, 9 + 20),  # nothing is known under the other key
     ([OTHER, SECRET, SECRET, A], 0, 0, 20 + 20),
@@ -70,6 +71,8 @@ STORY = [
     ([A, SECRET, C], 16, 4 + 17, 0),  # C stood behind the same text
     ([A, SECRET, E], 16, 4, 9),
     ([A, A, A], 16, 4, 20 + 20),
+    ([F, F, F], 0, 0, 0),
+    ([C, F], 0, 0, 17 + 11),  # the first of the three
 ]  # fmt: skip
 
 
