@@ -28,7 +28,9 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
         shown = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
         raise ConfigError(f"{config.eval.resume} was run otherwise: {shown}; leave these out or start anew")
     merged = OmegaConf.create(there)
-    merged.wandb, merged.eval.progress = config.wandb, config.eval.progress
+    merged.eval.progress = config.eval.progress
+    if "wandb" in config:
+        merged.wandb = config.wandb
     return merged
 
 

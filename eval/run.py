@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import keep_agent
 from eval.metrics import success_rate, summarize
+from eval.progress import progress
 from eval.resume import resumed_config
 from eval.tables import cost_table, summary_table
 from keep_agent.assemble import demonstration, make_env, make_episodes, make_planner
@@ -56,13 +56,13 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
             raise
         settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
         todo = [index for index in range(len(episodes)) if index not in run.finished]
-        with _progress(console, len(episodes), run, config.eval.progress) as tell:
+        with progress(console, "episodes", len(episodes), run, config.eval.progress, lambda: _so_far(run)) as tell:
             for index in todo:
                 seed = config.eval.seed + index
                 result, entries = run_episode(env, planner, episodes[index], index=index, seed=seed, **settings)
                 run.commit(result, entries if config.eval.trace else ())
                 log.episode(result)
-                tell(result)
+                tell()
     return _finish(run, log, plain, console)
 
 
@@ -93,26 +93,10 @@ def _title(config: Mapping[str, Any]) -> str:
     return f"{name}: {source}, {env['split']}, {env['skills']} + {env['observability']}, {config['prompt']['style']}"
 
 
-@contextmanager
-def _progress(console: Console, total: int, run: RunFolder, shown: bool) -> Iterator[Any]:
-    """A progress bar; yields what is to be called after each episode. An interrupt says how to go on."""
-    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
-    bar.disable = not (shown and console.is_terminal)
-
-    def describe() -> str:
-        crashed = sum(result.crashed for result in run.results)
-        tasks = [task for result in run.results for task in result.tasks]
-        return f"success {100 * success_rate(tasks):.1f} %" + (f", {crashed} crashed" if crashed else "")
-
-    with bar:
-        line = bar.add_task(describe(), total=total, completed=len(run.results))
-        try:
-            yield lambda result: bar.update(line, advance=1, description=describe())
-        except KeyboardInterrupt:
-            bar.stop()
-            console.print(f"interrupted after {len(run.results)} episodes; go on with eval.resume={run.path}")
-            raise
+def _so_far(run: RunFolder) -> str:
+    crashed = sum(result.crashed for result in run.results)
+    tasks = [task for result in run.results for task in result.tasks]
+    return f"success {100 * success_rate(tasks):.1f} %" + (f", {crashed} crashed" if crashed else "")
 
 
 def versions() -> dict[str, str]:

@@ -53,11 +53,11 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     return table
 
 
-def cost_table(summary: Mapping[str, Any]) -> Table | None:
+def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:
     """Times and rows of a run; None when no model was asked."""
     if summary["ttft_ms"] is None:
         return None
-    table = Table(title="cost of a decision")
+    table = Table(title=title)
     table.add_column("")
     for heading in ("p50", "p95", "mean"):
         table.add_column(heading, justify="right")

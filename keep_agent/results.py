@@ -42,6 +42,16 @@ class StepNumbers:
         """Token-layers / (prompt rows x layers)."""
         return self.token_layers / (self.prompt_tokens * self.layers) if self.layers else 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """Without what is at its default; times with a microsecond's precision."""
+        row = {key: value for key, value in asdict(self).items() if value != _DEFAULTS[key]}
+        if self.parts is not None:
+            row["parts"] = {key: round(value, 3) for key, value in self.parts.items()}
+        return {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}
+
+
+_DEFAULTS = {field.name: field.default for field in fields(StepNumbers)}
+
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
@@ -73,7 +83,7 @@ class EpisodeResult:
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
-        row["steps"] = [_short(step) for step in self.steps]
+        row["steps"] = [step.to_json() for step in self.steps]
         return row
 
     @classmethod
@@ -83,14 +93,3 @@ class EpisodeResult:
         values["tasks"] = tuple(TaskOutcome(**task) for task in values["tasks"])
         values["steps"] = tuple(StepNumbers(**step) for step in values["steps"])
         return cls(**values)
-
-
-_DEFAULTS = {field.name: field.default for field in fields(StepNumbers)}
-
-
-def _short(step: StepNumbers) -> dict[str, Any]:
-    """Without what is at its default; times with a microsecond's precision."""
-    row = {key: value for key, value in asdict(step).items() if value != _DEFAULTS[key]}
-    if step.parts is not None:
-        row["parts"] = {key: round(value, 3) for key, value in step.parts.items()}
-    return {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}

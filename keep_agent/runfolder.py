@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult
@@ -29,8 +29,11 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    texts = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in lines]
+    if not texts:
+        return
     with path.open("a", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in lines)
+        stream.writelines(texts)
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -39,21 +42,36 @@ def _dump(value: Mapping[str, Any]) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
+class Result(Protocol):
+    """What a line of a run's results holds: numbered, and plain enough for JSON."""
+
+    index: int
+    id: str
+
+    def to_json(self) -> dict[str, Any]: ...
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self: ...
+
+
 class RunFolder:
     """Results of one run on disk. Make it with `create` or `resume`."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], results: Iterable[EpisodeResult] = ()) -> None:
+    lines: ClassVar[str] = EPISODES  # the file with one committed line per result
+    result: ClassVar[type[Result]] = EpisodeResult
+
+    def __init__(self, path: Path, config: Mapping[str, Any], results: Iterable[Any] = ()) -> None:
         self.path = path
         self.config = config
         self.results = list(results)
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+    def create(cls, path: Path, config: Mapping[str, Any]) -> Self:
         """A new folder; if ``path`` already holds a run, ``path-2``, ``path-3``, ... is taken."""
         for number in range(1, 1000):
             candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
             candidate.mkdir(parents=True, exist_ok=True)
-            if any((candidate / name).exists() for name in (EPISODES, SUMMARY)):
+            if any((candidate / name).exists() for name in (cls.lines, SUMMARY)):
                 continue
             try:
                 (candidate / CONFIG).touch(exist_ok=False)  # one of several runs that begin at once gets it
@@ -64,10 +82,10 @@ class RunFolder:
         raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
 
     @classmethod
-    def resume(cls, path: Path) -> RunFolder:
+    def resume(cls, path: Path) -> Self:
         """An existing run with its finished episodes; a torn or unmarked tail is cut off."""
         config = read_config(path)
-        results = list(_committed(path / EPISODES))
+        results = list(_committed(path / cls.lines, cls.result))
         _keep_only(path / TRACE, {result.id for result in results})
         return cls(path, config, results)
 
@@ -76,10 +94,10 @@ class RunFolder:
         """Indices of the committed episodes."""
         return frozenset(result.index for result in self.results)
 
-    def commit(self, result: EpisodeResult, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Write an episode for good: first its trace, then its line."""
+    def commit(self, result: Result, entries: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Write a result for good: first its trace, then its line."""
         _append(self.path / TRACE, entries)
-        _append(self.path / EPISODES, [result.to_json()])
+        _append(self.path / self.lines, [result.to_json()])
         self.results.append(result)
 
     def discard(self) -> None:
@@ -99,7 +117,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def read_results(path: Path) -> list[EpisodeResult]:
     """The committed episodes of a run, finished or not, in the order of their index. Leaves the files alone."""
-    return sorted(_lines(path / EPISODES)[0], key=lambda result: result.index)
+    return sorted(_lines(path / EPISODES, EpisodeResult)[0], key=lambda result: result.index)
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -119,8 +137,8 @@ def _read_object(file: Path, run: Path) -> dict[str, Any]:
         raise DataError(f"{file} is not JSON ({error}); this run cannot be used, start a new one") from None
 
 
-def _lines(path: Path) -> tuple[list[EpisodeResult], int]:
-    """Results of the whole lines of ``episodes.jsonl`` and the number of bytes they take."""
+def _lines(path: Path, kind: type[Result]) -> tuple[list[Any], int]:
+    """Results of the whole lines of a file and the number of bytes they take."""
     results, size = [], 0
     if not path.exists():
         return results, size
@@ -128,15 +146,17 @@ def _lines(path: Path) -> tuple[list[EpisodeResult], int]:
         if not line.endswith(b"\n"):
             break
         try:
-            results.append(EpisodeResult.from_json(json.loads(line)))
+            results.append(kind.from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number} is not an episode ({error}); delete that line to run it again") from None
+            raise DataError(
+                f"{path}:{number} is no {kind.__name__} ({error}); delete that line to run it again"
+            ) from None
         size += len(line)
     return results, size
 
 
-def _committed(path: Path) -> list[EpisodeResult]:
-    results, size = _lines(path)
+def _committed(path: Path, kind: type[Result]) -> list[Any]:
+    results, size = _lines(path, kind)
     if path.exists() and path.stat().st_size > size:
         os.truncate(path, size)
     return results

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.errors import ConfigError
@@ -20,16 +22,21 @@ OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads")  # nu
 SWITCHES = ("eval.trace", "eval.progress")
 
 
-def check_settings(config: DictConfig) -> None:
+def check_settings(
+    config: DictConfig,
+    least: Mapping[str, int] = LEAST,
+    optional: Collection[str] = OPTIONAL,
+    switches: Collection[str] = SWITCHES,
+) -> None:
     """Raises ConfigError that names the setting, its value and what it may be."""
-    for key, least in LEAST.items():
+    for key, bound in least.items():
         value = OmegaConf.select(config, key)
-        if value is None and key in OPTIONAL:
+        if value is None and key in optional:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            null = ", or null" if key in OPTIONAL else ""
-            raise ConfigError(f"{key}={value} does not work; give a whole number from {least} on{null}")
-    for key in SWITCHES:
+        if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+            null = ", or null" if key in optional else ""
+            raise ConfigError(f"{key}={value} does not work; give a whole number from {bound} on{null}")
+    for key in switches:
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool):
             raise ConfigError(f"{key}={value} does not work; give true or false")

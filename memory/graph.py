@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from memory.encoder import SentenceEncoder
     from memory.store import SegmentStore
 
-FAMILY = {"object": "world", "receptacle": "world", "history": "history", "task": "task", "agent": "agent"}
+FAMILY = {
+    "object": "world",
+    "receptacle": "world",
+    "history": "history",
+    "task": "task",
+    "agent": "agent",
+    "session": "talk",
+    "turn": "talk",
+}
 FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CATEGORIES = ("object", "receptacle", "agent", "history", "task")
+CATEGORIES = ("object", "receptacle", "agent", "history", "task", "session", "turn")
 
 
 @dataclass(frozen=True, slots=True)

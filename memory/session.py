@@ -129,14 +129,22 @@ class MemorySession:
         """The world has moved on by one step."""
         self.store.advance()
 
-    def reset(self) -> None:
-        """Forget all segments and blocks. The context prefix is no memory: its keys and values stay."""
+    def reset(self, blocks: bool = True) -> None:
+        """Forget all segments and blocks. The context prefix is no memory: its keys and values stay.
+
+        ``blocks=False``: what was encoded stays, for whoever reads the same text again.
+        """
         self.store.clear()
-        self._holder.release()
         self._assembler.reset()
+        self.begin_anew()
+        if blocks:
+            self._holder.release()
+            self._cold = True
+
+    def begin_anew(self) -> None:
+        """The next prompt continues no earlier one: in the `append` layout memory is told from its beginning."""
         if self._transcript is not None:
             self._transcript.clear()
-        self._cold = True
 
     def _make_assembler(self, namespace: str) -> Assembler:
         method = self.method

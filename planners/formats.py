@@ -16,7 +16,7 @@ from planners.prompt import CUE, FOCUS, TYPE_LEVEL, Turn, candidate_text, clean,
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_HERE = "\u241f"  # stands for the memory while a chat template is rendered; never reaches the model
+HERE = "\u241f"  # stands for the memory while a chat template is rendered; never reaches the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,12 @@ class PlainFormat:
         return self._splice.tokenizer.decode(ids)
 
 
+def template_parts(tokenizer: PreTrainedTokenizerBase, *contents: str) -> list[str]:
+    """What the chat template puts around and between the places marked ``HERE`` in turns of user and model."""
+    turns = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
+    return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True).split(HERE)
+
+
 INTRODUCTION = (
     "You control a robot in a household. You are shown worked examples, then what is known about the house, one fact "
     "per line (type, name, place, states), then an instruction. Write the next skill of the plan.\n"
@@ -178,13 +184,8 @@ class LotaFormat:
             raise ConfigError("prompt=lota needs a model with a chat template; use prompt=default for this one")
         self._splice = Splicer(self.tokenizer)
         shown = "".join(f"Human: {clean(e.instruction)}\nRobot: {_numbered(e.skills)}\n" for e in self.examples)
-        self._before, self._after = self._rendered(f"{INTRODUCTION}{shown}Known facts:\n{_HERE}")
-        _, self._next_turn, _ = self._rendered("Human:", _HERE, _HERE)
-
-    def _rendered(self, *contents: str) -> list[str]:
-        """What the chat template puts around and between the places marked in turns of user and model."""
-        turns = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
-        return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True).split(_HERE)
+        self._before, self._after = template_parts(self.tokenizer, f"{INTRODUCTION}{shown}Known facts:\n{HERE}")
+        _, self._next_turn, _ = template_parts(self.tokenizer, "Human:", HERE, HERE)
 
     def context(self) -> list[int]:
         start = [] if self.start is None else [self._splice.token(self.start)]

@@ -1,0 +1,183 @@
+"""Conversations made up from a seed: people tell each other facts, some of which change later.
+
+Every kind of question of LoCoMo is asked, what was changed, and multiple choice. They are as easy as can be for a model
+that reads: what they check is the harness, and which memory method loses what.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+
+from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn
+from keep_agent.errors import ConfigError
+
+PEOPLE = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana")
+FIRST_DAY = date(2023, 1, 9)
+CHOICES = 4
+CHANGES = 0.3  # share of told facts that are told anew, with another value
+FILLERS = (
+    "How was your week?",
+    "The weather has been strange lately.",
+    "I slept badly, the street was loud.",
+    "Let us cook something together soon.",
+    "I watched a long film last night.",
+    "My phone is slow again.",
+    "Did you see the lights over the hill?",
+    "I should really tidy the kitchen.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What can be told about a person, and asked."""
+
+    name: str
+    told: str  # in the first person
+    changed: str
+    asked: str
+    values: tuple[str, ...]
+
+
+RELATIONS = (
+    Relation("city", "I live in {}.", "I moved, I live in {} now.", "In which city does {} live?",
+             ("Oslo", "Turin", "Porto", "Lyon", "Gent", "Graz", "Bern", "Cork")),
+    Relation("job", "I work as a {}.", "I changed my job, I am a {} now.", "What is the job of {}?",
+             ("baker", "nurse", "pilot", "tailor", "painter", "plumber", "teacher", "gardener")),
+    Relation("pet", "My dog is called {}.", "We have a new dog, it is called {}.", "What is the dog of {} called?",
+             ("Rex", "Milo", "Luna", "Bella", "Otto", "Pico", "Nala", "Bruno")),
+    Relation("hobby", "I spend my evenings with {}.", "These days I spend my evenings with {}.",
+             "What does {} spend the evenings with?",
+             ("chess", "pottery", "climbing", "origami", "fencing", "sailing", "knitting", "karate")),
+    Relation("key", "The spare key is in the {}.", "I put the spare key in the {}.",
+             "Where does {} keep the spare key?",
+             ("drawer", "cabinet", "fridge", "shelf", "dresser", "safe", "microwave", "sofa")),
+)  # fmt: skip
+TRIP = "trip"  # told once, and asked for its date
+TRIPS = ("Rome", "Kyoto", "Quito", "Dakar", "Hanoi", "Lima", "Perth", "Tunis")
+BY_NAME = {relation.name: relation for relation in RELATIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a person told in a turn. ``first`` is False for a later word on the same thing."""
+
+    person: str
+    relation: str
+    value: str
+    turn: str = ""
+    day: str = ""
+    first: bool = True
+
+
+Latest = Mapping[tuple[str, str], Fact]  # by person and relation: the last word
+
+
+def generated(count: int, sessions: int, turns: int, speakers: int, seed: int) -> list[Conversation]:
+    """``count`` conversations between ``speakers`` people in ``sessions`` dated sessions of ``turns`` turns each."""
+    if not 2 <= speakers <= len(PEOPLE):
+        raise ConfigError(f"generated.speakers={speakers} does not work; give 2 to {len(PEOPLE)}")
+    return [_conversation(number, sessions, turns, speakers, seed) for number in range(1, count + 1)]
+
+
+def _conversation(number: int, sessions: int, turns: int, speakers: int, seed: int) -> Conversation:
+    rng = random.Random(f"{seed} {number}")
+    people = rng.sample(PEOPLE, speakers)
+    told = iter(_spread(_facts(people, sessions * turns // 2, rng), sessions * turns, rng))
+    latest: dict[tuple[str, str], Fact] = {}
+    held, day = [], FIRST_DAY
+    for session in range(1, sessions + 1):
+        day += timedelta(rng.randint(1, 30))
+        date_text = f"{day.day} {day:%B} {day.year}"
+        said = [_say(next(told), f"D{session}:{turn}", date_text, latest, people, rng) for turn in range(1, turns + 1)]
+        held.append(Session(f"D{session}", date_text, tuple(said)))
+    questions = tuple(replace(question, id=f"q{i}") for i, question in enumerate(_questions(latest, people, rng), 1))
+    return Conversation(f"generated-{number}", tuple(held), questions)
+
+
+def _facts(people: Sequence[str], room: int, rng: random.Random) -> list[Fact]:
+    """What will be told, at most ``room`` facts; what changes later comes behind everything else."""
+    facts = [Fact(person, relation.name, rng.choice(relation.values)) for person in people for relation in RELATIONS]
+    facts += [Fact(person, TRIP, trip) for person, trip in zip(people, rng.sample(TRIPS, len(people)), strict=True)]
+    rng.shuffle(facts)
+    facts = facts[:room]
+    for fact in list(facts):
+        if fact.relation != TRIP and len(facts) < room and rng.random() < CHANGES:
+            facts.append(replace(fact, value=_other(fact, rng), first=False))
+    return facts
+
+
+def _other(fact: Fact, rng: random.Random) -> str:
+    return rng.choice([value for value in BY_NAME[fact.relation].values if value != fact.value])
+
+
+def _spread(facts: Sequence[Fact], turns: int, rng: random.Random) -> list[Fact | None]:
+    """The facts in their order over all turns; None is small talk."""
+    spread: list[Fact | None] = [None] * turns
+    for place, fact in zip(sorted(rng.sample(range(turns), len(facts))), facts, strict=True):
+        spread[place] = fact
+    return spread
+
+
+def _say(
+    fact: Fact | None, id: str, day: str, latest: dict[tuple[str, str], Fact], people: Sequence[str], rng: random.Random
+) -> Turn:
+    if fact is None:
+        return Turn(id, rng.choice(people), rng.choice(FILLERS))
+    latest[fact.person, fact.relation] = replace(fact, turn=id, day=day)
+    if fact.relation == TRIP:
+        return Turn(id, fact.person, f"Today I came back from {fact.value}.")
+    relation = BY_NAME[fact.relation]
+    return Turn(id, fact.person, (relation.told if fact.first else relation.changed).format(fact.value))
+
+
+def _questions(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
+    for fact in latest.values():
+        if fact.relation == TRIP:
+            asked = f"When did {fact.person} come back from {fact.value}?"
+            yield Question("", asked, fact.day, "temporal", evidence=(fact.turn,))
+        else:
+            yield _about(fact, rng)
+    yield from _joined(latest, people)
+    yield from _inferred(latest, people, rng)
+    yield from _unanswerable(latest, people, rng)
+
+
+def _about(fact: Fact, rng: random.Random) -> Question:
+    """The last word on one thing; one in four shows its answer among others."""
+    relation = BY_NAME[fact.relation]
+    asked = relation.asked.format(fact.person)
+    if rng.random() < 1 / CHOICES:
+        others = [value for value in relation.values if value != fact.value]
+        choices = tuple(rng.sample([fact.value, *rng.sample(others, CHOICES - 1)], CHOICES))
+        return Question("", asked, fact.value, "multiple-choice", choices, (fact.turn,))
+    return Question("", asked, fact.value, "single-hop" if fact.first else "update", evidence=(fact.turn,))
+
+
+def _joined(latest: Latest, people: Sequence[str]) -> Iterator[Question]:
+    for person in people:
+        pet, city = latest.get((person, "pet")), latest.get((person, "city"))
+        alike = [fact for fact in latest.values() if pet and (fact.relation, fact.value) == ("pet", pet.value)]
+        if pet and city and len(alike) == 1:
+            asked = f"In which city does the owner of the dog {pet.value} live?"
+            yield Question("", asked, city.value, "multi-hop", evidence=(pet.turn, city.turn))
+
+
+def _inferred(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
+    for person in people:
+        hobby = latest.get((person, "hobby"))
+        if hobby:
+            one, two = rng.sample([hobby.value, _other(hobby, rng)], 2)
+            asked = f"Would {person} be happier with a book on {one} or on {two}?"
+            yield Question("", asked, hobby.value, "open-domain", evidence=(hobby.turn,))
+
+
+def _unanswerable(latest: Latest, people: Sequence[str], rng: random.Random) -> Iterator[Question]:
+    """About somebody who told it of nothing: a speaker where there is one, else somebody unknown."""
+    strangers = [person for person in PEOPLE if person not in people] or ["Ines"]
+    for relation in rng.sample(RELATIONS, 2):
+        silent = [person for person in people if (person, relation.name) not in latest]
+        person = rng.choice(silent or strangers)
+        yield Question("", relation.asked.format(person), "", ADVERSARIAL)

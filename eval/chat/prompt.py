@@ -1,0 +1,83 @@
+"""How a question is put to a model: ``[instruction][memory][question]``, in its chat template where it has one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eval.chat.conversation import Question, one_line
+from keep_agent.errors import ConfigError
+from planners.formats import HERE, Splicer, template_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+CHOICES = ("letters", "texts")
+CUE = "Answer:"  # where there is no chat template
+
+
+class QuestionPrompt:
+    """Token ids of the parts of a prompt; the instruction is the context prefix of every block.
+
+    ``choices=letters`` shows the choices and scores their letters; ``texts`` scores what they say.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, instruction: str, choices: str = "letters", start: str | None = None
+    ) -> None:
+        if choices not in CHOICES:
+            raise ConfigError(f"choices={choices} is unknown; choose one of: {', '.join(CHOICES)}")
+        self._tokenizer, self._splice = tokenizer, Splicer(tokenizer)
+        self._letters = choices == "letters"
+        self._chat = bool(getattr(tokenizer, "chat_template", None))
+        parts = template_parts(tokenizer, one_line(instruction) + f"\n{HERE}") if self._chat else None
+        before, self._after = parts or (one_line(instruction) + "\n", CUE)
+        own = None if self._chat else tokenizer.bos_token_id  # a template writes its own
+        first = own if start is None else self._splice.token(start)
+        self._context = ([] if first is None else [first]) + self._splice.lines(before)
+
+    def context(self) -> list[int]:
+        return list(self._context)
+
+    def line(self, text: str) -> list[int]:
+        """Token ids of a segment."""
+        return self._splice.lines(text)
+
+    def pause(self) -> list[int]:
+        """A query that asks nothing."""
+        return [self._splice.newline]
+
+    def query(self, question: Question) -> list[int]:
+        """Everything behind the memory, up to where the answer begins."""
+        lines = [f"Today is {one_line(question.date)}."] if question.date else []
+        lines.append(f"Question: {one_line(question.text)}")
+        if question.choices and self._letters:
+            lines += [f"({_letter(i)}) {one_line(choice)}" for i, choice in enumerate(question.choices)]
+            lines.append("Reply with the letter of the right choice.")
+        text = "\n".join(lines)
+        return self._splice.lines(text + self._after if self._chat else f"{text}\n{self._after}")
+
+    def candidates(self, question: Question) -> list[list[int]]:
+        """What is scored for each choice."""
+        gap = "" if self._chat else " "
+        texts = [f"({_letter(i)})" if self._letters else one_line(c) for i, c in enumerate(question.choices)]
+        return [self._splice.raw(gap + text) for text in texts]
+
+    @property
+    def reduce(self) -> str:
+        """Texts differ in length, letters do not."""
+        return "sum" if self._letters else "mean"
+
+    def stops(self) -> set[int]:
+        """Tokens that end an answer."""
+        return {token for token in (self._splice.newline, self._tokenizer.eos_token_id) if token is not None}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The answer's first line."""
+        lines = self._tokenizer.decode(ids, skip_special_tokens=True).strip().splitlines()
+        return lines[0].strip() if lines else ""
+
+
+def _letter(index: int) -> str:
+    return chr(ord("a") + index)

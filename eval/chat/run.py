@@ -1,0 +1,149 @@
+"""One run: read conversations, answer their questions, write the folder, show the tables. Resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from eval.answers import bert_scores
+from eval.chat.conversation import Asked, Conversation, draw
+from eval.chat.debate import debates
+from eval.chat.generated import generated
+from eval.chat.load import load_conversations
+from eval.chat.prompt import QuestionPrompt
+from eval.chat.reader import Reader
+from eval.chat.rows import AnswerFolder, AnswerRow, answer_row
+from eval.chat.split import Stopwatch
+from eval.chat.summary import summarize
+from eval.chat.tables import quality_table, split_table, tokens_table
+from eval.progress import progress
+from eval.resume import resumed_config
+from eval.run import versions
+from eval.tables import cost_table
+from keep_agent.brain import make_method, make_model, make_tokenizer
+from keep_agent.errors import ConfigError
+from keep_agent.settings import check_settings
+from memory.encoder import CachedEncoder, make_encoder
+from memory.engine.engine import Engine
+from memory.session import MemorySession
+
+LEAST = {
+    "limit": 1,
+    "planner.max_new_tokens": 1,
+    "prompt.budget": 1,
+    "generated.conversations": 0,
+    "generated.sessions": 1,
+    "generated.turns": 1,
+    "generated.speakers": 2,
+    "generated.debates": 0,
+    "generated.agents": 2,
+    "generated.rounds": 1,
+    "eval.seed": 0,
+    "eval.threads": 1,
+}
+OPTIONAL = ("limit", "eval.threads")
+SWITCHES = ("profile", "eval.progress")
+
+
+def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence[str] = ()) -> dict[str, Any]:
+    """Answer the questions of ``config`` into ``folder``, or the one it resumes; returns the summary that was written.
+
+    ``given`` are the overrides of the command line. Everything that can be wrong with the input is found before the
+    folder is touched.
+    """
+    earlier = AnswerFolder.resume(Path(config.eval.resume)) if config.eval.resume else None
+    if earlier is not None:
+        config = resumed_config(config, earlier.config, given)
+    _check(config)
+    if config.eval.threads:
+        import torch
+
+        torch.set_num_threads(config.eval.threads)
+    questions = draw(make_conversations(config), config.limit, config.eval.seed)
+    if not questions:
+        raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
+    with closing(make_engine(config)) as engine:
+        encoder = make_encoder(config.prompt.encoder)
+        reader = make_reader(config, engine, encoder)
+        run = earlier or AnswerFolder.create(folder, OmegaConf.to_container(config, resolve=True))
+        with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
+            for index, asked in enumerate(questions):
+                if index not in run.finished:
+                    run.commit(_ask(reader, index, asked, encoder))
+                    tell()
+    return _finish(run, config, console)
+
+
+def make_conversations(config: DictConfig) -> list[Conversation]:
+    """What ``data`` holds, or what the seed makes up."""
+    if config.data is not None:
+        return load_conversations(Path(config.data))
+    made, seed = config.generated, config.eval.seed
+    told = generated(made.conversations, made.sessions, made.turns, made.speakers, seed)
+    return told + debates(made.debates, made.agents, made.rounds, seed)
+
+
+def make_engine(config: DictConfig) -> Engine:
+    """The model of a config. For a latency split nothing may run beside anything else."""
+    return Engine(make_model(config.model, config.eval.seed), "inline" if config.profile else "auto")
+
+
+def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> Reader:
+    """A memory of the config's method, with everything loaded that loads lazily."""
+    method, tokenizer = make_method(config.memory), make_tokenizer(config.model, engine.model)
+    prompt = QuestionPrompt(tokenizer, config.prompt.instruction, config.choices, config.prompt.start)
+    session = MemorySession(engine, method, encoder, prompt.line, config.prompt.budget, prompt.context())
+    encoder.encode(["ready\n"])
+    engine.encode([(None, prompt.line("ready\n"))])
+    stopwatch = Stopwatch(engine) if config.profile else None
+    return Reader(session, prompt, config.unit, config.planner.max_new_tokens, config.replay, stopwatch)
+
+
+def _check(config: DictConfig) -> None:
+    check_settings(config, LEAST, OPTIONAL, SWITCHES)
+    if config.planner.kind != "kv":
+        raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
+    if config.replay not in (None, True, False):
+        raise ConfigError(f"replay={config.replay} does not work; give true, false or null")
+
+
+def _ask(reader: Reader, index: int, asked: Asked, encoder: CachedEncoder) -> AnswerRow:
+    conversation, question = asked
+    reading = reader.read(conversation)
+    return answer_row(index, asked, reading, reader.answer(question), encoder)
+
+
+def _so_far(run: AnswerFolder) -> str:
+    found = [row.scores.f1 for row in run.results if row.scores.f1 is not None]
+    return f"F1 {100 * sum(found) / len(found):.1f}" if found else ""
+
+
+def _bert(rows: Sequence[AnswerRow], model: str | None) -> Mapping[int, float]:
+    texts = [row for row in rows if row.scores.f1 is not None] if model else []
+    values = bert_scores([row.answer for row in texts], [row.gold for row in texts], model or "") if texts else []
+    return {row.index: value for row, value in zip(texts, values, strict=True)}
+
+
+def _finish(run: AnswerFolder, config: DictConfig, console: Console) -> dict[str, Any]:
+    rows = sorted(run.results, key=lambda row: row.index)
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    summary = {
+        **summarize(rows, _bert(rows, config.bertscore)),
+        "similarity_encoder": config.prompt.encoder,
+        "seed": config.eval.seed,
+        "config": plain,
+        "versions": versions(),
+    }
+    run.write_summary(summary)
+    title = f"{config.planner.name}: {config.data or 'generated conversations'}"
+    cost = cost_table(summary, "cost of an answer")
+    for table in (quality_table(summary, title), tokens_table(summary), cost, split_table(summary)):
+        if table is not None:
+            console.print(table)
+    console.print(f"run folder: {run.path}", soft_wrap=True)
+    return summary

@@ -1,0 +1,80 @@
+"""From answered questions to the numbers of a summary; the definitions are in docs/conversations.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eval.chat.conversation import ADVERSARIAL
+from eval.chat.rows import AnswerRow
+from eval.chat.split import PARTS
+from eval.intervals import mean_interval
+from eval.metrics import costs, spread
+
+TEXT_METRICS = ("f1", "bleu1", "similarity", "bertscore")
+Bert = Mapping[int, float]  # BERTScore by a row's index; empty if nobody asked for it
+
+
+def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
+    """Quality by category, for all answerable questions and the adversarial ones apart, and cost over all."""
+    categories = dict.fromkeys(row.category for row in rows)
+    answerable = [row for row in rows if row.category != ADVERSARIAL]
+    numbers = [row.numbers for row in rows]
+    return {
+        "questions": len(rows),
+        "conversations": len({row.conversation for row in rows}),
+        "per_category": {name: quality([row for row in rows if row.category == name], bert) for name in categories},
+        "answerable": quality(answerable, bert),
+        "adversarial": quality([row for row in rows if row.category == ADVERSARIAL], bert),
+        "f1_interval": mean_interval(_by_conversation(answerable)),
+        "prefill_tokens": spread(row.prefill_tokens for row in rows),
+        "encoded_tokens": spread(row.encoded_tokens for row in rows),
+        "kv_length": spread(row.kv_length for row in rows),
+        "answer_tokens": _mean([row.numbers.score_tokens for row in rows if not row.choice]),
+        "evidence_recall": _mean([row.evidence for row in rows if row.evidence is not None]),
+        "reading_tokens": sum(row.reading.tokens for row in rows),
+        "reading_ms": sum(row.reading.ms for row in rows),
+        "split_ms": _split(rows),
+        **costs(numbers),
+    }
+
+
+def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
+    """Means over the rows a figure exists for, None where it exists for none.
+
+    ``average`` is over the text metrics; ``accuracy`` over multiple choice and adversarial questions.
+    """
+    texts = [row for row in rows if row.scores.f1 is not None]
+    found = {name: _mean([value for row in texts if (value := _text_metric(row, name, bert)) is not None])
+             for name in TEXT_METRICS}  # fmt: skip
+    shown = [value for value in found.values() if value is not None]
+    free = [row for row in rows if not row.choice]
+    return {
+        "questions": len(rows),
+        **found,
+        "average": _mean(shown),
+        "accuracy": _mean([row.scores.correct for row in rows if row.scores.correct is not None]),
+        "abstained": _mean([row.scores.abstained for row in free]),
+    }
+
+
+def _text_metric(row: AnswerRow, name: str, bert: Bert) -> float | None:
+    return bert.get(row.index) if name == "bertscore" else getattr(row.scores, name)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _by_conversation(rows: Sequence[AnswerRow]) -> dict[str, list[float]]:
+    samples: dict[str, list[float]] = {}
+    for row in rows:
+        if row.scores.f1 is not None:
+            samples.setdefault(row.conversation, []).append(row.scores.f1)
+    return samples
+
+
+def _split(rows: Sequence[AnswerRow]) -> dict[str, float] | None:
+    """Mean milliseconds of each part; None if nobody measured."""
+    found = [row.split for row in rows if row.split is not None]
+    return {part: sum(getattr(split, part) for split in found) / len(found) for part in PARTS} if found else None
