@@ -63,17 +63,24 @@ def abstains(answer: str) -> bool:
     return _ABSTAINS.search(text) is not None
 
 
+def check_bertscore(model: str) -> None:
+    """Raises ConfigError unless the package bert-score is there."""
+    try:
+        import bert_score  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"bertscore={model} needs the extra 'bertscore': pip install 'keep-agent[bertscore]', or leave it null"
+        ) from error
+
+
 def bert_scores(answers: Sequence[str], golds: Sequence[str], model: str) -> list[float]:
     """BERTScore F1 (arXiv 1904.09675) of every answer under ``model``, not rescaled; 0 for an empty answer.
 
     :raises ConfigError: without the package bert-score, or if it cannot load the model.
     """
-    try:
-        from bert_score import score
-    except ImportError as error:
-        raise ConfigError(
-            f"bertscore={model} needs the extra 'bertscore': pip install 'keep-agent[bertscore]', or leave it null"
-        ) from error
+    check_bertscore(model)
+    from bert_score import score
+
     asked = [number for number, answer in enumerate(answers) if answer.strip()]
     found = [0.0] * len(answers)
     if asked:

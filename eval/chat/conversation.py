@@ -55,12 +55,14 @@ class Conversation:
     """What one memory holds while ``questions`` are asked.
 
     Conversations of one ``group`` follow one another in the same memory: what was encoded for one stays for the next.
+    ``lived``: whoever is asked was there when it was held; else it is put before them together with the question.
     """
 
     id: str
     sessions: tuple[Session, ...]
     questions: tuple[Question, ...]
     group: str = ""
+    lived: bool = True
 
     def __post_init__(self) -> None:
         ids = [turn.id for session in self.sessions for turn in session.turns] + [s.id for s in self.sessions]
@@ -85,13 +87,15 @@ class Piece:
     parent: str | None = None
 
 
-def pieces(session: Session, unit: str) -> list[Piece]:
-    """The segments of a session: one per turn behind one for the date, or all of it as one.
-
-    :raises ConfigError: for a unit that is none of `UNITS`.
-    """
+def check_unit(unit: str) -> str:
+    """``unit``, if it is one of `UNITS`. Raises ConfigError."""
     if unit not in UNITS:
         raise ConfigError(f"unit={unit} is unknown; choose one of: {', '.join(UNITS)}")
+    return unit
+
+
+def pieces(session: Session, unit: str) -> list[Piece]:
+    """The segments of a session: one per turn behind one for the date, or all of it as one (``unit=session``)."""
     told = [(turn.id, f"{turn.speaker}: {one_line(turn.text)}") for turn in session.turns if turn.text.strip()]
     head = f"conversation on {one_line(session.date)}" if session.date else ""
     if unit == "session":

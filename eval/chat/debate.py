@@ -73,4 +73,6 @@ def _prompt(debate: str, reader: str, turn: int, topic: str, read: list[Contribu
         CATEGORY,
         evidence=(f"{asked.agent}-{turn}",),
     )
-    return Conversation(f"{debate}-{turn}-{reader}", (Session("D1", "", tuple(turns)),), (question,), group=debate)
+    return Conversation(
+        f"{debate}-{turn}-{reader}", (Session("D1", "", tuple(turns)),), (question,), group=debate, lived=False
+    )

@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from eval.chat.conversation import Conversation, Question, pieces
+from eval.chat.conversation import Conversation, Question, check_unit, pieces
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.split import Split, Stopwatch
 from memory.report import Prefill
@@ -37,9 +37,9 @@ class Answer:
 class Reader:
     """One memory that reads conversations one after another.
 
-    ``unit``: a segment is a turn or a whole session. Time passes by one step per segment. ``replay``: a prompt is
-    prefilled at the end of each session of a conversation, so that methods which harvest rows have lived through it;
-    None: where the method harvests.
+    ``unit``: a segment is a turn or a whole session. Time passes by one step per segment. ``replay``: where a
+    conversation was lived through, a prompt is prefilled at the end of each of its sessions, for methods that harvest
+    rows; None: if the method does.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Reader:
         replay: bool | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        self._session, self._prompt, self._unit = session, prompt, unit
+        self._session, self._prompt, self._unit = session, prompt, check_unit(unit)
         self._max_new_tokens, self._stopwatch = max_new_tokens, stopwatch
         self._replay = session.method.capabilities.harvests if replay is None else replay
         self._read: Conversation | None = None
@@ -70,7 +70,7 @@ class Reader:
                 self._session.store.put(piece.id, piece.category, piece.text, piece.parent)
                 self._session.advance()
                 last = piece.text
-            if self._replay and last:
+            if self._replay and conversation.lived and last:
                 tokens += computed(self._session.prefill(last, self._prompt.pause()))
         return Reading(tokens, 1e3 * (time.perf_counter() - began))
 

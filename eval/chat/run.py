@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from eval.answers import bert_scores
+from eval.answers import bert_scores, check_bertscore
 from eval.chat.conversation import Asked, Conversation, draw
 from eval.chat.debate import debates
 from eval.chat.generated import generated
@@ -105,11 +105,13 @@ def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> R
 
 
 def _check(config: DictConfig) -> None:
-    check_settings(config, LEAST, OPTIONAL, SWITCHES)
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
+    check_settings(config, LEAST, OPTIONAL, SWITCHES)
     if config.replay not in (None, True, False):
         raise ConfigError(f"replay={config.replay} does not work; give true, false or null")
+    if config.bertscore is not None:
+        check_bertscore(config.bertscore)
 
 
 def _ask(reader: Reader, index: int, asked: Asked, encoder: CachedEncoder) -> AnswerRow:

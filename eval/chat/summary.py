@@ -32,8 +32,8 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
         "kv_length": spread(row.kv_length for row in rows),
         "answer_tokens": _mean([row.numbers.score_tokens for row in rows if not row.choice]),
         "evidence_recall": _mean([row.evidence for row in rows if row.evidence is not None]),
-        "reading_tokens": sum(row.reading.tokens for row in rows),
-        "reading_ms": sum(row.reading.ms for row in rows),
+        "reading_tokens": _mean([row.reading.tokens for row in rows]),
+        "reading_ms": _mean([row.reading.ms for row in rows]),
         "split_ms": _split(rows),
         **costs(numbers),
     }

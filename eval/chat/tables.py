@@ -11,7 +11,7 @@ from eval.chat.summary import TEXT_METRICS
 from eval.tables import bounds, number, percent
 
 HEADINGS = {"f1": "F1", "bleu1": "BLEU-1", "similarity": "similarity", "bertscore": "BERTScore"}
-ROWS = ("prefill_tokens", "encoded_tokens", "kv_length", "answer_tokens")
+ROWS = ("prefill_tokens", "encoded_tokens", "reading_tokens", "kv_length", "answer_tokens")
 
 
 def quality_table(summary: Mapping[str, Any], title: str) -> Table:

@@ -1,0 +1,301 @@
+"""Conversations as they are loaded and made up: nothing lost, nothing misread, every fault named."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, check_unit, draw, pieces
+from eval.chat.debate import debates
+from eval.chat.generated import BY_NAME, generated
+from eval.chat.load import load_conversations
+from keep_agent.errors import ConfigError, DataError
+
+
+def locomo_row() -> dict:
+    return {
+        "speaker_a": "Ada",
+        "speaker_b": "Ben",
+        "session_1_date_time": "1:56 pm on 8 May, 2023",
+        "session_1": [
+            {"speaker": "Ada", "dia_id": "D1:1", "text": "Look\nhere!", "blip_caption": "a photo of a dog"},
+            {"speaker": "Ben", "dia_id": "D1:2", "text": "Nice."},
+        ],
+        "session_10_date_time": "9 June, 2023",
+        "session_10": [{"speaker": "Ben", "dia_id": "D10:1", "text": "I moved."}],
+        "session_2_date_time": "10 May, 2023",
+        "session_2": [{"speaker": "Ada", "dia_id": "D2:1", "text": "Bye."}],
+        "session_1_summary": "Ada shows a dog.",
+        "qa": [
+            {"question": "Since when?", "answer": 2022, "evidence": ["D1:1; D2:1", "D"], "category": 2},
+            {"question": "Would she?", "answer": "Yes; she likes dogs", "evidence": ["D1:1"], "category": 3},
+            {"question": "Whose cat?", "adversarial_answer": "Ada's", "evidence": [], "category": 5},
+            {"question": "Is it?", "adversarial_answer": "Yes", "answer": "No", "evidence": [], "category": 5},
+        ],
+    }
+
+
+def longmemeval_row() -> dict:
+    return {
+        "question_id": "abc",
+        "question_type": "knowledge-update",
+        "question": "How many?",
+        "answer": 3,
+        "question_date": "2023/06/01 (Thu) 10:00",
+        "haystack_session_ids": ["s2", "s1"],
+        "haystack_dates": ["2023/05/30 (Tue) 09:00", "2023/05/20 (Sat) 02:21"],
+        "haystack_sessions": [
+            [{"role": "user", "content": "Now three.", "has_answer": True}, {"role": "assistant", "content": "Fine."}],
+            [{"role": "user", "content": "I have two."}],
+        ],
+    }
+
+
+def write(path: Path, value: object) -> Path:
+    text = json.dumps(value).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def personamem_files(folder: Path, **changes: str) -> Path:
+    messages = [
+        {"role": "system", "content": "Persona: a gardener."},
+        {"role": "user", "content": "I like roses."},
+        {"role": "system", "content": "Later."},
+        {"role": "user", "content": "Now I like tulips."},
+    ]
+    (folder / "shared_contexts_32k.jsonl").write_text(json.dumps({"c1": messages}) + "\n")
+    row = {
+        "question_id": "q",
+        "question_type": "recall",
+        "user_question_or_message": "Which flowers?",
+        "correct_answer": "(b)",
+        "all_options": "['(a) Roses (red).', \"(b) It's tulips.\"]",
+        "shared_context_id": "c1",
+        "end_index_in_shared_context": "4",
+    } | changes
+    path = folder / "questions_32k.csv"
+    with path.open("w", newline="") as stream:
+        table = csv.DictWriter(stream, row)
+        table.writeheader()
+        table.writerows([row, row | {"question_id": "early", "end_index_in_shared_context": "2"}])
+    return path
+
+
+@pytest.mark.parametrize("name", ["26.json", "26.json.gz"])
+def test_locomo_as_it_is_published(tmp_path: Path, name: str) -> None:
+    (found,) = load_conversations(write(tmp_path / name, locomo_row()))
+    assert found.id == "26" and [session.id for session in found.sessions] == ["D1", "D2", "D10"]
+    assert found.sessions[0].turns[0] == Turn("D1:1", "Ada", "Look\nhere! (shows a photo of a dog)")
+    since, would, whose, really = found.questions
+    assert (since.answer, since.category, since.evidence) == ("2022", "temporal", ("D1:1", "D2:1"))
+    assert (would.answer, would.category) == ("Yes", "open-domain")
+    assert (whose.answer, whose.category, whose.adversarial) == ("", ADVERSARIAL, True)
+    assert really.answer == "No" and really.adversarial
+
+
+def test_locomo_in_one_list_has_its_sessions_one_level_deeper(tmp_path: Path) -> None:
+    row = locomo_row()
+    wrapped = {"sample_id": "conv-26", "qa": row.pop("qa"), "conversation": row}
+    (found,) = load_conversations(write(tmp_path / "locomo10.json", [wrapped]))
+    assert found.id == "conv-26" and len(found.sessions) == 3 and len(found.questions) == 4
+
+
+def test_longmemeval_is_told_in_order_of_time(tmp_path: Path) -> None:
+    unknown = longmemeval_row() | {"question_id": "abc_abs"}
+    found, abstain = load_conversations(write(tmp_path / "longmemeval_s.json", [longmemeval_row(), unknown]))
+    assert [session.date[:10] for session in found.sessions] == ["2023/05/20", "2023/05/30"]
+    (question,) = found.questions
+    assert (question.answer, question.category, question.evidence) == ("3", "knowledge-update", ("D2:1",))
+    assert question.date.startswith("2023/06/01")
+    assert abstain.questions[0].adversarial and abstain.questions[0].answer == ""
+
+
+def test_personamem_sees_no_later_message(tmp_path: Path) -> None:
+    personamem_files(tmp_path)
+    early, whole = load_conversations(tmp_path)
+    assert [len(c.sessions) for c in (early, whole)] == [1, 2] and early.group == whole.group == "c1"
+    (question,) = whole.questions
+    assert question.choices == ("Roses (red).", "It's tulips.") and question.answer == "It's tulips."
+    assert early.sessions[0] == whole.sessions[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"qa": None}, "field 'qa' should be list"),
+        ({"session_2": [{"speaker": "Ada", "dia_id": "D2:1"}]}, r"session_2, turn 1: the field 'text' is missing"),
+        ({"session_2": ["Bye."]}, r"session_2, turn 1: an object with the field 'text' was expected, not str"),
+        ({"session_10_date_time": 9}, "field 'session_10_date_time' should be str, but it is int"),
+        ({"qa": [{"question": "?", "category": 9}]}, "qa 1: category 9 is unknown"),
+        ({"qa": [{"question": "?", "category": 1, "evidence": []}]}, "qa 1: the field 'answer' is missing"),
+        ({"session_2": [{"speaker": "A", "dia_id": "D1:1", "text": "Bye."}]}, "called 'D1:1'"),
+    ],
+)
+def test_a_damaged_locomo_names_place_and_field(tmp_path: Path, change: dict, named: str) -> None:
+    with pytest.raises(DataError, match=named):
+        load_conversations(write(tmp_path / "26.json", locomo_row() | change))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"haystack_dates": ["2023/05/30"]}, "2 haystack_sessions but 1 haystack_dates"),
+        (
+            {"haystack_sessions": [[{"role": "user"}], []]},
+            "haystack_sessions 1, turn 1: the field 'content' is missing",
+        ),
+        ({"haystack_sessions": ["a", "b"]}, "a list of turns was expected, not str"),
+        ({"answer": None}, "field 'answer' should be"),
+    ],
+)
+def test_a_damaged_longmemeval_names_place_and_field(tmp_path: Path, change: dict, named: str) -> None:
+    with pytest.raises(DataError, match=named):
+        load_conversations(write(tmp_path / "l.json", [longmemeval_row() | change]))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"shared_context_id": "c2"}, "shared_context_id 'c2' is not in"),
+        ({"end_index_in_shared_context": "x"}, "should be a number"),
+        ({"all_options": "roses"}, "'all_options' should be a list"),
+        ({"correct_answer": "(d)"}, r"correct_answer '\(d\)' is none of the labels"),
+    ],
+)
+def test_a_damaged_personamem_names_place_and_field(tmp_path: Path, change: dict, named: str) -> None:
+    with pytest.raises(DataError, match=named):
+        load_conversations(personamem_files(tmp_path, **change))
+
+
+def test_what_is_no_conversation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no conversations"):
+        load_conversations(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        load_conversations(tmp_path / "nowhere.json")
+    with pytest.raises(DataError, match="neither a field 'qa' nor"):
+        load_conversations(write(tmp_path / "a.json", {"a": 1}))
+    (tmp_path / "b.json").write_text("{")
+    with pytest.raises(DataError, match=r"b\.json is not JSON"):
+        load_conversations(tmp_path / "b.json")
+    (tmp_path / "c.json.gz").write_bytes(gzip.compress(b"{}")[:-9])
+    with pytest.raises(DataError, match=r"c\.json\.gz cannot be read"):
+        load_conversations(tmp_path / "c.json.gz")
+
+
+def test_real_locomo_is_read_whole(data_root: Path) -> None:
+    folder = data_root / "locomo"
+    if not folder.is_dir():
+        pytest.skip(f"needs {folder}: KEEP_AGENT_DATA names a folder without locomo/")
+    found = load_conversations(folder)
+    assert len(found) == 7
+    assert sum(len(c.questions) for c in found) == 1434
+    assert sum(len(s.turns) for c in found for s in c.sessions) == 3950
+    assert Counter(q.category for c in found for q in c.questions)[ADVERSARIAL] == 325
+    for conversation in found:
+        assert all(piece.text.count("\n") == 1 for s in conversation.sessions for piece in pieces(s, "turn"))
+        ids = {turn.id for session in conversation.sessions for turn in session.turns}
+        known = [id in ids for question in conversation.questions for id in question.evidence]
+        assert sum(known) >= len(known) - 1  # one id of the source names no turn
+
+
+def test_a_session_becomes_turns_behind_their_date_or_one_segment() -> None:
+    session = Session(
+        "D1", "8 May", (Turn("D1:1", "Ada", "Look\n here!"), Turn("D1:2", "Ben", " "), Turn("D1:3", "B", "x"))
+    )
+    header, first, second = pieces(session, "turn")
+    assert (header.text, header.category, header.parent) == ("conversation on 8 May\n", "session", None)
+    assert (first.text, first.category, first.parent) == ("Ada: Look here!\n", "turn", "D1") and second.id == "D1:3"
+    (whole,) = pieces(session, "session")
+    assert whole.text == "conversation on 8 May | Ada: Look here! | B: x\n"
+    assert [piece.parent for piece in pieces(Session("D1", "", session.turns), "turn")] == [None, None]
+    with pytest.raises(ConfigError, match="unit=word"):
+        check_unit("word")
+
+
+def test_a_conversation_refuses_what_cannot_be_told_apart() -> None:
+    turn = Turn("D1:1", "Ada", "Hello")
+    with pytest.raises(DataError, match="called 'D1:1'"):
+        Conversation("c", (Session("D1", "", (turn, turn)),), ())
+    with pytest.raises(DataError, match="none of its 2 choices"):
+        Conversation("c", (), (Question("q", "?", "c", "multiple-choice", ("a", "b")),))
+
+
+def test_a_limit_draws_the_same_questions_in_order() -> None:
+    made = generated(2, 3, 10, 2, seed=0)
+    everything = draw(made, None, 0)
+    some = draw(made, 5, 3)
+    places = [everything.index(asked) for asked in some]
+    assert len(some) == 5 and places == sorted(places) and some == draw(made, 5, 3) != draw(made, 5, 4)
+    assert draw(made, 999, 0) == everything
+
+
+def test_generated_conversations_are_a_function_of_their_seed() -> None:
+    assert generated(2, 3, 8, 3, seed=1) == generated(2, 3, 8, 3, seed=1) != generated(2, 3, 8, 3, seed=2)
+    assert generated(2, 3, 8, 3, seed=1)[:1] == generated(1, 3, 8, 3, seed=1)
+    (one,) = generated(1, 5, 7, 4, seed=0)
+    assert len(one.sessions) == 5 and {len(session.turns) for session in one.sessions} == {7}
+    with pytest.raises(ConfigError, match=r"generated\.speakers=9"):
+        generated(1, 3, 8, 9, seed=0)
+
+
+def test_every_kind_of_question_is_asked() -> None:
+    kinds = {question.category for c in generated(10, 4, 12, 2, seed=0) for question in c.questions}
+    assert kinds == {"single-hop", "multi-hop", "temporal", "open-domain", "update", "multiple-choice", ADVERSARIAL}
+
+
+def test_generated_answers_are_what_was_said_last() -> None:
+    """Found again by reading the turns alone."""
+    for conversation in generated(20, 4, 12, 3, seed=0):
+        said = {turn.id: (turn, session) for session in conversation.sessions for turn in session.turns}
+        order = list(said)
+        for question in conversation.questions:
+            for id in question.evidence:
+                turn, session = said[id]
+                if question.category == "temporal":
+                    assert question.answer == session.date and question.text.split()[2] == turn.speaker
+                elif question.category != "multi-hop":
+                    assert question.answer in turn.text and turn.speaker in question.text
+                    later = [said[other][0] for other in order[order.index(id) + 1 :]]
+                    told = [
+                        r
+                        for r in BY_NAME.values()
+                        if any(f.format(question.answer) == turn.text for f in (r.told, r.changed))
+                    ]
+                    again = {f.format(v) for r in told for v in r.values for f in (r.told, r.changed)}
+                    assert not any(other.speaker == turn.speaker and other.text in again for other in later)
+            assert bool(question.evidence) != question.adversarial
+
+
+def test_nobody_told_what_an_adversarial_question_asks() -> None:
+    for conversation in generated(20, 4, 12, 2, seed=0):
+        said = [turn for session in conversation.sessions for turn in session.turns]
+        for question in conversation.questions:
+            if question.adversarial:
+                relation = next(r for r in BY_NAME.values() if question.text in map(r.asked.format, PEOPLE_ASKED))
+                told = {f.format(value) for value in relation.values for f in (relation.told, relation.changed)}
+                assert not any(turn.speaker in question.text and turn.text in told for turn in said)
+
+
+PEOPLE_ASKED = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hana", "Ines")
+
+
+def test_debates_interleave_new_lines_with_reused_ones() -> None:
+    prompts = debates(1, 3, 2, seed=0)
+    assert len(prompts) == 6 and {prompt.group for prompt in prompts} == {"debate-1"}
+    seen: Counter[str] = Counter()
+    for prompt in prompts:
+        (session,) = prompt.sessions
+        assert [turn.speaker == "note" for turn in session.turns] == [True, False] * 2
+        seen.update(turn.text for turn in session.turns)
+        (question,) = prompt.questions
+        told = next(turn for turn in session.turns if turn.id == question.evidence[0])
+        assert f" {question.answer} " in told.text
+    contributions = {text: count for text, count in seen.items() if text.startswith("In round")}
+    assert set(contributions.values()) == {2}, "both other agents read it, word for word"
+    assert all(count == 1 for text, count in seen.items() if text not in contributions)

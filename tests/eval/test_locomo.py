@@ -1,0 +1,321 @@
+"""Questions about conversations, through every memory method: numbers add up, and nothing leaks between questions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+from transformers import PreTrainedTokenizerFast
+
+from eval import locomo
+from eval.chat import compare
+from eval.chat import run as runs
+from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, draw
+from eval.chat.prompt import QuestionPrompt
+from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
+from eval.chat.split import PARTS as SPLIT
+from eval.chat.summary import summarize
+from eval.cli import BAD_INPUT
+from keep_agent.errors import ConfigError
+from keep_agent.results import PARTS
+from keep_agent.runfolder import SUMMARY
+from memory.encoder import HashedNgrams, make_encoder
+
+METHODS = [path.stem for path in sorted((Path(locomo.__file__).parents[1] / "configs" / "memory").glob("*.yaml"))]
+SMALL = (
+    "generated.conversations=1", "generated.sessions=3", "generated.turns=6", "generated.rounds=1",
+    "planner.max_new_tokens=3", "prompt.encoder=hashed", "eval.threads=1", "model.dtype=float32",
+)  # fmt: skip
+Answers = Callable[..., list[AnswerRow]]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def answers(tiny_model: Path) -> Iterator[Answers]:
+    """Rows of the questions of a composed config, without a folder."""
+
+    def ask(*overrides: str) -> list[AnswerRow]:
+        config = configured(tiny_model, *overrides)
+        encoder = make_encoder(config.prompt.encoder)
+        rows = []
+        with runs.make_engine(config) as engine:
+            reader = runs.make_reader(config, engine, encoder)
+            for index, asked in enumerate(draw(runs.make_conversations(config), config.limit, config.eval.seed)):
+                reading = reader.read(asked[0])
+                rows.append(answer_row(index, asked, reading, reader.answer(asked[1]), encoder))
+        return rows
+
+    with initialize_config_module("configs", version_base="1.3"):
+        yield ask
+    GlobalHydra.instance().clear()
+
+
+def configured(model: Path, *overrides: str) -> DictConfig:
+    return compose("locomo", ["model=custom", f"model.name='{model}'", *SMALL, *overrides])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_answers_and_its_numbers_add_up(answers: Answers, name: str) -> None:
+    rows = answers(f"memory={name}")
+    assert {row.category for row in rows} >= {"single-hop", "temporal", "debate", ADVERSARIAL}
+    for row in rows:
+        numbers = row.numbers
+        assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
+        assert 0 < row.prefill_tokens <= numbers.prompt_tokens
+        assert row.kv_length == numbers.prompt_tokens + (0 if row.choice else numbers.score_tokens)
+        assert row.choice or numbers.score_tokens <= 3
+        assert (row.scores.f1 is None) == (row.choice or row.category == ADVERSARIAL)
+        assert AnswerRow.from_json(json.loads(json.dumps(row.to_json()))).to_json() == row.to_json()
+    if name == "full_recompute":
+        assert all(row.prefill_tokens == row.numbers.prompt_tokens and not row.encoded_tokens for row in rows)
+
+
+def test_whole_memory_reuse_that_is_exact_gives_the_same_answers(answers: Answers) -> None:
+    """Also in the append layout: no question hears of an earlier one."""
+    plain = answers("planner=full_recompute", "memory/retrieval=all")
+    reused = answers("planner=prefix_cache", "memory/retrieval=all")
+    assert [row.answer for row in reused] == [row.answer for row in plain]
+    assert [row.kv_length for row in reused] == [row.kv_length for row in plain]
+    assert all(row.evidence in (None, 1.0) for row in plain)
+    talk = [row for row in reused if row.category != "debate"]
+    assert all(row.numbers.hit_tokens >= row.numbers.memory_tokens - 16 for row in talk[1:])
+    assert talk[0].reading.tokens >= talk[0].numbers.hit_tokens > 0, "it has lived through the conversation"
+
+
+@pytest.mark.parametrize("name", ["keep", "prefix_cache"])
+def test_a_question_is_answered_as_if_it_were_the_first(answers: Answers, name: str) -> None:
+    everything = {row.id: row for row in answers(f"planner={name}")}
+    some = answers(f"planner={name}", "limit=4", "eval.seed=0")
+    assert len(some) == 4
+    for row in some:
+        other = everything[row.id]
+        assert (row.answer, row.kv_length, row.evidence) == (other.answer, other.kv_length, other.evidence)
+
+
+def test_agents_reuse_what_others_said_wherever_it_stands(answers: Answers) -> None:
+    only = "generated.conversations=0", "generated.agents=4"
+    reused, exact = answers("planner=full_reuse", *only), answers("planner=prefix_cache", *only)
+    first, *later = reused
+    assert len(reused) == 4 and first.numbers.hit_tokens == 0
+    assert all(row.numbers.hit_tokens > 0 for row in later)
+    assert later[-1].numbers.hit_tokens > 0.5 * later[-1].numbers.memory_tokens, "only the notes are new"
+    assert sum(row.numbers.hit_tokens for row in exact) < 0.1 * sum(row.numbers.hit_tokens for row in reused)
+
+
+def test_text_memory_prefills_its_top_segments_whole(answers: Answers) -> None:
+    rows = answers("planner=full_recompute", "prompt.budget=4", "memory.retrieval.mixed=false")
+    whole = answers("planner=full_recompute", "memory/retrieval=all")
+    assert all(row.prefill_tokens == row.numbers.prompt_tokens for row in rows)
+    talk = [(row, other) for row, other in zip(rows, whole, strict=True) if row.category != "debate"]
+    assert all(row.prefill_tokens < other.prefill_tokens for row, other in talk)
+
+
+def test_a_session_may_be_one_segment(answers: Answers) -> None:
+    rows = answers("planner=keep", "unit=session", "generated.debates=0", "prompt.budget=2")
+    assert all(row.evidence in (None, 0.0, 0.5, 1.0) for row in rows) and any(row.evidence == 1.0 for row in rows)
+
+
+def test_the_split_of_the_time_adds_up_and_leaves_no_hook(answers: Answers, tiny_model: Path) -> None:
+    for row in answers("planner=keep", "profile=true", "limit=4"):
+        parts = {part: getattr(row.split, part) for part in SPLIT}
+        assert sum(parts.values()) == pytest.approx(row.numbers.decision_ms, rel=0.05, abs=2.0)
+        assert all(value > 0 for value in parts.values()), parts
+        assert AnswerRow.from_json(row.to_json()).split.attention == pytest.approx(row.split.attention, abs=1e-3)
+    with runs.make_engine(configured(tiny_model, "profile=true")) as engine:
+        stopwatch = runs.Stopwatch(engine)
+        with stopwatch.running():
+            assert engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" in vars(engine.decoder.rope)
+        assert not engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" not in vars(engine.decoder.rope)
+
+
+@pytest.mark.parametrize("way", ["letters", "texts"])
+def test_a_choice_is_the_likeliest_by_plain_scoring(tiny_model: Path, way: str) -> None:
+    """Against one forward per choice."""
+    with initialize_config_module("configs", version_base="1.3"):
+        config = configured(tiny_model, f"choices={way}", "planner=full_recompute")
+    question = Question("q", "Which?", "a cup of tea", "multiple-choice", ("water", "a cup of tea", "milk"))
+    talk = Conversation("c", (Session("D1", "8 May", (Turn("D1:1", "Ada", "I like tea."),)),), (question,))
+    with runs.make_engine(config) as engine:
+        reader = runs.make_reader(config, engine, make_encoder("hashed"))
+        reader.read(talk)
+        answer = reader.answer(question)
+        prompt = QuestionPrompt(runs.make_tokenizer(config.model, engine.model), config.prompt.instruction, way)
+        ids = answer.prefill.layout.token_ids
+        likely = []
+        for candidate in prompt.candidates(question):
+            rows = engine.forward_plain(ids.new_tensor([*ids.tolist(), *candidate]))[len(ids) - 1 : -1].log_softmax(-1)
+            total = sum(float(row[token]) for row, token in zip(rows, candidate, strict=True))
+            likely.append(total / (len(candidate) if way == "texts" else 1))
+    assert answer.text == question.choices[max(range(3), key=likely.__getitem__)]
+
+
+def test_a_chat_template_stands_around_memory_and_question(chat: PreTrainedTokenizerFast) -> None:
+    prompt = QuestionPrompt(chat, "Answer\nthis.")
+    question = Question("q", "Which?", "tea", "multiple-choice", ("water", "tea"), date="8 May")
+    text = chat.decode([*prompt.context(), *prompt.line("Ada: tea\n"), *prompt.query(question)])
+    assert text == (
+        "<|im_start|>user\nAnswer this.\nAda: tea\nToday is 8 May.\nQuestion: Which?\n(a) water\n(b) tea\n"
+        "Reply with the letter of the right choice.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert [chat.decode(ids) for ids in prompt.candidates(question)] == ["(a)", "(b)"]
+    assert chat.eos_token_id in prompt.stops()
+    assert prompt.decode(chat.encode(" tea\nand more<|im_end|>")) == "tea"
+    with pytest.raises(ConfigError, match="choices=numbers"):
+        QuestionPrompt(chat, "Answer.", "numbers")
+
+
+def test_scores_of_each_kind_of_question() -> None:
+    encoder = HashedNgrams()
+    open_ = Question("q", "Which?", "red cup", "single-hop")
+    assert score("red cup", open_, encoder).f1 == 1.0 and not score("red cup", open_, encoder).abstained
+    assert score("No information.", open_, encoder).abstained
+    nothing = replace(open_, answer="", category=ADVERSARIAL)
+    assert score("I don't know", nothing, encoder).correct is True
+    assert score("red cup", nothing, encoder).correct is False and score("", nothing, encoder).correct is False
+    assert score("No", replace(nothing, answer="No"), encoder).correct is True
+    choice = replace(open_, choices=("red cup", "tea"))
+    assert score("tea", choice, encoder).correct is False and score("tea", choice, encoder).f1 is None
+
+
+def test_the_summary_keeps_adversarial_questions_apart(answers: Answers) -> None:
+    rows = [
+        replace(row, scores=score(row.gold or "no information", question(row), HashedNgrams())) for row in answers()
+    ]
+    found = summarize(rows, {})
+    assert found["answerable"]["questions"] + found["adversarial"]["questions"] == found["questions"] == len(rows)
+    assert found["answerable"]["f1"] == 1.0 and found["answerable"]["average"] == pytest.approx(1.0)
+    assert found["adversarial"]["accuracy"] == found["adversarial"]["abstained"] == 1.0
+    assert found["adversarial"]["f1"] is None and found["answerable"]["abstained"] == 0.0
+    bert = {row.index: 0.4 for row in rows if row.scores.f1 is not None}
+    assert summarize(rows, bert)["answerable"]["average"] == pytest.approx((3 + 0.4) / 4)
+    assert found["prefill_tokens"]["mean"] == pytest.approx(sum(row.prefill_tokens for row in rows) / len(rows))
+
+
+def question(row: AnswerRow) -> Question:
+    return Question("q", row.question, row.gold, row.category, (row.gold,) if row.choice else ())
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command with arguments from an empty directory; (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["command", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            locomo.main()
+        GlobalHydra.instance().clear()
+        return (stop.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def the_run(under: str = "outputs") -> Path:
+    (found,) = Path(under).rglob(ANSWERS)
+    return found.parent
+
+
+def test_a_run_shows_tables_and_writes_its_folder(call: Command, tiny_model: Path) -> None:
+    code, out, _ = call(f"model={tiny_model}", *SMALL, "limit=5", "profile=true")
+    assert code == 0 and all(text in out for text in ("BLEU-1", "prefill_tokens", "ttft_ms", "attention"))
+    summary = json.loads((the_run() / SUMMARY).read_text())
+    assert summary["questions"] == len((the_run() / ANSWERS).read_text().splitlines()) == 5
+    assert summary["config"]["planner"]["name"] == "keep" and "torch" in summary["versions"]
+
+
+def test_an_interrupted_run_is_resumed_to_the_same_end(
+    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = f"model={tiny_model}", *SMALL, "limit=6"
+    call(*arguments, "eval.out=whole")
+    calls: list[int] = []
+
+    def interrupting(*given: object) -> AnswerRow:
+        calls.append(0)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return ask(*given)
+
+    ask = runs._ask
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "_ask", interrupting)
+        code, out, _ = call(*arguments, "eval.out=part")
+    folder = the_run("part")
+    assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")
+    assert call(f"eval.resume={folder}", "limit=7")[0] == BAD_INPUT
+    assert call(f"eval.resume={folder}")[0] == 0
+    one, two = (AnswerFolder.resume(the_run(out)).results for out in ("whole", "part"))
+    assert [(row.id, row.answer, row.scores, row.kv_length) for row in one] == [
+        (row.id, row.answer, row.scores, row.kv_length) for row in two
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("limit=0", "limit=0"),
+        ("unit=word", "unit=word"),
+        ("choices=numbers", "choices=numbers"),
+        ("replay=maybe", "replay=maybe"),
+        ("profile=1", "profile=1"),
+        ("data=nowhere.json", "nowhere.json does not exist"),
+        ("generated.speakers=20", "generated.speakers=20"),
+        ("prompt.budget=0", "prompt.budget=0"),
+        ("model.name=nowhere", "nowhere"),
+        ("bertscore=x", "bertscore"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_folder(call: Command, tiny_model: Path, argument: str, named: str) -> None:
+    code, _, err = call(f"model={tiny_model}", *SMALL, argument)
+    assert code == BAD_INPUT and named in err and err.count("\n") == 1
+    assert not Path("outputs").exists()
+
+
+def test_a_planner_without_memory_is_refused(call: Command) -> None:
+    code, _, err = call("planner=expert")
+    assert code == BAD_INPUT and "planner=expert reads no conversations" in err
+
+
+def test_help_shows_how_it_is_called(call: Command) -> None:
+    code, out, _ = call("--help")
+    assert code == 0 and "keep-eval-locomo data=locomo10.json" in out and "replay" in out
+
+
+def test_a_real_question(call: Command, tiny_model: Path, data_root: Path) -> None:
+    data = data_root / "locomo" / "30.json.gz"
+    if not data.is_file():
+        pytest.skip(f"needs {data}: KEEP_AGENT_DATA names a folder without locomo/")
+    code, _, err = call(f"model={tiny_model}", *SMALL, f"data={data}", "limit=1", "prompt.budget=10")
+    assert code == 0, err
+    (row,) = AnswerFolder.resume(the_run()).results
+    assert row.conversation == "30" and row.numbers.memory_tokens > 0 and row.question.endswith("?")
+
+
+def test_runs_of_the_same_questions_stand_side_by_side(
+    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = f"model={tiny_model}", *SMALL
+    call(*base, "limit=4", "planner=full_recompute", "prompt.budget=3", "memory.retrieval.mixed=false", "eval.out=a")
+    call(*base, "limit=6", "planner=keep", "eval.out=b")
+
+    def show(*paths: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["compare", *paths])
+        with pytest.raises(SystemExit) as stop:
+            compare.main()
+        return (stop.value.code or 0, *capsys.readouterr())
+
+    code, out, _ = show("a", "b")
+    both = {row.id for row in AnswerFolder.resume(the_run("a")).results}
+    both &= {row.id for row in AnswerFolder.resume(the_run("b")).results}
+    assert code == 0 and f"{len(both)} questions" in out
+    assert "full_recompute, embedding 3" in out and "keep, embedding 40" in out
+    code, _, err = show("a", "nowhere")
+    assert code == BAD_INPUT and "no answered questions under nowhere" in err
