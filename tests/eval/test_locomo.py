@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
 from memory.encoder import HashedNgrams, make_encoder
+from memory.engine.rope import RopeTables
 
 METHODS = [path.stem for path in sorted((Path(locomo.__file__).parents[1] / "configs" / "memory").glob("*.yaml"))]
 SMALL = (
@@ -133,6 +135,18 @@ def test_the_split_of_the_time_adds_up_and_leaves_no_hook(answers: Answers, tiny
         with stopwatch.running():
             assert engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" in vars(engine.decoder.rope)
         assert not engine.decoder.layers[0].mlp._forward_hooks and "rotate_layers" not in vars(engine.decoder.rope)
+
+
+def test_rotation_within_a_transfer_counts_once(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = RopeTables.rotate_layers
+
+    def slow(self: RopeTables, *given: object, **named: object) -> object:
+        time.sleep(0.05)
+        return plain(self, *given, **named)
+
+    monkeypatch.setattr(RopeTables, "rotate_layers", slow)
+    for row in answers("planner=full_reuse", "profile=true", "limit=3"):
+        assert row.split.memory + 50 < row.numbers.parts["load"] < row.split.rope + 50
 
 
 @pytest.mark.parametrize("way", ["letters", "texts"])

@@ -284,6 +284,33 @@ def test_context_policies_are_told_apart(engine: Engine) -> None:
     assert not close(logits[1], logits[2], 1e-3)
 
 
+@pytest.mark.parametrize("method", [reuse, prefix])
+def test_segments_may_be_forgotten_without_their_blocks(engine: Engine, method: object) -> None:
+    session = open_session(engine, method())
+    for keeps in (True, False):
+        furnish(session.store, 8)
+        first = session.prefill("where is mug_1", QUERY)
+        session.reset(blocks=not keeps)
+        assert not len(session.store)
+        furnish(session.store, 8)
+        again = session.prefill("where is mug_1", QUERY)
+        assert torch.equal(again.layout.token_ids, first.layout.token_ids)
+        assert (again.counts.hit_tokens > 0, again.cold) == (keeps, not keeps)
+        session.reset()
+
+
+def test_a_prompt_that_begins_anew_is_told_from_memory_alone(engine: Engine) -> None:
+    session = open_session(engine, replace(prefix(), layout="append"))
+    furnish(session.store, 8)
+    first = session.prefill("where is mug_1", QUERY)
+    session.append_turn(encode_text(" go to cabinet_2\n"))
+    assert session.prefill("where is mug_1", QUERY).layout.rows > first.layout.rows
+    session.begin_anew()
+    again = session.prefill("where is mug_1", QUERY)
+    assert torch.equal(again.layout.token_ids, first.layout.token_ids) and close(again.logits, first.logits)
+    assert again.counts.hit_tokens >= again.counts.memory_tokens - 4
+
+
 def test_transcript_is_told_once_and_reused_exactly(engine: Engine) -> None:
     session = open_session(engine, replace(prefix(), layout="append"))
     rng = random.Random(1)
