@@ -89,6 +89,11 @@ class RunFolder:
         _keep_only(path / TRACE, {result.id for result in results})
         return cls(path, config, results)
 
+    @classmethod
+    def read(cls, path: Path) -> list[Any]:
+        """The committed results of a run, finished or not, in the order of their index. Leaves the files alone."""
+        return sorted(_lines(path / cls.lines, cls.result)[0], key=lambda result: result.index)
+
     @property
     def finished(self) -> frozenset[int]:
         """Indices of the committed episodes."""
@@ -116,8 +121,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_results(path: Path) -> list[EpisodeResult]:
-    """The committed episodes of a run, finished or not, in the order of their index. Leaves the files alone."""
-    return sorted(_lines(path / EPISODES, EpisodeResult)[0], key=lambda result: result.index)
+    """The committed episodes of a run, as `RunFolder.read` has them."""
+    return RunFolder.read(path)
 
 
 def find_runs(path: Path) -> list[Path]:

@@ -51,7 +51,7 @@ def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
 
 
 def compare_table(paths: Sequence[Path]) -> Table:
-    runs = common([AnswerFolder.resume(path).results for path in paths])
+    runs = common([AnswerFolder.read(path) for path in paths])
     summaries = [summarize(rows, {}) for rows in runs]
     first = summaries[0]["prefill_tokens"]["mean"]
     table = Table(title=f"{len(runs[0])} questions that all runs have answered")
