@@ -3,36 +3,61 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.brain import make_method
+from keep_agent.errors import CapacityError
 from memory.encoder import make_encoder
 from memory.session import MemorySession
-from planners.formats import make_format
-from planners.recall import Probe, make_probe
+from planners.recall import Fact, make_probe
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-    from transformers import PreTrainedTokenizerBase
 
     from memory.engine.engine import Engine
     from memory.report import Prefill
 
-SETUP = 12  # room for an answer, in tokens
+
+class Probe(Protocol):
+    """Segments, a question about them, and what an answer is worth."""
+
+    front: str  # read before the segments; a whole line, or ""
+    facts: tuple[Fact, ...]
+    question: str  # the prompt's end
+
+    def room(self, length: Callable[[str], int]) -> int:
+        """Tokens an answer may take, given how long a text is."""
+        ...
+
+    def grade(self, said: str) -> float:
+        """0 to 1."""
+        ...
+
+
+class Format(Protocol):
+    """How the texts of a probe become token ids; a part of `planners.formats.Format`."""
+
+    def context(self) -> list[int]: ...
+    def line(self, text: str) -> list[int]: ...
+    def stops(self) -> set[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+Make = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Probes of one kind: what is asked, where the cue stands, and how many lines there are."""
+    """Probes of one kind: what is asked, where the cue stands, and how many segments there are."""
 
     kind: str
     cue: str
     segments: int
 
-    def probe(self, trial: int, seed: int) -> Probe:
-        return make_probe(self.kind, self.segments, self.cue, random.Random(f"{seed}/{self}/{trial}"))
+    def probe(self, trial: int, seed: int, make: Make = make_probe) -> Probe:
+        return make(self.kind, self.segments, self.cue, random.Random(f"{seed}/{self}/{trial}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +67,7 @@ class Answer:
     cell: Cell
     trial: int
     method: str
-    right: bool
+    right: float  # 0 to 1
     memory_tokens: int
     prefill_tokens: float  # rows computed for the question, mean over the layers
     computed_ratio: float
@@ -50,41 +75,58 @@ class Answer:
 
 
 class Prober:
-    """Sessions by method name. Every probe begins with an empty memory."""
+    """Sessions by method name, for probes of one family. Every probe begins and ends with an empty memory."""
 
     def __init__(
-        self, engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], quiet: int = 0
+        self, engine: Engine, format: Format, configs: Mapping[str, DictConfig], quiet: int = 0, make: Make = make_probe
     ) -> None:
         """``quiet``: steps between the lines and the question, in which KEEP's groups may become static."""
-        prompt = next(iter(configs.values())).prompt
-        self._format = make_format(prompt.format, tokenizer, (), prompt.start)
-        encoder, context = make_encoder(prompt.encoder), self._format.context()
-        self._quiet = quiet
+        self._prompt = next(iter(configs.values())).prompt
+        self._format, self._make, self._quiet = format, make, quiet
+        self._positions = engine.spec.max_positions
+        encoder, context = make_encoder(self._prompt.encoder), format.context()
         self._sessions = {
-            name: MemorySession(
-                engine, make_method(config.memory), encoder, self._format.line, config.prompt.budget, context
-            )
+            name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
         }
 
+    def check(self, cell: Cell, seed: int) -> None:
+        """Does the first probe of a cell fit, with its answer? Raises `CapacityError` if not."""
+        probe = cell.probe(0, seed, self._make)
+        lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._prompt.budget :]
+        ends = len(self._format.context()) + self._length(probe.front) + self._length(probe.question)
+        tokens = ends + sum(lengths) + probe.room(self._length)
+        if tokens > self._positions:
+            raise CapacityError(
+                f"a {cell.kind} probe takes {tokens} tokens with its answer ({len(lengths)} segments), but the model "
+                f"has {self._positions} positions; use fewer --segments or a smaller --segment-tokens"
+            )
+
     def ask(self, cell: Cell, trial: int, seed: int) -> Iterator[Answer]:
         """The answers of all methods to one probe."""
-        probe = cell.probe(trial, seed)
-        for name, session in self._sessions.items():
-            prefill = self.prefill(session, probe)
-            room = max(SETUP, 2 * len(self._format.line(probe.answer)))
-            said = session.generate(prefill, room, self._format.stops())
-            counts = prefill.counts
-            yield Answer(
-                cell,
-                trial,
-                name,
-                self._format.decode(said).split() == probe.answer.split(),
-                counts.memory_tokens,
-                counts.token_layers / counts.layers,
-                counts.computed_ratio,
-                counts.recomputed_ratio,
-            )
+        probe = cell.probe(trial, seed, self._make)
+        for name in self._sessions:
+            yield self._answer(cell, trial, name, probe)
+
+    def _answer(self, cell: Cell, trial: int, name: str, probe: Probe) -> Answer:
+        session = self._sessions[name]
+        prefill = self.prefill(session, probe)
+        said = session.generate(prefill, probe.room(self._length), self._format.stops())
+        session.reset()  # so that there is only one method's memory at a time
+        counts = prefill.counts
+        return Answer(
+            cell,
+            trial,
+            name,
+            probe.grade(self._format.decode(said)),
+            counts.memory_tokens,
+            counts.token_layers / counts.layers,
+            counts.computed_ratio,
+            counts.recomputed_ratio,
+        )
+
+    def _length(self, text: str) -> int:
+        return len(self._format.line(text))
 
     def prefill(self, session: MemorySession, probe: Probe) -> Prefill:
         """Tell the lines, wait, and put the question."""
@@ -107,8 +149,8 @@ class Prober:
                 session.freeze(self._format.line(fact.text))
 
 
-def ask_all(prober: Prober, cells: Sequence[Cell], trials: int, seed: int) -> Iterator[list[Answer]]:
-    """The answers to every probe of every cell, probe by probe."""
+def ask_all(probers: Mapping[str, Prober], cells: Sequence[Cell], trials: int, seed: int) -> Iterator[list[Answer]]:
+    """The answers to every probe of every cell, probe by probe; ``probers`` by kind."""
     for cell in cells:
         for trial in range(trials):
-            yield list(prober.ask(cell, trial, seed))
+            yield list(probers[cell.kind].ask(cell, trial, seed))

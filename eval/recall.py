@@ -1,9 +1,10 @@
 """Does a memory method still know what full recomputation knows? ``python -m eval.recall [KEY=VALUE ...]``.
 
 Long-memory probes in planner-tiny's language (needle, two_hop, tracking: see planners/recall.py): lines that only make
-sense together, and one question whose cue stands behind them, before them, or on both sides. All methods get the same
-probes; greedy decoding, exact match. Methods that harvest what they computed meet the lines once before: told in an
-earlier turn (`append` layout), or stored line by line (SparseX).
+sense together, and one question whose cue stands behind them, before them, or on both sides; exact match. And RULER's
+(mq_niah, vt, cwe, fwe: see eval/ruler.py), for any model: a segment is a document, an answer counts by the share of
+what was asked for. All methods get the same probes; greedy decoding. Methods that harvest what they computed meet the
+segments once before: told in an earlier turn (`append` layout), or stored one by one (SparseX).
 
 A method may carry overrides and a name of its own:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
@@ -14,32 +15,41 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.cli import guarded
+from eval.cli import expand_model, guarded
 from eval.intervals import mean_interval
 from eval.plots import figure, style
 from eval.probing import Answer, Cell, Prober, ask_all
+from eval.ruler import TASKS
+from eval.ruler_probes import SEGMENT_TOKENS, Ruler, check_ruler
 from eval.signals import Ranks, measure_ranks, rank_figure, rank_table
 from eval.tables import bounds, make_console, number, percent
 from eval.variants import compose_variants, names
+from eval.wording import TextFormat
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import write_atomic
 from memory.engine.engine import Engine
+from planners.formats import make_format
 from planners.recall import CUES, GREATEST, KINDS
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from transformers import PreTrainedTokenizerBase
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}")  # every line is in every prompt
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
+DOCUMENTS = (4,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +97,10 @@ def scores(answers: Sequence[Answer], methods: Sequence[str]) -> list[Score]:
 
 
 def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
-    """Accuracy by method and number of lines; the last column is the share of token-layers computed at the largest."""
+    """Accuracy by method and number of segments; last comes the share of token-layers computed at the largest."""
     rows = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
     sizes = list(dict.fromkeys(one.cell.segments for one in rows))
-    table = Table(title=f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, by lines of memory")
+    table = Table(title=f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, by segments")
     table.add_column("method", no_wrap=True)
     for heading in (*map(str, sizes), "computed", "prefill tokens"):
         table.add_column(heading, justify="right")
@@ -104,7 +114,7 @@ def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
 def mark_table(found: Sequence[Score], mark: float) -> Table:
     """Every method where it counts: at the largest memory at which the first method is still right ``mark`` often."""
     table = Table(title=f"at the largest memory where {found[0].method} is right in {percent(mark)} % or more")
-    for heading in ("kind", "cue", "lines", "method"):
+    for heading in ("kind", "cue", "segments", "method"):
         table.add_column(heading, no_wrap=heading != "method")
     for heading in ("right %", "gap, points", "95 % interval", "computed", "recomputed"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -121,12 +131,12 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
 
 
 def accuracy_figure(found: Sequence[Score], file: Path) -> None:
-    """Accuracy against lines of memory, one panel per kind and cue."""
+    """Accuracy against segments of memory, one panel per kind and cue."""
     panels = list(dict.fromkeys((one.cell.kind, one.cell.cue) for one in found))
     with figure(file, len(panels)) as axes:
         for axis, (kind, cue) in zip(axes, panels, strict=True):
             axis.set_title(f"{kind}, cue {cue}", fontsize=9)
-            axis.set_xlabel("lines of memory", fontsize=8)
+            axis.set_xlabel("segments of memory", fontsize=8)
             for number_, method in enumerate(dict.fromkeys(one.method for one in found)):
                 own = [o for o in found if (o.cell.kind, o.cell.cue, o.method) == (kind, cue, method)]
                 sizes, rates = [o.cell.segments for o in own], [100 * o.accuracy for o in own]
@@ -142,9 +152,22 @@ def parser() -> argparse.ArgumentParser:
     add = described.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help=f"as for eval.alfred, after {' '.join(SETTING)}")
     add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the first is the ruler")
-    add("--kinds", type=names, default=list(KINDS), metavar="A,B", help=f"default: {','.join(KINDS)}")
+    add(
+        "--kinds",
+        type=names,
+        default=list(KINDS),
+        metavar="A,B",
+        help=f"default: {','.join(KINDS)}; RULER's: {','.join(TASKS)}",
+    )
     add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
-    add("--segments", type=names, default=list(map(str, SIZES)), metavar="N,N", help="lines of memory")
+    add("--segments", type=names, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
+    add(
+        "--segment-tokens",
+        type=int,
+        default=SEGMENT_TOKENS,
+        metavar="N",
+        help=f"of a document (default {SEGMENT_TOKENS})",
+    )
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps between the lines and the question: groups become static (0)")
     add("--mark", type=float, default=0.9, help="accuracy of the ruler that a memory must allow (0.9)")
@@ -155,25 +178,56 @@ def parser() -> argparse.ArgumentParser:
 
 
 def cells_of(arguments: argparse.Namespace) -> list[Cell]:
-    if not all(size.isdigit() for size in arguments.segments):
-        raise ConfigError(f"--segments {','.join(arguments.segments)} are no whole numbers")
+    """Says what is wrong with a kind, cue or size before anything runs. Raises `ConfigError`."""
+    given = arguments.segments or ()
+    if not all(size.isdigit() for size in given):
+        raise ConfigError(f"--segments {','.join(given)} are no whole numbers")
     if arguments.trials < 1 or not arguments.methods:
         raise ConfigError("nothing to ask: use --trials 1 or more, and name --methods")
-    sizes = map(int, arguments.segments)
-    cells = [Cell(kind, cue, size) for kind, cue, size in product(arguments.kinds, arguments.cues, sizes)]
+    unknown = [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]
+    if unknown:
+        raise ConfigError(f"probe kind {unknown[0]!r} is unknown; choose one of: {', '.join((*KINDS, *TASKS))}")
+    if arguments.ranks and set(arguments.kinds) & set(TASKS):
+        raise ConfigError(f"--ranks ranks lines, but {', '.join(TASKS)} have none; use --ranks 0 with them")
+    cells = []
+    for kind, cue in product(arguments.kinds, arguments.cues):
+        sizes = map(int, given) if given else DOCUMENTS if kind in TASKS else SIZES
+        cells += [Cell(kind, cue, size) for size in sizes]
     for cell in cells:
-        cell.probe(0, arguments.seed)  # says what is wrong with a kind, cue or size before anything runs
+        if cell.kind in TASKS:
+            check_ruler(cell.segments, cell.cue)
+        else:
+            cell.probe(0, arguments.seed)
     return cells
+
+
+def make_probers(
+    engine: Engine,
+    tokenizer: PreTrainedTokenizerBase,
+    configs: Mapping[str, DictConfig],
+    arguments: argparse.Namespace,
+) -> dict[str, Prober]:
+    """By kind; the two families of probes have prompt formats of their own."""
+    prompt, found = next(iter(configs.values())).prompt, {}
+    if set(arguments.kinds) & set(KINDS):
+        format = make_format(prompt.format, tokenizer, (), prompt.start)
+        found |= dict.fromkeys(KINDS, Prober(engine, format, configs, arguments.quiet))
+    if set(arguments.kinds) & set(TASKS):
+        ruler = Ruler(TextFormat(tokenizer, prompt.start), arguments.segment_tokens)
+        found |= dict.fromkeys(TASKS, Prober(engine, ruler.format, configs, arguments.quiet, ruler.make))
+    return found
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
     cells = cells_of(arguments)
-    configs = compose_variants(arguments.methods, [*SETTING, *arguments.overrides])
+    configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)])
     model = next(iter(configs.values())).model
     with Engine(make_model(model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(model, engine.model)
-        prober = Prober(engine, tokenizer, configs, arguments.quiet)
-        asked = ask_all(prober, cells, arguments.trials, arguments.seed)
+        probers = make_probers(engine, tokenizer, configs, arguments)
+        for cell in cells:
+            probers[cell.kind].check(cell, arguments.seed)
+        asked = ask_all(probers, cells, arguments.trials, arguments.seed)
         total = len(cells) * arguments.trials
         answers = [a for row in track(asked, "probes", total, console=console, transient=True) for a in row]
         ranks = measure_ranks(engine, tokenizer, cells, arguments.ranks, arguments.seed) if arguments.ranks else []

@@ -32,6 +32,7 @@ OBJECTS = (
     "candle", "cloth", "statue", "pillow", "newspaper", "soapbar", "soapbottle", "spraybottle", "tissuebox",
     "toiletpaper", "handtowel", "dishsponge", "winebottle", "kettle", "alarmclock", "saltshaker", "peppershaker",
 )  # fmt: skip
+SETUP = 12  # room for an answer at least, in tokens
 MOST = 10  # of a type, so that every name is one token
 
 
@@ -81,6 +82,14 @@ class Probe:
     question: str
     answer: str
     needles: tuple[str, ...]
+
+    def room(self, length: Callable[[str], int]) -> int:
+        """Tokens an answer may take."""
+        return max(SETUP, 2 * length(self.answer))
+
+    def grade(self, said: str) -> float:
+        """1 for exactly the answer, else 0."""
+        return float(said.split() == self.answer.split())
 
 
 class Names:
