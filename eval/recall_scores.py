@@ -1,0 +1,107 @@
+"""Answers to probes as accuracies: paired with the first method, by number of segments, as tables and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from eval.intervals import mean_interval
+from eval.plots import figure, style
+from eval.probing import Answer, Cell
+from eval.tables import bounds, number, percent
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One method over the probes of one cell."""
+
+    cell: Cell
+    method: str
+    trials: int
+    accuracy: float
+    gap: float  # to the first method, paired
+    gap_interval: tuple[float, float] | None
+    memory_tokens: float
+    prefill_tokens: float
+    computed_ratio: float
+    recomputed_ratio: float
+
+
+def score(answers: Sequence[Answer], ruler: Sequence[Answer]) -> Score:
+    """``answers`` of one method in one cell against the first method's to the same probes."""
+    gaps = {a.trial: [float(a.right) - float(b.right)] for a, b in zip(answers, ruler, strict=True)}
+    first = answers[0]
+
+    def mean(field: str) -> float:
+        return sum(getattr(answer, field) for answer in answers) / len(answers)
+
+    return Score(
+        first.cell,
+        first.method,
+        len(answers),
+        mean("right"),
+        sum(value for (value,) in gaps.values()) / len(gaps),
+        mean_interval(gaps),
+        *(mean(field) for field in ("memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio")),
+    )
+
+
+def scores(answers: Sequence[Answer], methods: Sequence[str]) -> list[Score]:
+    """Cell by cell, method by method, in the order asked."""
+    found = []
+    for cell in dict.fromkeys(answer.cell for answer in answers):
+        own = {m: [a for a in answers if a.cell == cell and a.method == m] for m in methods}
+        found += [score(own[method], own[methods[0]]) for method in methods]
+    return found
+
+
+def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
+    """Accuracy by method and number of segments; last comes the share of token-layers computed at the largest."""
+    rows = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
+    sizes = list(dict.fromkeys(one.cell.segments for one in rows))
+    table = Table(title=f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, by segments")
+    table.add_column("method", no_wrap=True)
+    for heading in (*map(str, sizes), "computed", "prefill tokens"):
+        table.add_column(heading, justify="right")
+    for method in dict.fromkeys(one.method for one in rows):
+        own = [one for one in rows if one.method == method]
+        cells = (percent(one.accuracy) for one in own)
+        table.add_row(method, *cells, number(own[-1].computed_ratio), number(own[-1].prefill_tokens, 1))
+    return table
+
+
+def mark_table(found: Sequence[Score], mark: float) -> Table:
+    """Every method where it counts: at the largest memory at which the first method is still right ``mark`` often."""
+    table = Table(title=f"at the largest memory where {found[0].method} is right in {percent(mark)} % or more")
+    for heading in ("kind", "cue", "segments", "method"):
+        table.add_column(heading, no_wrap=heading != "method")
+    for heading in ("right %", "gap, points", "95 % interval", "computed", "recomputed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
+        own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
+        good = [one.cell.segments for one in own if one.method == found[0].method and one.accuracy >= mark]
+        for one in own:
+            if good and one.cell.segments == max(good):
+                shares = number(one.computed_ratio), number(one.recomputed_ratio)
+                gap = percent(one.gap, "+"), bounds(one.gap_interval, 100, 1)
+                table.add_row(kind, cue, str(max(good)), one.method, percent(one.accuracy), *gap, *shares)
+        table.add_section()
+    return table
+
+
+def accuracy_figure(found: Sequence[Score], file: Path) -> None:
+    """Accuracy against segments of memory, one panel per kind and cue."""
+    panels = list(dict.fromkeys((one.cell.kind, one.cell.cue) for one in found))
+    with figure(file, len(panels)) as axes:
+        for axis, (kind, cue) in zip(axes, panels, strict=True):
+            axis.set_title(f"{kind}, cue {cue}", fontsize=9)
+            axis.set_xlabel("segments of memory", fontsize=8)
+            for number_, method in enumerate(dict.fromkeys(one.method for one in found)):
+                own = [o for o in found if (o.cell.kind, o.cell.cue, o.method) == (kind, cue, method)]
+                sizes, rates = [o.cell.segments for o in own], [100 * o.accuracy for o in own]
+                axis.plot(sizes, rates, label=method, **style(number_))
+        axes[0].set_ylabel("right answers, %", fontsize=8)
+        axes[-1].legend(fontsize=7)
