@@ -2,7 +2,7 @@
 
 Long-memory probes in planner-tiny's language (needle, two_hop, tracking: see planners/recall.py): lines that only make
 sense together, and one question whose cue stands behind them, before them, or on both sides; exact match. And RULER's
-(mq_niah, vt, cwe, fwe: see eval/ruler.py), for any model: a segment is a document, an answer counts by the share of
+(mq_niah, vt, cwe, fwe: see eval/probes/ruler.py), for any model: a segment is a document, an answer counts by the share of
 what was asked for. All methods get the same probes; greedy decoding. Methods that harvest what they computed meet the
 segments once before: told in an earlier turn (`append` layout), or stored one by one (SparseX).
 
@@ -25,14 +25,14 @@ from rich.console import Console
 from rich.progress import track
 
 from eval.cli import expand_model, guarded
-from eval.probing import Cell, Prober, ask_all
-from eval.recall_scores import Score, accuracy_figure, accuracy_table, mark_table, scores
-from eval.ruler import TASKS
-from eval.ruler_probes import SEGMENT_TOKENS, Ruler, check_ruler
-from eval.signals import Ranks, measure_ranks, rank_figure, rank_table
+from eval.probes.prober import Cell, Prober, ask_all
+from eval.probes.ruler import TASKS
+from eval.probes.ruler_probes import SEGMENT_TOKENS, Ruler, check_ruler
+from eval.probes.scores import Score, accuracy_figure, accuracy_table, mark_table, scores
+from eval.probes.signals import Ranks, measure_ranks, rank_figure, rank_table
+from eval.probes.wording import TextFormat
 from eval.tables import make_console
 from eval.variants import compose_variants, names
-from eval.wording import TextFormat
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import write_atomic

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.probing import Cell
+from eval.probes.prober import Cell
+from eval.probes.signals import SIGNALS, watch
 from eval.recall import parser, report
-from eval.signals import SIGNALS, watch
 from eval.tables import make_console
 from keep_agent.brain import load_tokenizer
 from keep_agent.errors import ConfigError

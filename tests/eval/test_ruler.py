@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from eval.probing import Cell, Prober
+from eval.probes.prober import Cell, Prober
+from eval.probes.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
+from eval.probes.ruler_probes import TOLERANCE, Ruler, RulerProbe
+from eval.probes.wording import TextFormat
 from eval.recall import parser, report
-from eval.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
-from eval.ruler_probes import TOLERANCE, Ruler, RulerProbe
 from eval.tables import make_console
 from eval.variants import compose_variants
-from eval.wording import TextFormat
 from keep_agent.brain import load_tokenizer
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.engine import Engine

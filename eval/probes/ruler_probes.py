@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from eval.ruler import TASKS, Written
-from eval.wording import TextFormat
+from eval.probes.ruler import TASKS, Written
+from eval.probes.wording import TextFormat
 from keep_agent.errors import ConfigError
 from planners.recall import CUES, Fact
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from eval.intervals import mean_interval
 from eval.plots import figure, style
-from eval.probing import Answer, Cell
+from eval.probes.prober import Answer, Cell
 from eval.tables import bounds, number, percent
 
 
