@@ -2,9 +2,9 @@
 
 Long-memory probes in planner-tiny's language (needle, two_hop, tracking: see planners/recall.py): lines that only make
 sense together, and one question whose cue stands behind them, before them, or on both sides; exact match. And RULER's
-(mq_niah, vt, cwe, fwe: see eval/probes/ruler.py), for any model: a segment is a document, an answer counts by the share of
-what was asked for. All methods get the same probes; greedy decoding. Methods that harvest what they computed meet the
-segments once before: told in an earlier turn (`append` layout), or stored one by one (SparseX).
+(mq_niah, vt, cwe, fwe: see eval/probes/ruler.py), for any model: a segment is a document, an answer counts by the share
+of what was asked for. All methods get the same probes; greedy decoding. Methods that harvest what they computed meet
+the segments once before: told in an earlier turn (`append` layout), or stored one by one (SparseX).
 
 A method may carry overrides and a name of its own:
     --methods full_recompute,keep,one_hop:keep+memory.recompute.max_hops=0
