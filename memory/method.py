@@ -16,7 +16,7 @@ from memory.virtual import VirtualIndex
 
 LAYOUTS = ("memory", "append")
 CONTEXTS = ("none", "bos", "system")
-ASSEMBLIES = ("blocks", "chain", "reuse")
+ASSEMBLIES = ("blocks", "chain", "reuse", "history")
 CALLS = {
     "retrieval": "select",
     "construction": "plan",
@@ -66,13 +66,14 @@ class MemoryMethod:
         reads = self.recompute.capabilities.reads_blocks
         resting = (self.construction, self.storage) if reads else ()
         return Capabilities(
-            exact=all(part.capabilities.exact for part in (self.retention, *resting)),
+            exact=all(part.capabilities.exact for part in (self.retrieval, self.retention, *resting)),
             moves_blocks=reads and any(part.moves_blocks for part in parts),
             harvests=any(part.harvests for part in parts),
             evicts=any(part.evicts for part in parts),
             per_layer=any(part.per_layer for part in parts),
             reads_blocks=reads,
             repairs=any(part.repairs for part in parts),
+            latent=self.retrieval.capabilities.latent,
         )
 
     @cached_property
@@ -100,7 +101,8 @@ class MemoryMethod:
         kind = {stage: type(getattr(self, stage)).__name__ for stage in CALLS}
         reads, repairs = self.recompute.capabilities.reads_blocks, self.recompute.capabilities.repairs
         wrong = []
-        if self.construction.capabilities.exact and repairs:
+        exact = self.construction.capabilities.exact and self.retrieval.capabilities.exact
+        if exact and repairs:
             wrong.append(
                 f"construction {kind['construction']} reuses exact rows only, so recompute {kind['recompute']} has "
                 "nothing to repair: use recompute Nothing, or a construction of isolated units"
@@ -110,19 +112,56 @@ class MemoryMethod:
                 f"recompute {kind['recompute']} computes every row, so nothing that construction "
                 f"{kind['construction']} harvests would be read: use recompute Nothing"
             )
-        if self.construction.capabilities.exact and not self.storage.capabilities.exact:
+        if exact and not self.storage.capabilities.exact:
             wrong.append(
                 f"storage {kind['storage']} changes what it stores, but construction {kind['construction']} promises "
                 "exact rows: use storage Ram"
             )
-        if self.layout == "append" and not self.chains:
+        if self.layout == "append" and self.construction.assembly in ("blocks", "reuse"):
             wrong.append(
                 "layout append grows one transcript whose earlier turns are reused as an exact prefix, which "
                 f"construction {kind['construction']} does not do: use construction Prefix, or layout memory"
             )
+        if self.layout == "memory" and self.construction.assembly == "history":
+            wrong.append(
+                f"construction {kind['construction']} keeps what earlier turns said, but layout memory rebuilds its "
+                "prompt and says nothing twice: use layout append"
+            )
+        wrong += self._senseless_latent()
         if self.retention.capabilities.evicts:
             wrong.append(
                 f"retention {kind['retention']} forgets rows between turns, which no session does yet: "
                 "use retention KeepAll"
+            )
+        return wrong
+
+    def _senseless_latent(self) -> list[str]:
+        """The same of a retrieval that chooses among stored blocks."""
+        asked, construction, wrong = self.retrieval.capabilities, self.construction, []
+        kind = type(construction).__name__
+        if asked.latent and not self.recompute.capabilities.reads_blocks:
+            wrong.append(
+                f"retrieval {type(self.retrieval).__name__} chooses among stored blocks, but recompute "
+                f"{type(self.recompute).__name__} reads none: use recompute Nothing"
+            )
+        if asked.latent and construction.assembly == "reuse":
+            wrong.append(
+                f"construction {kind} computes the segments it lacks within the prompt, but a latent retrieval chooses "
+                "among stored blocks: use construction PerSegment, StaticDynamic or History"
+            )
+        if asked.latent and self.chains:
+            wrong.append(
+                f"construction {kind} reuses an unbroken prefix, of which a latent retrieval would leave out parts: "
+                "use construction History, or one of isolated units"
+            )
+        if asked.per_layer and not (construction.assembly == "history" and construction.uniform):
+            wrong.append(
+                f"per_layer puts other blocks into the same rows at every layer, but those of construction {kind} "
+                "differ in length or position: use construction History with cut=tokens and positions=decoupled"
+            )
+        if asked.per_layer and self.recompute.capabilities.repairs:
+            wrong.append(
+                f"recompute {type(self.recompute).__name__} repairs rows from layer to layer, but with per_layer a row "
+                "is another token at each: use recompute Nothing"
             )
         return wrong

@@ -54,7 +54,7 @@ class Counts:
     invalidated_tokens: int  # rows of the last prompt's blocks that changes made useless
     token_layers: int
     recomputed_token_layers: int  # memory rows that had a block, layer 0 left out
-    encoded_token_layers: int
+    encoded_token_layers: int  # blocks, the context prefix, and the pass that only makes query states
     loaded_bytes: int
 
     @property
@@ -99,10 +99,16 @@ class Prefill:
 
 
 def count(
-    layout: Layout, units: tuple[UnitUse, ...], trace: PrefillTrace, opened: int, encoded: int, invalidated: int
+    layout: Layout,
+    units: tuple[UnitUse, ...],
+    trace: PrefillTrace,
+    opened: int,
+    encoded: int,
+    invalidated: int,
+    asked: int = 0,
 ) -> Counts:
     """Counts of a prompt; ``opened`` and ``encoded`` are the tokens encoded for its context and its memory,
-    ``invalidated`` those it could no longer use."""
+    ``invalidated`` those it could no longer use, ``asked`` the token-layers of making query states."""
     layers = len(trace.active_rows)
     query, memory = layout.rows - layout.query, layout.query - layout.context
     context = opened + int(layout.fresh[: layout.context].sum())
@@ -116,6 +122,6 @@ def count(
         invalidated_tokens=invalidated,
         token_layers=trace.token_layers,
         recomputed_token_layers=sum(trace.recomputed_rows[1:]),
-        encoded_token_layers=(opened + encoded) * layers,
+        encoded_token_layers=(opened + encoded) * layers + asked,
         loaded_bytes=trace.loaded_bytes,
     )

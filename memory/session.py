@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Sequence
 
 from keep_agent.errors import CapacityError, ConfigError
@@ -10,6 +11,8 @@ from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.blocks import Blocks
 from memory.assembly.chain import Chain
 from memory.assembly.fresh import Fresh
+from memory.assembly.history import History
+from memory.assembly.latent import LatentChoice, NamedChoice
 from memory.assembly.reuse import Reuse
 from memory.block import KVBlock
 from memory.clock import Clock, TimedEncoder
@@ -54,7 +57,8 @@ class MemorySession:
         self.store = SegmentStore(encode_text, SegmentGraph(self._encoder, method.grouping))
         self._holder = method.pool.holder()
         self._assembler = self._make_assembler(namespace)
-        limit = engine.spec.max_positions - len(context_ids) - ROOM
+        room = engine.spec.max_positions - len(context_ids) - ROOM
+        limit = math.inf if method.retrieval.capabilities.latent else room  # the pool may be of any length
         self._transcript = Transcript(limit, encode_text("\n")) if method.layout == "append" else None
         self._context_ids = tuple(context_ids)
         self._context: Context | None = None
@@ -155,7 +159,13 @@ class MemorySession:
             return Chain(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
         if method.construction.assembly == "reuse":
             return Reuse(self.engine, method, self._holder, self.store, namespace)
-        return Blocks(self.engine, self._holder, self.store, namespace)
+        latent = method.retrieval.capabilities.latent
+        if method.construction.assembly == "history":
+            choice = LatentChoice(self.engine, method.retrieval) if latent else None
+            rules = repr((method.construction, method.recompute))
+            return History(self.engine, self._holder, method.construction, namespace, rules, choice)
+        choice = NamedChoice(self.engine, method.retrieval) if latent else None
+        return Blocks(self.engine, self._holder, self.store, namespace, choice)
 
     def _reuse(self) -> Reuse:
         if not isinstance(self._assembler, Reuse):
@@ -203,12 +213,13 @@ class MemorySession:
     ) -> Prefill:
         rows, limit = prompt.layout.rows, self.engine.spec.max_positions
         if rows > limit:
-            remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
-            raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
+            raise CapacityError(
+                f"a prompt of {rows} tokens is longer than the model's {limit} positions; {self._remedy(prompt)}"
+            )
         stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
         with clock.part("prefill"):
-            result = self.engine.prefill(prompt.layout, *stages, prompt.context_block, harvests)
+            result = self.engine.prefill(prompt.layout, *stages, prompt.context_block, harvests, prompt.slots)
         waited = result.trace.timings["load"]
         clock.add("load", waited)
         clock.add("prefill", -waited)
@@ -223,8 +234,17 @@ class MemorySession:
             layout=prompt.layout,
             units=prompt.units,
             flips=flips,
-            counts=count(prompt.layout, prompt.units, result.trace, encoded, prompt.encoded, prompt.invalidated),
+            counts=count(
+                prompt.layout, prompt.units, result.trace, encoded, prompt.encoded, prompt.invalidated, prompt.asked
+            ),
             timings=Timings(**{part: 1e3 * seconds for part, seconds in clock.seconds.items()}),
             cold=cold,
             after_ms=1e3 * after.seconds["after"],
         )
+
+    def _remedy(self, prompt: Assembled) -> str:
+        """How to make a prompt shorter."""
+        retrieval, new = self.method.retrieval, int(prompt.layout.fresh.sum())
+        if retrieval.capabilities.latent:
+            return f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
+        return f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memory.block import KVBlock
+    from memory.boxes import BoxIndex
     from memory.segment import Segment
     from memory.store import SegmentStore
 
@@ -34,6 +35,7 @@ class Capabilities:
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
+    latent: bool = False  # chooses stored blocks by query states, not segments by text
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Placement:
     unit: Unit
     start: int
     block: KVBlock | None = None
-    hit: bool = False  # served from storage, not encoded in this step
+    hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
     exact: bool = False  # the block was computed behind exactly the rows that stand before it here
 
     @property
@@ -223,6 +225,51 @@ class Retrieval(Protocol):
     capabilities: Capabilities
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]: ...
+
+
+class LatentRetrieval(Retrieval, Protocol):
+    """Which stored blocks enter this prompt? Asked with query states, against the boxes around the blocks' keys."""
+
+    top_k: int
+
+    def voters(self, layers: int) -> tuple[int, ...]:
+        """Numbers of the layers whose query states are wanted, in a model of ``layers``."""
+        ...
+
+    def most(self, tokens: int) -> int:
+        """How many blocks of ``tokens`` tokens can be chosen at most."""
+        ...
+
+    def takes_all(self, index: BoxIndex) -> bool:
+        """Whether nothing is left out, whatever the query."""
+        ...
+
+    def choose(self, queries: Iterable[torch.Tensor], index: BoxIndex) -> list[int]:
+        """Block numbers, rising; ``queries`` (heads, tokens, head_dim) unrotated, one per layer of the index."""
+        ...
+
+    def select_layer(self, layer: int, query: torch.Tensor, index: BoxIndex) -> list[int]:
+        """The same for one layer that chooses for itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """What the slots hold at one layer: the numbers of the blocks, their unrotated keys, and values."""
+
+    blocks: tuple[int, ...]
+    k: torch.Tensor  # (kv_heads, rows, head_dim)
+    v: torch.Tensor
+
+
+class Slots(Protocol):
+    """Prompt rows whose keys and values are chosen layer by layer, by the query states of that layer."""
+
+    rows: slice
+
+    def fill(self, layer: int, query: torch.Tensor) -> Filling:
+        """What to attend to at ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
+        ...
 
 
 class Construction(Protocol):

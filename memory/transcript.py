@@ -19,7 +19,7 @@ class Transcript:
     new line: behind what does not end in ``newline``, it comes first.
     """
 
-    def __init__(self, limit: int, newline: Sequence[int] = ()) -> None:
+    def __init__(self, limit: float, newline: Sequence[int] = ()) -> None:
         self.limit = limit
         self._newline = tuple(newline)
         self.clear()

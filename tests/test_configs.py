@@ -21,6 +21,7 @@ MAINS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
 METHODS = [path.stem for path in sorted(CONFIGS.glob("memory/*.yaml"))]
 PLANNERS = [path.stem for path in sorted(CONFIGS.glob("planner/[!_]*.yaml"))]
 OPTIONS = [f"{path.parent.relative_to(CONFIGS)}={path.stem}" for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))]
+WITHOUT_PAPER = ("full_recompute", "memart")  # memart: an anonymous submission, without an arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
 
 
@@ -61,11 +62,14 @@ def test_memory_swaps_the_method_alone() -> None:
 def test_every_method_can_be_made_and_names_its_paper(name: str) -> None:
     method = make_method(composed(f"memory={name}").memory)
     assert isinstance(method, MemoryMethod) and method.name == name
-    assert method.paper or name == "full_recompute"
+    assert method.paper or name in WITHOUT_PAPER
 
 
 def test_methods_of_a_comparison_choose_the_same_segments() -> None:
+    """But for those whose retrieval is what they are about: it chooses among blocks, not segments."""
     chosen = [composed(f"planner={name}") for name in KV_PLANNERS]
+    chosen = [c for c in chosen if not make_method(c.memory).capabilities.latent]
+    assert len(chosen) > 3
     assert len({str((c.memory.retrieval, c.memory.grouping, c.prompt, c.env, c.model)) for c in chosen}) == 1
 
 

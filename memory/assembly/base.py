@@ -10,7 +10,7 @@ from memory.block import KVBlock
 from memory.clock import Clock
 from memory.engine.trace import PrefillResult
 from memory.report import UnitUse
-from memory.stages import Layout, Placement, Unit
+from memory.stages import Layout, Placement, Slots, Unit
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,12 @@ class Assembled:
     units: tuple[UnitUse, ...]
     context_block: KVBlock | None = None
     encoded: int = 0  # tokens encoded for it
+    asked: int = 0  # token-layers of the pass that only makes query states
     invalidated: int = 0  # tokens of the last prompt's blocks that are of no use any more
     chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
     found: int = 0  # how many of them were stored, from the first on
     missing: Mapping[str, Placement] = field(default_factory=dict)  # by virtual hash: units to harvest, and where
+    slots: Slots | None = None
 
 
 class Assembler(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memory.assembly.base import Assembled, Context
+from memory.assembly.latent import NamedChoice
 from memory.assembly.layout import lay_out, place, uses
 from memory.assembly.lost import Lost
 from memory.block import identity
@@ -21,9 +22,17 @@ class Blocks:
 
     harvests = False
 
-    def __init__(self, engine: Engine, holder: Holder, store: SegmentStore, namespace: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        holder: Holder,
+        store: SegmentStore,
+        namespace: str,
+        latent: NamedChoice | None = None,
+    ) -> None:
+        """:param latent: chooses among the units by their keys; without it all of them enter the prompt"""
         self._engine, self._holder, self._namespace = engine, holder, namespace
-        self._lost = Lost(store)
+        self._lost, self._latent = Lost(store), latent
         self.reset()
 
     def reset(self) -> None:
@@ -40,6 +49,12 @@ class Blocks:
                 for block in made:
                     self._holder.put(block)
                     blocks[block.identity] = block
+        lost, asked = self._lost.count(names, units), 0
+        if self._latent is not None:
+            stored = [block for block in blocks.values() if block is not None]
+            chosen, asked = self._latent.choose(stored, context.block, query)
+            units = [unit for name, unit in zip(names, units, strict=True) if not name or name in chosen]
+            names = [name for name in names if not name or name in chosen]
         hits = [bool(name) and name not in missing for name in names]
         placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
         return Assembled(
@@ -47,7 +62,8 @@ class Blocks:
             uses(placed),
             context.block,
             encoded=sum(len(unit.token_ids) for unit in missing.values()),
-            invalidated=self._lost.count(names, units),
+            asked=asked,
+            invalidated=lost,
         )
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:

@@ -52,7 +52,7 @@ def lay_out(
     fresh[last:] = True
     fresh[:first] = not known
     for p in placed:
-        fresh[p.start : p.stop] = p.block is None
+        fresh[p.start : p.stop] = p.block is None and not p.hit
     return Layout(
         token_ids=torch.tensor(ids, dtype=torch.long, device=device),
         positions=torch.arange(len(ids), device=device),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ class Pass:
     plan: MaskPlan
     rope_keys: tuple[str, ...]
     bare: bool = False
+    fill: Callable[[int, torch.Tensor], None] | None = None  # bare passes: sees a layer's unrotated queries first
     keep_weights: bool = False
     attended: Attended | None = None
 
@@ -69,6 +70,8 @@ def memory_attention(
     if state is None:
         raise ModelError("this model is driven by the memory engine; use Engine.forward_plain for a plain forward.")
     if state.bare:
+        if state.fill is not None:
+            state.fill(layer, query)
         state.cache.write_raw(layer, state.rows, key)
         angles = state.angles[state.rope_keys[layer]]
         query, key = rotate(module, query, *angles), rotate(module, key, *angles)

@@ -65,12 +65,19 @@ class Decoder:
 
         Norm, projections and k-norm only: no attention, no MLP.
         """
-        layer, attention = self.layers[index], self.layers[index].self_attn
-        normed = layer.input_layernorm(hidden)
-        shape = (hidden.shape[1], self.spec.kv_heads, self.spec.head_dim)
-        k, v = attention.k_proj(normed).view(shape), attention.v_proj(normed).view(shape)
-        norm = getattr(attention, "k_norm", None)
-        return (norm(k) if norm is not None else k).transpose(0, 1), v.transpose(0, 1)
+        attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
+        k = self._heads(attention.k_proj(normed), getattr(attention, "k_norm", None))
+        return k, self._heads(attention.v_proj(normed), None)
+
+    def bare_q(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Unrotated queries ``(heads, rows, head_dim)`` that layer ``index`` makes of (1, rows, hidden)."""
+        attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
+        return self._heads(attention.q_proj(normed), getattr(attention, "q_norm", None))
+
+    def _heads(self, projected: torch.Tensor, norm: nn.Module | None) -> torch.Tensor:
+        """(heads, rows, head_dim) of (1, rows, heads * head_dim)."""
+        parts = projected[0].unflatten(-1, (-1, self.spec.head_dim))
+        return (parts if norm is None else norm(parts)).transpose(0, 1)
 
     def _unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Identity angles, made anew only when the number of rows changes."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -19,12 +20,14 @@ from memory.engine.encode import encode
 from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
 from memory.engine.prefill import Prefill, Transport
+from memory.engine.query import query_states
 from memory.engine.score import Scorer
 from memory.engine.spec import ModelSpec
 from memory.engine.trace import PrefillResult, ScoreResult
 from memory.engine.worker import Priority, Worker
-from memory.stages import Layout, Loading, Recompute
+from memory.stages import Layout, Loading, Recompute, Slots
 
+T = TypeVar("T")
 EncodeRequest = tuple[KVBlock | None, Sequence[int]]  # the context a unit sees, and its token ids
 
 
@@ -71,15 +74,18 @@ class Engine:
         loading: Loading,
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
+        slots: Slots | None = None,
     ) -> PrefillResult:
         """Logits of the prompt's last row, its working cache and the trace.
 
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
+        :param slots: rows that are neither computed nor loaded, but filled anew at every layer
         """
 
         def work() -> PrefillResult:
-            return Prefill(self.decoder, layout, recompute, loading, self._transport, context_block, keep_raw).run()
+            stages = recompute, loading, self._transport
+            return Prefill(self.decoder, layout, *stages, context_block, keep_raw, slots).run()
 
         return self._worker.call(work)
 
@@ -113,6 +119,19 @@ class Engine:
         index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
         k, v = self._worker.call(partial(cache.harvest, index))
         return KVBlock(identity, k.cpu(), v.cpu())
+
+    def query_states(
+        self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context`` alone, one per layer asked for.
+
+        The pass ends at the last of ``layers`` (rising).
+        """
+        return self._worker.call(partial(query_states, self.decoder, context, token_ids, layers))
+
+    def later(self, work: Callable[[], T]) -> Future[T]:
+        """Run ``work``, which may call the engine, on the worker in the background: every plan goes first."""
+        return self._worker.submit(work, Priority.BACKGROUND)
 
     def forward_plain(
         self,

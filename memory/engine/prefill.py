@@ -21,7 +21,7 @@ from memory.engine.loader import Loader, Mover
 from memory.engine.masks import causal_plan
 from memory.engine.probe import LayerProbe, SegmentTable
 from memory.engine.trace import ComputeInterval, PrefillResult, PrefillTrace
-from memory.stages import Layout, Loading, Recompute
+from memory.stages import Layout, Loading, Recompute, Slots
 
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
 
@@ -61,15 +61,17 @@ class Prefill:
         transport: Transport,
         context: KVBlock | None = None,
         keep_raw: bool = False,
+        slots: Slots | None = None,
     ) -> None:
         self._started = time.perf_counter()
         check_layout(layout, context)
         layout = on_device(layout, decoder.device)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.table = SegmentTable(layout)
+        self._slots = slots
         self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
-        self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw)
+        self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
         self._visible = self.cache.end_at(layout.rows)
         mover = Mover(layout, self.cache, decoder.rope, self._angles)
         self.loader = Loader(mover, self._layers, transport.executor, transport.stream)
@@ -79,6 +81,8 @@ class Prefill:
         if context is not None:
             place_block(decoder, self.cache, context, 0)
             self.loader.cover(slice(0, layout.context))
+        if slots is not None:
+            self.loader.cover(slots.rows)
         self.active = self._activate(self.recompute.first(layout, self._layers))
 
     def run(self) -> PrefillResult:
@@ -178,9 +182,19 @@ class Prefill:
             plan=causal_plan(padded, layout.positions, spec.dtype),
             rope_keys=spec.rope_keys,
             bare=self.cache.raw is not None,
+            fill=None if self._slots is None else self._fill,
         )
         size = spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
         return Active(rows, padding, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
+
+    def _fill(self, layer: int, query: torch.Tensor) -> None:
+        """Give the slots what this layer's queries (1, heads, active rows, head_dim) choose."""
+        filling, rows = self._slots.fill(layer, query[0]), self._slots.rows
+        k, v = filling.k.to(query.device), filling.v.to(query.device)
+        angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self._angles.items()}
+        self.cache.write_raw(layer, rows, k[None])
+        self.cache.write(layer, rows, self.decoder.rope.rotate_layers(k[None], angles, layer), v[None])
+        self.trace.slots.append(filling.blocks)
 
     def _segment_layers(self) -> tuple[int, ...]:
         """Per segment the last layer at which one of its rows was active."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
+from hypothesis import strategies as st
 
 from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.history import History
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
@@ -24,6 +27,7 @@ from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.report import Prefill
 from memory.retrieval.embedding import Embedding
+from memory.retrieval.latent import Latent
 from memory.schedule import Schedule
 from memory.session import MemorySession
 from tests.memory.houses import encode_text, furnish
@@ -32,6 +36,9 @@ LAYERS = 4
 CONTEXT = (1, 5, 9)
 QUERY = encode_text("put mug_1 in cabinet_2\nnext")
 GROUPING = Grouping(window=3)
+EDITS = st.lists(
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["hand", "table", "", None])), max_size=3), max_size=6
+)
 
 
 def full() -> MemoryMethod:
@@ -59,7 +66,17 @@ def sparsex() -> MemoryMethod:
     return MemoryMethod("sparsex", Embedding(), Segments(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
 
 
+def history() -> MemoryMethod:
+    parts = {"layout": "append", "grouping": GROUPING}
+    return MemoryMethod("history", Embedding(), History(block_size=4), Nothing(), NextLayer(), **parts)
+
+
+def memart() -> MemoryMethod:
+    return replace(history(), name="memart", retrieval=Latent(top_k=6))
+
+
 METHODS = [full, prefix, reuse, blocks, keep, sparsex]
+APPENDING = [history, memart]  # their prompts are transcripts, so they choose otherwise
 
 
 def open_session(engine: Engine, method: MemoryMethod, **settings_: object) -> MemorySession:

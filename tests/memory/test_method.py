@@ -8,6 +8,7 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.history import History
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
@@ -22,13 +23,14 @@ from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.retention.keep_all import KeepAll
 from memory.retrieval.embedding import Embedding
+from memory.retrieval.latent import Latent
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
 
 
 def compose(**stages: Any) -> MemoryMethod:
-    parts = {"construction": PerSegment(), "recompute": Nothing(), "loading": Serial(), **stages}
-    return MemoryMethod("test", Embedding(), **parts)
+    base = {"retrieval": Embedding(), "construction": PerSegment(), "recompute": Nothing(), "loading": Serial()}
+    return MemoryMethod("test", **{**base, **stages})
 
 
 class Forgetful(KeepAll):
@@ -49,6 +51,31 @@ class Rounding(Ram):
         ({"construction": Segments(), "layout": "append"}, "which construction Segments does not do"),
         ({"layout": "append"}, "which construction PerSegment does not do"),
         ({"retention": Forgetful()}, "retention Forgetful forgets rows between turns"),
+        ({"construction": History()}, "layout memory rebuilds its prompt and says nothing twice"),
+        ({"construction": History(), "recompute": MultiHop(), "layout": "append"}, "History reuses exact rows only"),
+        ({"construction": History(), "storage": Rounding(), "layout": "append"}, "storage Rounding changes"),
+        ({"construction": History(), "recompute": Full(), "layout": "append"}, "nothing that construction History"),
+        ({"retrieval": Latent(), "recompute": Full()}, "but recompute Full reads none"),
+        ({"retrieval": Latent(), "construction": Prefix()}, "Prefix reuses an unbroken prefix"),
+        ({"retrieval": Latent(), "construction": Segments()}, "Segments computes the segments it lacks"),
+        ({"retrieval": Latent(per_layer=True)}, "those of construction PerSegment differ in length or position"),
+        (
+            {"retrieval": Latent(per_layer=True), "construction": History(cut="segment"), "layout": "append"},
+            "use construction History with cut=tokens and positions=decoupled",
+        ),
+        (
+            {"retrieval": Latent(per_layer=True), "construction": History(positions="coupled"), "layout": "append"},
+            "use construction History with cut=tokens and positions=decoupled",
+        ),
+        (
+            {
+                "retrieval": Latent(per_layer=True),
+                "construction": History(),
+                "recompute": MultiHop(),
+                "layout": "append",
+            },
+            "with per_layer a row is another token at each",
+        ),
         ({"layout": "stack"}, "layout='stack' is unknown"),
         ({"context": "eos"}, "context='eos' is unknown"),
         ({"loading": PerSegment()}, "loading is PerSegment, which has no schedule"),
@@ -78,6 +105,14 @@ def test_segments_take_any_repair_and_any_storage(recompute: Any, storage: Any) 
     assert not method.chains
     with pytest.raises(ConfigError, match="block_size=0"):
         Segments(block_size=0)
+
+
+@pytest.mark.parametrize("recompute", [Nothing(), MultiHop()])
+@pytest.mark.parametrize("storage", [Ram(), Rounding()])
+def test_what_is_chosen_from_history_may_be_repaired_and_rounded(recompute: Any, storage: Any) -> None:
+    parts = {"construction": History(), "recompute": recompute, "storage": storage, "layout": "append"}
+    method = compose(retrieval=Latent(), **parts)
+    assert method.capabilities.latent and not method.capabilities.exact
 
 
 def test_prefix_is_exact_and_harvests() -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.engine import Engine
@@ -19,7 +18,9 @@ from memory.report import Prefill
 from memory.retrieval.all import All
 from tests.memory.houses import VOCABULARY, encode_text, furnish
 from tests.memory.sessions import (
+    APPENDING,
     CONTEXT,
+    EDITS,
     LAYERS,
     METHODS,
     QUERY,
@@ -27,6 +28,7 @@ from tests.memory.sessions import (
     close,
     episode,
     full,
+    history,
     keep,
     live,
     open_session,
@@ -44,13 +46,13 @@ def segments(prefill: Prefill) -> list[str]:
 # -- the same prompt for all, exact where it must be -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [full, prefix])
+@pytest.mark.parametrize("method", [full, prefix, history])
 def test_exact_methods_equal_the_plain_forward(engine: Engine, method: object) -> None:
     hits = 0
     for prefill in episode(open_session(engine, method()), 12):
         assert close(prefill.logits, plain(engine, prefill))
         hits += prefill.counts.hit_tokens
-    assert (hits > 0) == (method is prefix)
+    assert (hits > 0) == (method is not full)
 
 
 def test_recomputing_every_segment_equals_the_plain_forward(engine: Engine) -> None:
@@ -101,11 +103,6 @@ def test_loading_never_changes_the_result(engine: Engine, loading: object) -> No
 
 
 # -- what is served, and what never is -------------------------------------------------------------------------------
-
-
-EDITS = st.lists(
-    st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["hand", "table", "", None])), max_size=3), max_size=6
-)
 
 
 @pytest.mark.parametrize("method", [reuse, keep, blocks])
@@ -180,7 +177,7 @@ def test_sessions_share_blocks_within_a_namespace_only(engine: Engine) -> None:
 
 
 def test_reset_forgets_everything_but_the_context(engine: Engine) -> None:
-    for method in METHODS:
+    for method in (*METHODS, *APPENDING):
         session = open_session(engine, method())
         first = next(episode(session, 1))
         session.reset()
@@ -397,7 +394,7 @@ def test_a_prompt_beyond_the_models_positions_is_refused(engine: Engine) -> None
 
 
 def test_empty_memory_and_bad_settings(engine: Engine) -> None:
-    for method in METHODS:
+    for method in (*METHODS, *APPENDING):
         prefill = open_session(engine, method()).prefill("q", QUERY)
         assert close(prefill.logits, plain(engine, prefill))
         assert prefill.counts.kv_hit_rate == prefill.counts.recomputed_ratio == 0

@@ -1,0 +1,126 @@
+"""The pool of harvested rows: blocks of a transcript that only grows, appended in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from memory.block import KVBlock, identity
+from memory.boxes import Boxes, BoxIndex
+from memory.engine.engine import Engine
+from memory.pool import Holder
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A block of the pool: tokens ``start:stop`` of the transcript."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """What one turn adds: all tokens told by then, whole blocks, and the rows behind them that make up none yet."""
+
+    told: Tokens
+    kept: list[Kept]
+    blocks: list[KVBlock]
+    tail: KVBlock | None
+    boxes: Boxes | None
+
+
+class HarvestPool:
+    """Blocks in order of time, with their ``index`` of boxes where there is one.
+
+    The storage may drop a block. It can be chosen no more then; without an index, where all blocks have to be in, the
+    rows behind it are given up too, so that they are computed anew.
+    """
+
+    def __init__(self, engine: Engine, holder: Holder, namespace: str, index: BoxIndex | None) -> None:
+        self._engine, self._holder, self._namespace, self._index = engine, holder, namespace, index
+        self._coming: Future[Harvest] | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything; a harvest under way comes to nothing, for only ``settle`` makes it part of the pool."""
+        if self._coming is not None:
+            self._coming.cancel()
+        self._coming = None
+        self.told: Tokens = ()
+        self.tail: KVBlock | None = None
+        self._keep([])
+
+    @property
+    def begin(self) -> int:
+        """First token of the transcript that is in no whole block."""
+        return len(self.told) - (0 if self.tail is None else self.tail.tokens)
+
+    def block(self, number: int) -> KVBlock:
+        """The block of a number; ``follow`` has seen to it that the storage holds it."""
+        return self._holder.get(self.kept[number].name)
+
+    def follow(self, transcript: Tokens) -> int:
+        """Wait for what the last turn added; give up what does not belong to ``transcript``, or is lost.
+
+        Returns the tokens that were given up.
+        """
+        self._settle()
+        before = len(self.told)
+        if transcript[:before] != self.told:
+            self.clear()
+            return before
+        there = [number for number, kept in enumerate(self.kept) if self._holder.contains(kept.name)]
+        if len(there) == len(self.kept):
+            return 0
+        if self._index is None:
+            there = [number for place, number in enumerate(there) if place == number]
+            self.told, self.tail = self.told[: self.kept[len(there)].start], None
+        lost = sum(kept.stop - kept.start for kept in self.kept)
+        self._keep(there)
+        return lost - sum(kept.stop - kept.start for kept in self.kept)
+
+    def grow(self, told: Tokens, stops: Sequence[int], seen: str, rows: Callable[[], KVBlock]) -> None:
+        """Add the transcript from ``begin`` on in the background, in blocks that end at ``stops``.
+
+        :param told: the whole transcript
+        :param seen: what decided how the rows were computed, their tokens apart: a part of the blocks' names
+        :param rows: gives their keys and values; called on the engine's worker
+        """
+        edges, name, kept = [self.begin, *stops], seen, []
+        for start, stop in pairwise([*edges, len(told)] if edges[-1] < len(told) else edges):
+            name = identity(name, (), told[start:stop], self._namespace)
+            kept.append(Kept(name, start, stop))
+        self._coming = self._engine.later(partial(self._harvest, told, kept, len(stops), rows))
+
+    def _harvest(self, told: Tokens, kept: list[Kept], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
+        """On the worker: it touches nothing that a session reads."""
+        found, sizes = rows(), [k.stop - k.start for k in kept]
+        parts = zip(kept, found.k.split(sizes, 2), found.v.split(sizes, 2), strict=True)
+        blocks = [KVBlock(one.name, k.contiguous(), v.contiguous()) for one, k, v in parts]
+        boxed = self._index is not None and whole > 0
+        boxes = Boxes.around([block.k for block in blocks[:whole]], self._index.layers) if boxed else None
+        tail = blocks[whole] if whole < len(blocks) else None
+        return Harvest(told, kept[:whole], blocks[:whole], tail, boxes)
+
+    def _settle(self) -> None:
+        if self._coming is None:
+            return
+        harvest, self._coming = self._coming.result(), None
+        for block in harvest.blocks:
+            self._holder.put(block)
+        self.kept += harvest.kept
+        self.told, self.tail = harvest.told, harvest.tail
+        if self._index is not None and harvest.boxes is not None:
+            self._index.append(harvest.boxes)
+
+    def _keep(self, numbers: Sequence[int]) -> None:
+        self.kept: list[Kept] = [self.kept[number] for number in numbers]
+        if self._index is not None:
+            self._index.keep(numbers)

@@ -1,0 +1,78 @@
+"""Boxes around keys: what a query can say of a block without looking at the block's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Axis-aligned bounding boxes of some blocks, ``low, high`` of shape (layers, kv_heads, blocks, head_dim)."""
+
+    low: torch.Tensor
+    high: torch.Tensor
+    tokens: tuple[int, ...]  # in each block
+
+    @classmethod
+    def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> Boxes:
+        """Boxes of each block's unrotated keys (all layers, kv_heads, tokens, head_dim), at ``layers`` only."""
+        index = torch.tensor(layers, device=keys[0].device)
+        of_blocks = [torch.aminmax(k.index_select(0, index), dim=2) for k in keys]
+        low, high = (torch.stack(side, 2) for side in zip(*of_blocks, strict=True))
+        return cls(low, high, tuple(k.shape[2] for k in keys))
+
+
+class BoxIndex:
+    """The boxes of a growing pool of blocks (MemArt, section 3.2.1). It never sees a block's keys again.
+
+    Blocks are numbered in the order in which they came. ``layers`` are those whose keys are boxed.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[int],
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.layers = tuple(layers)
+        self.tokens: list[int] = []  # in each block
+        self._low = torch.empty(len(self.layers), kv_heads, 0, head_dim, dtype=dtype, device=device)
+        self._high = torch.empty_like(self._low)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def append(self, boxes: Boxes) -> None:
+        """Add blocks behind the others; the room doubles whenever it is used up."""
+        first, stop = len(self), len(self) + len(boxes.tokens)
+        if stop > self._low.shape[2]:
+            self._low, self._high = (self._grown(x, max(stop, 2 * first)) for x in (self._low, self._high))
+        self._low[:, :, first:stop] = boxes.low
+        self._high[:, :, first:stop] = boxes.high
+        self.tokens += boxes.tokens
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Remove all blocks but ``numbers`` (rising), which are counted anew."""
+        for x in (self._low, self._high):
+            x[:, :, : len(numbers)] = x[:, :, list(numbers)]
+        self.tokens = [self.tokens[number] for number in numbers]
+
+    def bound(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """(heads, tokens, blocks): at least q·k for every key k of the block, for ``query`` (heads, tokens, head_dim).
+
+        Sum over the dimensions of max(q·high, q·low). A query head is held against the boxes of its KV head.
+        """
+        low, high = (x[self.layers.index(layer), :, : len(self)].mT for x in (self._low, self._high))
+        heads, tokens, dim = query.shape
+        q = query.to(low.dtype).reshape(low.shape[0], -1, dim)
+        return torch.baddbmm(q.clamp(min=0) @ high, q.clamp(max=0), low).view(heads, tokens, len(self))
+
+    def _grown(self, old: torch.Tensor, blocks: int) -> torch.Tensor:
+        new = old.new_empty(*old.shape[:2], blocks, old.shape[3])
+        new[:, :, : len(self)] = old[:, :, : len(self)]
+        return new

@@ -1,0 +1,128 @@
+"""Stored blocks by how strongly the new rows' own queries could attend to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.boxes import BoxIndex
+from memory.graph import prompt_order
+from memory.stages import Capabilities
+from memory.store import SegmentStore
+
+UNITS = ("blocks", "tokens")
+NORMALISERS = ("softmax", "rank")
+AGGREGATES = ("max", "sum")
+BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3)}  # thirds of the layers
+DECIMALS = {torch.float32: 4, torch.float64: 9}  # what is equal on paper (a text told twice) stays a tie
+CHUNK = 64  # query tokens looked at together: bounds the memory of (heads, tokens, blocks)
+
+
+@dataclass(frozen=True)
+class Latent:
+    """MemArt's retrieval: the ``top_k`` best blocks by multi-token aggregation over boxes of unrotated keys.
+
+    Each query token normalises a block's relevance over all blocks, by ``softmax`` or by reciprocal rank
+    1 / (rank + ``constant``); then the ``max`` or the ``sum`` over the query tokens is the block's score. As in the
+    paper's formula there is no division by the root of head_dim: the softmax is sharper than that of attention.
+
+    The paper takes one set of blocks for all heads, and says neither how heads combine nor which layers are asked. Here
+    each head and each of ``layers`` (numbers; or all, early, middle, late: a third of them) normalises for itself, and
+    they are summed before the tokens are. With ``per_layer`` each layer chooses for itself, by its own query states.
+
+    ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
+    block. Segments are not chosen among: all are told, each once.
+    """
+
+    top_k: int = 128
+    unit: str = "blocks"
+    normalise: str = "softmax"
+    aggregate: str = "max"
+    constant: int = 60
+    layers: str | Sequence[int] = "all"
+    per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top_k < 1 or self.constant < 0:
+            raise ConfigError(f"top_k={self.top_k}, constant={self.constant} cannot be: use at least 1 and 0")
+        for name, known in (("unit", UNITS), ("normalise", NORMALISERS), ("aggregate", AGGREGATES)):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+        if isinstance(self.layers, str) and self.layers not in BANDS:
+            raise ConfigError(f"layers={self.layers!r} is unknown: use one of {', '.join(BANDS)}, or a list of numbers")
+        if self.per_layer and self.layers != "all":
+            raise ConfigError("per_layer lets every layer choose for itself: leave layers=all")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(exact=False, moves_blocks=True, latent=True, per_layer=self.per_layer)
+
+    def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
+        """Every segment, in prompt order: blocks are what is chosen among."""
+        return prompt_order((segment.id for segment in store), store)
+
+    def voters(self, layers: int) -> tuple[int, ...]:
+        """Numbers of the layers that are asked in a model of ``layers``, rising."""
+        if isinstance(self.layers, str):
+            first, last = BANDS[self.layers]
+            return tuple(range(first * layers // 3, last * layers // 3))
+        found = tuple(sorted(set(self.layers)))
+        if not found or not 0 <= found[0] <= found[-1] < layers:
+            raise ConfigError(f"layers={list(self.layers)} are none of the model's: use numbers from 0 to {layers - 1}")
+        return found
+
+    def most(self, tokens: int) -> int:
+        """How many blocks of ``tokens`` tokens can be chosen at most."""
+        return self.top_k if self.unit == "blocks" else self.top_k // tokens
+
+    def takes_all(self, index: BoxIndex) -> bool:
+        """Whether nothing is left out, whatever the query."""
+        return (len(index) if self.unit == "blocks" else sum(index.tokens)) <= self.top_k
+
+    def choose(self, queries: Iterable[torch.Tensor], index: BoxIndex) -> list[int]:
+        """Numbers of the chosen blocks, rising: the earliest first.
+
+        :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
+        """
+        return self._best(zip(index.layers, queries, strict=True), index)
+
+    def select_layer(self, layer: int, query: torch.Tensor, index: BoxIndex) -> list[int]:
+        """The same by one layer's ``query`` alone."""
+        return self._best([(layer, query)], index)
+
+    def _best(self, queries: Iterable[tuple[int, torch.Tensor]], index: BoxIndex) -> list[int]:
+        total: torch.Tensor | None = None
+        for layer, query in queries:
+            votes = torch.cat([self._votes(index.bound(layer, part)) for part in query.split(CHUNK, 1)])
+            total = votes if total is None else torch.logaddexp(total, votes)
+        score = total.amax(0) if self.aggregate == "max" else total.logsumexp(0)
+        ranking = _rounded(score).argsort(descending=True, stable=True).tolist()
+        return sorted(ranking[: self.top_k] if self.unit == "blocks" else self._fill(ranking, index.tokens))
+
+    def _votes(self, bound: torch.Tensor) -> torch.Tensor:
+        """(tokens, blocks) logarithm of the normalised ``bound`` (heads, tokens, blocks), summed over heads.
+
+        Of the logarithm because a sharp softmax is zero for most blocks, but top_k of them still have to be told apart.
+        """
+        bound = _rounded(bound)
+        if self.normalise == "softmax":
+            return bound.log_softmax(-1).logsumexp(0)
+        order = bound.argsort(dim=-1, descending=True, stable=True)
+        places = torch.arange(1, bound.shape[-1] + 1, device=bound.device).expand_as(order)
+        ranks = torch.empty_like(order).scatter_(-1, order, places)
+        return (1 / (ranks + self.constant).double()).sum(0).log()
+
+    def _fill(self, ranking: Iterable[int], tokens: Sequence[int]) -> list[int]:
+        room, chosen = self.top_k, []
+        for number in ranking:
+            if tokens[number] <= room:
+                room -= tokens[number]
+                chosen.append(number)
+        return chosen
+
+
+def _rounded(x: torch.Tensor) -> torch.Tensor:
+    return x.round(decimals=DECIMALS[x.dtype])

@@ -1,0 +1,187 @@
+"""Laws of the harvested history: exact where all of it is seen, MemArt's dense reference where it is chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from keep_agent.errors import CapacityError
+from memory.construction.history import History
+from memory.construction.prefix import Prefix
+from memory.engine.engine import Engine
+from memory.engine.families import tiny_model
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.loading.serial import Serial
+from memory.method import MemoryMethod
+from memory.recompute.none import Nothing
+from memory.report import Prefill
+from memory.retrieval.all import All
+from memory.retrieval.latent import Latent
+from tests.laws.conftest import GetEngine
+from tests.laws.prompts import relative
+from tests.memory.test_session import CONTEXT, episode, open_session
+from tests.references.memart import MemArt
+
+SIZE, TOP = 4, 5
+VARIANTS = [(norm, aggregate) for norm in ("softmax", "rank") for aggregate in ("max", "sum")]
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+    "original_max_position_embeddings": 160,
+}
+
+
+def memart(retrieval: object, loading: object = NextLayer(), **construction: Any) -> MemoryMethod:
+    history = History(**{"block_size": SIZE, **construction})
+    return MemoryMethod("memart", retrieval, history, Nothing(), loading, layout="append")
+
+
+def turns(engine: Engine, method: MemoryMethod, count: int, seed: int = 0) -> Iterator[Prefill]:
+    """An episode whose turns are answered."""
+    session = open_session(engine, method)
+    for number, prefill in enumerate(episode(session, count, seed)):
+        yield prefill
+        session.append_turn([7, 8 + number])
+
+
+def new_rows(prefill: Prefill) -> list[int]:
+    return prefill.layout.token_ids[prefill.layout.fresh].tolist()
+
+
+def chosen_tokens(prefill: Prefill) -> list[tuple[int, ...]]:
+    """Of the whole blocks in the prompt, in its order."""
+    return [p.unit.token_ids for p in prefill.layout.placements if p.hit and len(p.unit.token_ids) == SIZE]
+
+
+@pytest.mark.parametrize("cut", ["tokens", "segment"])
+def test_history_with_nothing_left_out_is_the_plain_forward(engine: Engine, cut: str) -> None:
+    told = list(CONTEXT)
+    for number, prefill in enumerate(turns(engine, memart(All(), cut=cut), 6)):
+        ids = prefill.layout.token_ids
+        assert ids[: len(told)].tolist() == told
+        assert relative(prefill.logits[0], engine.forward_plain(ids)[-1]) < 1e-5
+        assert prefill.counts.hit_tokens == max(0, len(told) - len(CONTEXT) - 2 * (number > 0))
+        assert set(prefill.trace.active_rows) == {len(new_rows(prefill))}
+        told = [*ids.tolist(), 7, 8 + number]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize(("normalise", "aggregate"), VARIANTS)
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bool, engine_of: GetEngine) -> None:
+    engine = engine_of(family, torch.float64)
+    limit = {"top_k": TOP} if per_layer else {"top_k": TOP * SIZE + 1, "unit": "tokens"}
+    stage = Latent(normalise=normalise, aggregate=aggregate, per_layer=per_layer, **limit)
+    voters = range(engine.spec.layers)
+    reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, normalise, aggregate, voters, per_layer)
+    choices, transcript = set(), list(CONTEXT)
+    for prefill in turns(engine, memart(stage), 6):
+        expected = reference.turn(new_rows(prefill))
+        if per_layer:
+            found = prefill.trace.slots or [()] * engine.spec.layers
+            assert found == [tuple(reference.chosen[layer]) for layer in voters]
+        else:
+            blocks = [reference.blocks[number] for number in reference.chosen[0]]
+            assert chosen_tokens(prefill) == [tuple(transcript[row] for row in rows) for rows in blocks]
+        transcript += new_rows(prefill)
+        choices.update(map(tuple, reference.chosen.values()))
+        assert relative(prefill.logits[0], expected) < 1e-5
+    assert len(choices) > 3, "the law would hold for any choice"
+
+
+@pytest.mark.parametrize("layers", [[0], [4, 2], "middle", "late"])
+def test_law_6_memart_asks_the_layers_it_is_told(layers: str | list[int], engine_of: GetEngine) -> None:
+    engine = engine_of("qwen3", torch.float64)
+    stage = Latent(top_k=TOP, layers=layers, constant=3)
+    voters = stage.voters(engine.spec.layers)
+    reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, "softmax", "max", voters)
+    for prefill in turns(engine, memart(stage), 5):
+        assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
+        asked = prefill.counts.encoded_token_layers - len(CONTEXT) * engine.spec.layers * prefill.cold
+        assert asked == (0 if prefill.cold else len(new_rows(prefill)) * (voters[-1] + 1))
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_law_7_loading_never_changes_a_choice(per_layer: bool, engine_of: GetEngine) -> None:
+    engine, stage = engine_of("qwen2"), Latent(top_k=TOP, per_layer=per_layer)
+    runs = [turns(engine, memart(stage, loading), 5) for loading in (Serial(), NextLayer(), LayerBalanced())]
+    for step in zip(*runs, strict=True):
+        assert all(torch.equal(step[0].logits, other.logits) for other in step)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_every_family_can_choose(engine: Engine, per_layer: bool) -> None:
+    """With room for all blocks a choice is none, and what is computed is exact."""
+    for prefill in turns(engine, memart(Latent(top_k=200, per_layer=per_layer)), 4):
+        if not per_layer:
+            assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
+    small = list(turns(engine, memart(Latent(top_k=TOP, per_layer=per_layer)), 4))
+    assert relative(small[-1].logits[0], prefill.logits[0]) > 1e-3
+    assert len(small[-1].trace.slots) == (engine.spec.layers if per_layer else 0)
+
+
+def test_slots_with_room_for_all_are_exact(engine: Engine) -> None:
+    """Rows filled layer by layer stand where they would have stood."""
+    whole = turns(engine, memart(All()), 4)
+    for prefill, expected in zip(turns(engine, memart(Latent(top_k=200, per_layer=True)), 4), whole, strict=True):
+        assert relative(prefill.logits[0], expected.logits[0]) < 1e-5
+
+
+# -- longer than the model's context -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def short() -> Iterator[Engine]:
+    """A model of 100 positions, most of which the first turn takes up."""
+    with Engine(tiny_model("qwen3", layers=2, dtype=torch.float64, max_position_embeddings=100)) as made:
+        yield made
+
+
+def test_memory_ten_times_the_context_works(short: Engine) -> None:
+    stage = Latent(top_k=TOP)
+    reference = MemArt(short.model.module, CONTEXT, SIZE, TOP, "softmax", "max", range(2))
+    for prefill in turns(short, memart(stage), 68):
+        assert int(prefill.layout.positions[-1]) == prefill.layout.rows - 1 < 100
+        assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
+    assert reference.stored[0][0].shape[1] > 10 * 100
+    assert max(reference.chosen[0]) * SIZE > 100
+    assert prefill.counts.fresh_tokens < 32
+
+
+def test_coupled_positions_leave_the_models_context(short: Engine) -> None:
+    """The rows are few, but stand where they stood in the transcript, which the model was never made for."""
+    stage = Latent(top_k=TOP)
+    reference = MemArt(short.model.module, CONTEXT, SIZE, TOP, "softmax", "max", range(2), coupled=True)
+    for prefill in turns(short, memart(stage, positions="coupled"), 68):
+        assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
+    *_, decoupled = turns(short, memart(stage), 68)
+    assert prefill.layout.rows < 100 < 1000 < int(prefill.layout.positions[-1])
+    assert relative(prefill.logits[0], decoupled.logits[0]) > 1e-2
+
+
+def test_coupled_positions_are_refused_where_rope_has_an_end() -> None:
+    config = {"rope_parameters": LONGROPE, "max_position_embeddings": 160}
+    with Engine(tiny_model("llama", layers=2, dtype=torch.float64, **config)) as engine:
+        assert all(prefill.layout.rows < 160 for prefill in turns(engine, memart(Latent(top_k=TOP)), 12))
+        with pytest.raises(CapacityError, match="beyond the 160 tokens"):
+            list(turns(engine, memart(Latent(top_k=TOP), positions="coupled"), 12))
+
+
+def test_coupled_positions_are_exact_while_nothing_is_left_out(engine_of: GetEngine) -> None:
+    engine = engine_of("qwen2")
+    for prefill in turns(engine, memart(All(), positions="coupled"), 4):
+        assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
+
+
+def test_a_transcript_without_choice_begins_anew(short: Engine) -> None:
+    """What decoupled positions are for: other methods have to forget."""
+    with Engine(tiny_model("qwen2", layers=2, max_position_embeddings=400)) as engine:
+        for method in (memart(All()), MemoryMethod("p", All(), Prefix(4), Nothing(), Serial(), layout="append")):
+            rows = [prefill.layout.rows for prefill in turns(engine, method, 12)]
+            assert max(rows) < 400 and sorted(rows) != rows

@@ -1,0 +1,167 @@
+"""Boxes bound what a query can find in a block, and the retrieval that ranks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError
+from memory.boxes import Boxes, BoxIndex
+from memory.retrieval.latent import Latent
+from tests.memory.houses import furnish, make_store
+
+LAYERS, KV_HEADS, HEADS, DIM = 2, 2, 4, 6
+
+
+def keys_of(sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(LAYERS, KV_HEADS, size, DIM, generator=generator, dtype=dtype) for size in sizes]
+
+
+def index_of(keys: list[torch.Tensor], layers: tuple[int, ...] = (0, 1)) -> BoxIndex:
+    index = BoxIndex(layers, KV_HEADS, DIM, keys[0].dtype)
+    index.append(Boxes.around(keys, layers))
+    return index
+
+
+def queries(tokens: int = 5, seed: int = 9, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(HEADS, tokens, DIM, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def products(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """(heads, tokens, keys) q·k, each head over its KV head's ``keys`` (kv_heads, keys, head_dim)."""
+    return query @ keys.repeat_interleave(HEADS // KV_HEADS, 0).mT
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    seed=st.integers(0, 999),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_no_key_exceeds_its_blocks_bound(sizes: list[int], seed: int, scale: float, dtype: torch.dtype) -> None:
+    keys, query = [scale * k for k in keys_of(sizes, seed, dtype)], queries(seed=seed + 1, dtype=dtype)
+    index = index_of(keys)
+    for layer in range(LAYERS):
+        bound = index.bound(layer, query)
+        for number, of_block in enumerate(keys):
+            slack = 100 * torch.finfo(dtype).eps * (query.abs().amax() * of_block.abs().amax() * DIM)
+            assert bool((products(query, of_block[layer]) <= bound[:, :, number, None] + slack).all())
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_bound_holds_and_is_reached_by_the_box_own_corners(sign: int) -> None:
+    """Adversarial queries: single dimensions, and those that point at the corner which a key of the block takes."""
+    (block,) = keys_of([4])
+    block[:, :, 1] = block.amax(2) if sign > 0 else block.amin(2)
+    index = index_of([block])
+    for query in (torch.eye(DIM).double(), -torch.eye(DIM).double(), sign * queries().abs()[0]):
+        each = query.expand(HEADS, -1, -1)
+        best = products(each, block[0]).amax(-1)
+        assert bool((best <= index.bound(0, each)[..., 0] + 1e-12).all())
+        assert torch.allclose(best, index.bound(0, each)[..., 0]), "tight where a key lies in the corner"
+
+
+def test_a_block_of_one_key_is_its_own_bound() -> None:
+    keys, query = keys_of([1, 1, 1]), queries()
+    exact = products(query, torch.cat([k[1] for k in keys], 1))
+    assert torch.allclose(index_of(keys).bound(1, query), exact)
+
+
+def test_an_index_that_grew_piece_by_piece_is_the_same() -> None:
+    keys, query = keys_of([3, 5, 1, 4, 2, 8, 7]), queries()
+    whole, pieces = index_of(keys, (1,)), BoxIndex((1,), KV_HEADS, DIM, torch.float64)
+    for first, last in ((0, 1), (1, 4), (4, 7)):
+        pieces.append(Boxes.around(keys[first:last], (1,)))
+    assert torch.equal(whole.bound(1, query), pieces.bound(1, query))
+    assert pieces.tokens == [3, 5, 1, 4, 2, 8, 7]
+    pieces.keep([0, 2, 5])
+    assert torch.allclose(pieces.bound(1, query), whole.bound(1, query)[:, :, [0, 2, 5]])
+    pieces.append(Boxes.around(keys[:1], (1,)))
+    assert pieces.tokens == [3, 1, 8, 3] and pieces.bound(1, query).shape == (HEADS, 5, 4)
+    pieces.keep([])
+    assert len(pieces) == 0
+
+
+# -- the retrieval -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normalise", ["softmax", "rank"])
+@pytest.mark.parametrize("aggregate", ["max", "sum"])
+def test_equal_blocks_are_a_tie_that_the_earlier_wins(normalise: str, aggregate: str) -> None:
+    one, other = keys_of([4, 4], dtype=torch.float32)
+    index, query = index_of([one, other, one, one]), queries(dtype=torch.float32)
+    stage = Latent(top_k=2, normalise=normalise, aggregate=aggregate)
+    chosen = stage.choose([query, query], index)
+    assert chosen in ([0, 1], [0, 2])
+
+
+def test_blocks_that_a_sharp_softmax_leaves_nothing_are_told_apart() -> None:
+    """A relevance of -2000 has no softmax in float32, but still is more than -3000."""
+    keys = [torch.full((1, 1, 1, 1), value) for value in (-3000.0, 0.0, -2000.0, -4000.0)]
+    index = BoxIndex((0,), 1, 1)
+    index.append(Boxes.around(keys, (0,)))
+    assert Latent(top_k=3).choose([torch.ones(1, 1, 1)], index) == [0, 1, 2]
+    assert Latent(top_k=2).choose([torch.ones(1, 1, 1)], index) == [1, 2]
+
+
+def test_tokens_fill_up_with_the_best_that_fit() -> None:
+    keys = [torch.full((1, 1, size, 1), value) for size, value in ((3, 1.0), (4, 4.0), (5, 3.0), (2, 2.0))]
+    index = BoxIndex((0,), 1, 1)
+    index.append(Boxes.around(keys, (0,)))
+    for room, chosen in ((4, [1]), (6, [1, 3]), (9, [1, 2]), (8, [1, 3]), (2, [3]), (14, [0, 1, 2, 3]), (1, [])):
+        stage = Latent(top_k=room, unit="tokens")
+        assert stage.choose([torch.ones(1, 1, 1)], index) == chosen
+        assert stage.takes_all(index) == (room == 14)
+    assert Latent(top_k=33, unit="tokens").most(16) == 2
+
+
+def test_max_hears_one_token_and_sum_hears_all() -> None:
+    """Many tokens like the second block a little; one token wants nothing but the first."""
+    keys = [torch.tensor([[[[4.0, 0.0]]]]), torch.tensor([[[[0.0, 1.0]]]])]
+    index = BoxIndex((0,), 1, 2)
+    index.append(Boxes.around(keys, (0,)))
+    query = torch.tensor([[[2.0, 0.0], *[[0.0, 2.0]] * 6]])
+    assert Latent(top_k=1, aggregate="max").choose([query], index) == [0]
+    assert Latent(top_k=1, aggregate="sum").choose([query], index) == [1]
+
+
+def test_long_queries_are_looked_at_in_pieces() -> None:
+    index, query = index_of(keys_of([3] * 9)), queries(tokens=150)
+    for normalise in ("softmax", "rank"):
+        stage = Latent(top_k=4, normalise=normalise, aggregate="sum")
+        backwards = stage.choose([query.flip(1)] * 2, index)
+        assert stage.choose([query] * 2, index) == backwards
+
+
+def test_every_segment_is_told_and_layers_are_named() -> None:
+    store = make_store()
+    furnish(store)
+    store.graph.update(store)
+    assert set(Latent().select("q", store, 1)) == {segment.id for segment in store}
+    thirds = [Latent(layers=band).voters(8) for band in ("early", "middle", "late")]
+    assert [layer for band in thirds for layer in band] == list(range(8)) == list(Latent().voters(8))
+    assert Latent(layers=[5, 1, 5]).voters(8) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "sentence"),
+    [
+        ({"top_k": 0}, "top_k=0"),
+        ({"unit": "rows"}, "unit='rows' is unknown"),
+        ({"normalise": "none"}, "normalise='none' is unknown"),
+        ({"aggregate": "mean"}, "aggregate='mean' is unknown"),
+        ({"layers": "some"}, "layers='some' is unknown"),
+        ({"layers": [1], "per_layer": True}, "leave layers=all"),
+    ],
+)
+def test_bad_knobs_are_refused(knobs: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Latent(**knobs)
+    with pytest.raises(ConfigError, match="use numbers from 0 to 7"):
+        Latent(layers=[8]).voters(8)

@@ -1,0 +1,309 @@
+"""Sessions over harvested history, and latent choice over other constructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from keep_agent.errors import CapacityError, ConfigError
+from memory.assembly.latent import NamedChoice
+from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.history import History
+from memory.construction.per_segment import PerSegment
+from memory.construction.prefix import Prefix
+from memory.construction.static_dynamic import StaticDynamic
+from memory.engine.engine import Engine
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.method import MemoryMethod
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.report import Prefill
+from memory.retrieval.all import All
+from memory.retrieval.latent import Latent
+from memory.schedule import Schedule
+from memory.session import MemorySession
+from memory.stages import Capabilities
+from memory.storage.ram import Ram
+from tests.memory.houses import encode_text, furnish
+from tests.memory.sessions import CONTEXT, EDITS, GROUPING, LAYERS, QUERY, close, episode, open_session, plain
+
+SIZE = 4
+
+
+def history(**stages: Any) -> MemoryMethod:
+    parts = {
+        "retrieval": All(),
+        "construction": History(block_size=SIZE),
+        "recompute": Nothing(),
+        "loading": NextLayer(),
+        "layout": "append",
+        **stages,
+    }
+    return MemoryMethod("history", grouping=GROUPING, **parts)
+
+
+def memart(top_k: int = 5, **stages: Any) -> MemoryMethod:
+    return history(retrieval=Latent(top_k=top_k), **stages)
+
+
+def per_layer() -> MemoryMethod:
+    return history(retrieval=Latent(top_k=5, per_layer=True))
+
+
+def by_segment() -> MemoryMethod:
+    return memart(construction=History(cut="segment"))
+
+
+def answered(session: MemorySession, steps: int, seed: int = 0) -> Iterator[Prefill]:
+    for prefill in episode(session, steps, seed):
+        yield prefill
+        session.append_turn([7])
+
+
+def test_what_methods_promise() -> None:
+    assert history().capabilities == Capabilities(exact=True, harvests=True)
+    promised = Capabilities(exact=False, harvests=True, moves_blocks=True, latent=True)
+    assert memart().capabilities == promised
+    assert per_layer().capabilities == replace(promised, per_layer=True)
+    assert not memart().chains
+
+
+@pytest.mark.parametrize(
+    ("method", "hits"), [(history, None), (memart, 5 * SIZE), (per_layer, 5 * SIZE), (by_segment, None)]
+)
+def test_only_new_rows_are_computed(engine: Engine, method: Any, hits: int | None) -> None:
+    for number, prefill in enumerate(answered(open_session(engine, method()), 6)):
+        counts, layout = prefill.counts, prefill.layout
+        new = counts.prompt_tokens - len(CONTEXT) - counts.hit_tokens
+        assert set(prefill.trace.active_rows) == {new}
+        assert layout.positions.tolist() == list(range(layout.rows))
+        whole = sum(unit.tokens for unit in prefill.units if unit.hit and unit.tokens >= SIZE)
+        assert hits is None or whole == hits * (number > 0)
+        assert prefill.after_ms < 50
+
+
+def test_the_rest_of_a_turn_is_in_every_prompt_and_in_the_next_block(engine: Engine) -> None:
+    session = open_session(engine, memart(1))
+    furnish(session.store)
+    told: list[int] = []
+    for _ in range(7):
+        prefill = session.prefill("q", QUERY)
+        ids, fresh = prefill.layout.token_ids, prefill.layout.fresh
+        rest = len(told) % SIZE
+        first = int(fresh.nonzero()[0])
+        assert ids[first - rest : first].tolist() == told[len(told) - rest :]
+        assert first == len(CONTEXT) + min(len(told) // SIZE, 1) * SIZE + rest
+        told += ids[first:].tolist()
+
+
+def test_a_block_may_be_a_segment_or_a_turn(engine: Engine) -> None:
+    session = open_session(engine, memart(400, construction=History(cut="segment")))
+    for prefill in answered(session, 4):
+        assert close(prefill.logits, plain(engine, prefill))
+        for unit in prefill.units:
+            assert not unit.hit or len(unit.segments) == 1
+
+
+@pytest.mark.parametrize("method", [history, memart, per_layer])
+def test_whether_one_waits_for_the_harvest_changes_nothing(engine: Engine, method: Any) -> None:
+    waiting, hasty = open_session(engine, method()), open_session(engine, method())
+    for a, b in zip(answered(waiting, 6), answered(hasty, 6), strict=True):
+        assert torch.equal(a.logits, b.logits)
+        assert [unit.identity for unit in a.units] == [unit.identity for unit in b.units]
+        engine.later(lambda: None).result()  # everything in the background is done
+        scores = [session.score(p, [[5, 6], [5, 7, 8]]).scores for session, p in ((waiting, a), (hasty, b))]
+        assert torch.equal(*scores)
+
+
+def test_what_is_scored_and_said_behind_a_prompt_is_not_harvested(engine: Engine) -> None:
+    """A background job held up until after scoring and decoding, which grow the cache, sees the prompt's rows."""
+    quiet, busy = open_session(engine, memart()), open_session(engine, memart())
+    for a, b in zip(answered(quiet, 5), answered(busy, 5), strict=True):
+        assert torch.equal(a.logits, b.logits)
+        busy.score(b, [[5, 6 + i, *[9] * 40] for i in range(12)])
+        busy.generate(b, 3)
+        busy.generate(b, 2, keep=True)
+
+
+def test_reset_forgets(engine: Engine) -> None:
+    for method in (history(), memart(), per_layer(), by_segment()):
+        session = open_session(engine, method)
+        first = [prefill.logits for prefill in answered(session, 4)]
+        session.reset()  # with a harvest under way
+        assert method.storage.stats()["blocks"] == 0
+        for prefill, expected in zip(answered(session, 4), first, strict=True):
+            assert torch.equal(prefill.logits, expected)
+            assert prefill.cold == (prefill.counts.hit_tokens == 0)
+            assert not prefill.cold or method.storage.stats()["blocks"] == 0, "what was under way came to nothing"
+
+
+def test_blocks_are_named_by_agent_and_by_what_their_rows_saw(engine: Engine) -> None:
+    """All in one storage: equal histories of one namespace are the same blocks, anything else is apart."""
+    storage = Ram()
+    methods = [memart(storage=storage), memart(4, storage=storage), per_layer(), history(storage=storage)]
+    methods[2] = replace(methods[2], storage=storage)
+    opened = [open_session(engine, method) for method in (methods[0], *methods)]
+    opened.append(open_session(engine, methods[0], namespace="other"))
+    runs = [[{u.identity for u in p.units if u.identity} for p in answered(session, 5)] for session in opened]
+    assert runs[0] == runs[1]
+    assert not set().union(*runs[0]) & set().union(*runs[-1])
+    first_turn = set(runs[1][1])  # all were computed in one and the same way
+    assert first_turn <= runs[4][1] and runs[2][1] <= runs[4][1]
+    assert not runs[1][4] <= set().union(*runs[2], *runs[4])
+    for session in opened:
+        session.reset()
+    assert storage.stats()["blocks"] == 0
+
+
+def test_harvested_rows_never_enter_the_exact_prefix(engine: Engine) -> None:
+    """Law 9: MemArt and a prefix cache tell the same transcript into one storage; the prefix stays exact."""
+    exact = MemoryMethod("prefix", All(), Prefix(SIZE), Nothing(), NextLayer(), layout="append", grouping=GROUPING)
+    other = open_session(engine, memart(2, storage=exact.storage))
+    for a, b in zip(answered(open_session(engine, exact), 6), answered(other, 6), strict=True):
+        assert close(a.logits, plain(engine, a))
+        assert not close(b.logits, a.logits, 1e-3) or b.cold
+
+
+@pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule("linear", 1.0))])
+def test_a_lost_block_is_computed_anew_where_all_have_to_be_in(engine: Engine, recompute: Any) -> None:
+    method = history() if isinstance(recompute, Nothing) else memart(400, recompute=recompute)
+    session = open_session(engine, method)
+    for number, prefill in enumerate(answered(session, 6)):
+        if number < 4 or method.capabilities.exact:
+            assert close(prefill.logits, plain(engine, prefill))
+        if number == 3:
+            lost = prefill.units[5]
+            method.storage.delete(lost.identity)
+            before = prefill.layout.rows
+        if number == 4 and method.capabilities.exact:
+            assert int(prefill.layout.fresh.nonzero()[0]) == lost.start
+            assert prefill.layout.rows > before
+
+
+def test_a_lost_block_can_be_chosen_no_more(engine: Engine) -> None:
+    session = open_session(engine, memart(1))
+    steps = answered(session, 6)
+    next(steps)
+    seen = set()
+    for prefill in steps:
+        (chosen, *_) = [unit.identity for unit in prefill.units if unit.tokens == SIZE]
+        assert chosen not in seen
+        seen.add(chosen)
+        session.method.storage.delete(chosen)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_room_for_less_than_a_block_chooses_nothing(engine: Engine, per_layer: bool) -> None:
+    method = history(retrieval=Latent(top_k=SIZE - 1, unit="tokens", per_layer=per_layer))
+    for prefill in answered(open_session(engine, method), 4):
+        assert all(unit.tokens < SIZE for unit in prefill.units if unit.hit)
+
+
+def test_a_prompt_that_is_too_long_names_the_remedy(engine: Engine) -> None:
+    session = open_session(engine, memart(200))
+    with pytest.raises(CapacityError, match=r"500 positions; lower memory.retrieval.top_k=200 \(\d\d of the tokens"):
+        for _ in answered(session, 60):
+            pass
+
+
+def test_segments_and_turns_are_told_once(engine: Engine) -> None:
+    session = open_session(engine, memart())
+    furnish(session.store)
+    counts = [session.prefill("q", QUERY).counts.fresh_tokens for _ in range(3)]
+    assert counts[1:] == [len(QUERY)] * 2
+    session.append_turn([7])
+    moved = "agent at cabinet_1 holding nothing\n"
+    session.store.put("agent", "agent", moved)
+    prefill = session.prefill("q", QUERY)
+    assert prefill.layout.token_ids[prefill.layout.fresh].tolist() == [
+        7,
+        *encode_text("\n"),
+        *encode_text(moved),
+        *QUERY,
+    ]
+
+
+# -- compositions no paper has -----------------------------------------------------------------------------------------
+
+
+def test_multi_hop_repairs_what_was_chosen(engine: Engine) -> None:
+    """Recomputing every chosen row is the plain forward of the chosen tokens; less is in between."""
+    for average in (1.0, 0.4):
+        method = memart(recompute=MultiHop(Schedule("linear", average)), loading=LayerBalanced())
+        for prefill in answered(open_session(engine, method), 5):
+            assert average < 1 or close(prefill.logits, plain(engine, prefill))
+        assert len(prefill.trace.hops) == (0 if average == 1.0 else LAYERS - 1)
+        assert prefill.counts.recomputed_ratio > 0.2
+
+
+@pytest.mark.parametrize("construction", [PerSegment(), FixedBlocks(size=5), StaticDynamic()])
+@pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule("linear", 0.4))])
+def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any, recompute: Any) -> None:
+    """What was chosen stands in prompt order; a choice of all is no choice."""
+    parts = {"construction": construction, "recompute": recompute, "layout": "memory"}
+    few, many = (open_session(engine, memart(k, **parts)) for k in (4, 400))
+    everything = open_session(engine, history(**parts))
+    picked = set()
+    for a, b, c in zip(*(episode(session, 6) for session in (few, many, everything)), strict=True):
+        assert torch.equal(b.logits, c.logits)
+        assert b.counts == c.counts
+        order = [unit.identity for unit in c.units]
+        names = [unit.identity for unit in a.units]
+        assert names == [name for name in order if name in set(names)] and len(set(names)) == 4
+        assert a.counts.encoded_token_layers - c.counts.encoded_token_layers == len(QUERY) * LAYERS
+        assert a.counts.invalidated_tokens == c.counts.invalidated_tokens
+        picked.update(names)
+    assert len(picked) > 4
+
+
+def test_the_chosen_units_are_those_of_the_boxes(engine: Engine) -> None:
+    """Against one matrix of all keys: blocks of one token are their own boxes."""
+    parts = {"construction": FixedBlocks(size=1), "layout": "memory"}
+    everything = next(episode(open_session(engine, history(**parts)), 1))
+    session = open_session(engine, history(retrieval=Latent(top_k=6, layers=[2]), **parts))
+    prefill = next(episode(session, 1))
+    (query,) = engine.query_states(engine.encode([(None, CONTEXT)])[0], QUERY, [2])
+    blocks = {p.block.identity: p.block for p in everything.layout.placements}
+    keys = torch.cat([block.k[2] for block in blocks.values()], 1).repeat_interleave(2, 0)
+    best = (query @ keys.mT).softmax(-1).sum(0).amax(0).topk(6).indices.tolist()
+    assert {unit.identity for unit in prefill.units} == {list(blocks)[number] for number in best}
+
+
+@given(steps=EDITS)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_stale_version_is_never_chosen(engine: Engine, steps: list) -> None:
+    """Law 10 for boxes: they go with their blocks."""
+    session = open_session(engine, memart(4, construction=PerSegment(), layout="memory"))
+    furnish(session.store, cabinets=2, objects=6)
+    for edits in steps:
+        for number, place in edits:
+            if place is None and f"mug_{number}" in session.store:
+                session.store.remove(f"mug_{number}")
+            elif place is not None:
+                session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
+        prefill = session.prefill("mug_1", QUERY)
+        told = prefill.layout.token_ids.tolist()
+        for span in prefill.layout.segments:
+            assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+        session.advance()
+
+
+def test_boxes_of_blocks_that_are_gone_are_forgotten(engine: Engine) -> None:
+    choice = NamedChoice(engine, Latent(top_k=1))
+    blocks = engine.encode([(None, [5, 6]), (None, [7, 8, 9])], ["a", "b"])
+    for given_ in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
+        names, _ = choice.choose(given_, None, [5])
+        assert names <= {block.identity for block in given_} and len(names) == 1
+        assert len(choice._latent.index) == len(given_)
+
+
+def test_knobs_of_history_are_checked() -> None:
+    for knobs in ({"block_size": 0}, {"cut": "word"}, {"positions": "lost"}):
+        with pytest.raises(ConfigError, match=next(iter(knobs))):
+            History(**knobs)
