@@ -136,7 +136,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         total = len(cells) * arguments.trials
         answers = [a for row in track(asked, "probes", total, console=console, transient=True) for a in row]
         ranks = measure_ranks(engine, tokenizer, cells, arguments.ranks, arguments.seed) if arguments.ranks else []
-    found = scores(answers, arguments.methods)
+    found = scores(answers, list(configs))
     for kind, cue in product(arguments.kinds, arguments.cues):
         console.print(accuracy_table(found, kind, cue))
     console.print(mark_table(found, arguments.mark))

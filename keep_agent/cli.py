@@ -18,15 +18,22 @@ STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "sto
 
 
 def methods_table() -> Table:
-    """The memory methods of ``configs/memory``: which choice each makes for the six stages."""
+    """The memory methods of ``configs/memory``: which choice each makes for the six stages, and whether what comes out
+    is what plain recomputation gives.
+    """
+    from keep_agent.brain import make_method  # here: --version and --help need no torch
+
     table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
-    for heading in ("name", *STAGES, "layout", "paper"):
-        table.add_column(heading)
+    for heading in ("name", *STAGES, "layout", "paper", "result"):
+        table.add_column(heading, no_wrap=heading == "name")
     with initialize_config_module("configs", version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         for name in loader.get_group_options("memory", ObjectType.CONFIG):
             memory = compose("alfred", [f"memory={name}"]).memory
-            table.add_row(name, *(_stage(memory[stage]) for stage in STAGES), memory.layout, memory.paper or "–")
+            result = "exact" if make_method(memory).capabilities.exact else "approximate"
+            table.add_row(
+                name, *(_stage(memory[stage]) for stage in STAGES), memory.layout, memory.paper or "–", result
+            )
     return table
 
 

@@ -21,7 +21,8 @@ MAINS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
 METHODS = [path.stem for path in sorted(CONFIGS.glob("memory/*.yaml"))]
 PLANNERS = [path.stem for path in sorted(CONFIGS.glob("planner/[!_]*.yaml"))]
 OPTIONS = [f"{path.parent.relative_to(CONFIGS)}={path.stem}" for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))]
-WITHOUT_PAPER = ("full_recompute", "memart")  # memart: an anonymous submission, without an arXiv id
+COMPOSITIONS = ("keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
+WITHOUT_PAPER = ("full_recompute", "memart", *COMPOSITIONS)  # memart: an anonymous submission, without an arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
 
 

@@ -16,7 +16,9 @@ def test_the_methods_are_listed_with_their_stages(
     lines = capsys.readouterr().out.splitlines()
     keep = next(line for line in lines if line.startswith("│ keep "))
     assert all(word in keep for word in ("Embedding", "StaticDynamic", "MultiHop", "LayerBalanced", "2602.23592"))
+    assert "approximate" in keep
     assert any("full_reuse" in line and "Nothing" in line for line in lines)
+    assert any("prefix_cache" in line and "exact" in line for line in lines)
 
 
 def test_the_version_is_the_packages(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
