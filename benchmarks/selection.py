@@ -5,6 +5,10 @@
 Random weights, segments of nine tokens that are all stored, a query of 30. ``choice`` is the time inside the stage with
 everything it asks the probe for; ``prefill`` is the whole prefill it steers, choice included. Stages take turns, so
 that a busy machine is busy for all of them; medians are shown.
+
+For a latent retrieval the memory is cut into blocks of 16 tokens, of which 128 are chosen; ``prefill`` is that of the
+query over them, ``choice`` the scoring of the boxes by all layers, ``pass`` the extra pass that makes the query states,
+which a choice layer by layer does without.
 """
 
 from __future__ import annotations
@@ -14,21 +18,28 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.engine import Prompt
+from benchmarks.engine import QUERY, Prompt
+from memory.assembly.layout import lay_out, place
+from memory.boxes import Boxes, BoxIndex
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
-from memory.stages import Capabilities, Layout, Probe, Recompute
+from memory.retrieval.latent import Latent
+from memory.stages import Capabilities, Layout, Probe, Recompute, Unit
 
+BLOCK = 16
 STAGES: dict[str, Recompute] = {
     "multi_hop (importance)": MultiHop(),
     "value_deviation, gradual": ValueDeviation(),
@@ -99,6 +110,41 @@ def measure(engine: Engine, tokens: int, repeats: int) -> dict[str, Run]:
     return {name: _median(own) for name, own in runs.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class LatentRun:
+    prefill: float  # ms, of the query over the chosen blocks
+    choice: float  # ms, boxes to block numbers
+    asking: float  # ms, the pass for query states
+
+
+def measure_latent(engine: Engine, tokens: int, repeats: int) -> LatentRun:
+    """Medians; the first two rounds warm up."""
+    layers, retrieval = tuple(range(engine.spec.layers)), Latent()
+    draw = torch.randint(5, engine.spec.vocab, (tokens + QUERY,), generator=torch.Generator().manual_seed(0)).tolist()
+    units = [Unit.of("block", [(str(i), draw[i : i + BLOCK])]) for i in range(0, tokens, BLOCK)]
+    blocks, query = engine.encode([(None, unit.token_ids) for unit in units]), draw[tokens:]
+    spec = engine.spec
+    index = BoxIndex(layers, spec.kv_heads, spec.head_dim, torch.float32, engine.decoder.device)
+    index.append(Boxes.around([block.k for block in blocks], layers))
+    times: list[LatentRun] = []
+    for _ in range(repeats + 2):
+        marks = [time.perf_counter()]
+        states = engine.query_states(None, query, layers)
+        marks.append(time.perf_counter())
+        chosen = retrieval.choose(states, index)
+        marks.append(time.perf_counter())
+        placed = place([units[i] for i in chosen], 0, [blocks[i] for i in chosen], [True] * len(chosen))
+        layout = lay_out((), placed, query, True, engine.decoder.device)
+        marks.append(time.perf_counter())
+        engine.prefill(layout, Nothing(), NextLayer())
+        marks.append(time.perf_counter())
+        asking, choice, _, prefill = (1e3 * (b - a) for a, b in pairwise(marks))
+        times.append(LatentRun(prefill, choice, asking))
+    return LatentRun(
+        *(statistics.median(getattr(t, part) for t in times[2:]) for part in ("prefill", "choice", "asking"))
+    )
+
+
 def _median(runs: Sequence[Run]) -> Run:
     middle = sorted(runs, key=lambda one: one.share)[len(runs) // 2]
     return Run(
@@ -122,6 +168,9 @@ def main() -> None:
                 for name, one in measure(engine, tokens, args.repeats).items():
                     times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.share:.1f} %"
                     table.add_row(shape, str(tokens), name, *times, f"{one.computed:.2f}")
+                one = measure_latent(engine, tokens, args.repeats)
+                times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.choice / one.prefill:.1f} %"
+                table.add_row(shape, str(tokens), f"latent (boxes; pass {one.asking:.0f} ms)", *times, "")
     Console(width=140).print(table, f"{args.dtype}, {args.threads} threads, medians of {args.repeats} rounds")
 
 
