@@ -70,11 +70,12 @@ class MemorySession:
         query_ids: Sequence[int],
         anew: Callable[[], Sequence[int]] | None = None,
         front_ids: Sequence[int] = (),
+        lasting: bool = True,
     ) -> Prefill:
         """Logits behind ``[context][front_ids][memory][query_ids]``; ``query_text`` is what segments are chosen by.
 
         ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
-        tells it with the query.
+        tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
 
         In the `append` layout ``query_ids`` become part of the transcript. Where that has no room left it begins anew,
         with the query that ``anew`` gives, which has to say what earlier turns said.
@@ -89,7 +90,7 @@ class MemorySession:
         with clock.part("retrieve"):
             units, query_ids = self._plan(query_text, query_ids, anew, front_ids)
             prompt = self._assembler.assemble(units, query_ids, context, clock)
-        return self._run(prompt, query_ids, tuple(flips), encoded, clock)
+        return self._run(prompt, query_ids, tuple(flips), encoded, clock, lasting)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
         """Add what came of the last query (the decided skill) to the transcript of the `append` layout."""
@@ -140,15 +141,11 @@ class MemorySession:
         """
         self.store.clear()
         self._assembler.reset()
-        self.begin_anew()
+        if self._transcript is not None:
+            self._transcript.clear()
         if blocks:
             self._holder.release()
             self._cold = True
-
-    def begin_anew(self) -> None:
-        """The next prompt continues no earlier one: in the `append` layout memory is told from its beginning."""
-        if self._transcript is not None:
-            self._transcript.clear()
 
     def _make_assembler(self, namespace: str) -> Assembler:
         method = self.method
@@ -209,7 +206,13 @@ class MemorySession:
         return [self._transcript.memory(segments, self.store)], query_ids
 
     def _run(
-        self, prompt: Assembled, query_ids: Sequence[int], flips: tuple[Flip, ...], encoded: int, clock: Clock
+        self,
+        prompt: Assembled,
+        query_ids: Sequence[int],
+        flips: tuple[Flip, ...],
+        encoded: int,
+        clock: Clock,
+        lasting: bool,
     ) -> Prefill:
         rows, limit = prompt.layout.rows, self.engine.spec.max_positions
         if rows > limit:
@@ -224,10 +227,11 @@ class MemorySession:
         clock.add("load", waited)
         clock.add("prefill", -waited)
         after = Clock()
-        with after.part("after"):
-            self._assembler.after(prompt, result)
-        if self._transcript is not None:
-            self._transcript.close(self.store, query_ids)
+        if lasting:
+            with after.part("after"):
+                self._assembler.after(prompt, result)
+            if self._transcript is not None:
+                self._transcript.close(self.store, query_ids)
         cold, self._cold = self._cold, False
         return Prefill(
             result=result,
@@ -239,7 +243,7 @@ class MemorySession:
             ),
             timings=Timings(**{part: 1e3 * seconds for part, seconds in clock.seconds.items()}),
             cold=cold,
-            after_ms=1e3 * after.seconds["after"],
+            after_ms=1e3 * after.seconds.get("after", 0.0),
         )
 
     def _remedy(self, prompt: Assembled) -> str:

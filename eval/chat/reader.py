@@ -75,12 +75,11 @@ class Reader:
         return Reading(tokens, 1e3 * (time.perf_counter() - began))
 
     def answer(self, question: Question) -> Answer:
-        """Greedy text, or the likeliest choice. Every question is asked as if it were the first."""
+        """Greedy text, or the likeliest choice. Nothing of a question stays: each is asked as if it were the first."""
         session, stopwatch = self._session, self._stopwatch
-        session.begin_anew()
         with stopwatch.running() if stopwatch else nullcontext():
             began = time.perf_counter()
-            prefill = session.prefill(question.text, self._prompt.query(question))
+            prefill = session.prefill(question.text, self._prompt.query(question), lasting=False)
             asked = time.perf_counter()
             text, tokens, decoded = self._choose(prefill, question) if question.choices else self._write(prefill)
             done = time.perf_counter()

@@ -80,9 +80,8 @@ def test_every_method_answers_and_its_numbers_add_up(answers: Answers, name: str
 
 
 def test_whole_memory_reuse_that_is_exact_gives_the_same_answers(answers: Answers) -> None:
-    """Also in the append layout: no question hears of an earlier one."""
     plain = answers("planner=full_recompute", "memory/retrieval=all")
-    reused = answers("planner=prefix_cache", "memory/retrieval=all")
+    reused = answers("planner=prefix_cache", "memory/retrieval=all", "memory.layout=memory")
     assert [row.answer for row in reused] == [row.answer for row in plain]
     assert [row.kv_length for row in reused] == [row.kv_length for row in plain]
     assert all(row.evidence in (None, 1.0) for row in plain)
@@ -91,7 +90,7 @@ def test_whole_memory_reuse_that_is_exact_gives_the_same_answers(answers: Answer
     assert talk[0].reading.tokens >= talk[0].numbers.hit_tokens > 0, "it has lived through the conversation"
 
 
-@pytest.mark.parametrize("name", ["keep", "prefix_cache"])
+@pytest.mark.parametrize("name", ["keep", "prefix_cache", "memart", "sparsex"])
 def test_a_question_is_answered_as_if_it_were_the_first(answers: Answers, name: str) -> None:
     everything = {row.id: row for row in answers(f"planner={name}")}
     some = answers(f"planner={name}", "limit=4", "eval.seed=0")
