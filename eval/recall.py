@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps between the lines and the question: groups become static (0)")
+    add("--filler", type=int, default=0, metavar="N", help="lines told between them, for methods like memart (0)")
     add("--mark", type=float, default=0.9, help="accuracy of the ruler that a memory must allow (0.9)")
     add("--seed", type=int, default=0)
     add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
@@ -116,7 +117,7 @@ def make_probers(
     prompt, found = next(iter(configs.values())).prompt, {}
     if set(arguments.kinds) & set(KINDS):
         format = make_format(prompt.format, tokenizer, (), prompt.start)
-        found |= dict.fromkeys(KINDS, Prober(engine, format, configs, arguments.quiet))
+        found |= dict.fromkeys(KINDS, Prober(engine, format, configs, arguments.quiet, aside=arguments.filler))
     if set(arguments.kinds) & set(TASKS):
         ruler = Ruler(TextFormat(tokenizer, prompt.start), arguments.segment_tokens)
         found |= dict.fromkeys(TASKS, Prober(engine, ruler.format, configs, arguments.quiet, ruler.make))

@@ -153,6 +153,13 @@ def tracking(segments: int, rng: random.Random) -> Scene:
     return scene
 
 
+def filler(lines: int, rng: random.Random) -> list[str]:
+    """Lines that say nothing about where a thing is: doors opened and closed."""
+    return [
+        f"did {rng.choice(('open', 'close'))} {rng.choice(RECEPTACLES)}_{rng.randint(1, MOST)}\n" for _ in range(lines)
+    ]
+
+
 KINDS: dict[str, Callable[[int, random.Random], Scene]] = {"needle": needle, "two_hop": two_hop, "tracking": tracking}
 LEAST, GREATEST = 8, 250  # lines
 

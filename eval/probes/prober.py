@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.brain import make_method
-from keep_agent.errors import CapacityError
+from keep_agent.errors import CapacityError, ConfigError
 from memory.encoder import make_encoder
 from memory.session import MemorySession
-from planners.recall import Fact, make_probe
+from planners.recall import Fact, filler, make_probe
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -45,6 +45,7 @@ class Format(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
+CHUNK = 200  # lines of filler in a turn
 Make = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
 
 
@@ -78,9 +79,19 @@ class Prober:
     """Sessions by method name, for probes of one family. Every probe begins and ends with an empty memory."""
 
     def __init__(
-        self, engine: Engine, format: Format, configs: Mapping[str, DictConfig], quiet: int = 0, make: Make = make_probe
+        self,
+        engine: Engine,
+        format: Format,
+        configs: Mapping[str, DictConfig],
+        quiet: int = 0,
+        make: Make = make_probe,
+        aside: int = 0,
     ) -> None:
-        """``quiet``: steps between the lines and the question, in which KEEP's groups may become static."""
+        """``quiet``: steps between the lines and the question, in which KEEP's groups may become static.
+
+        ``aside``: lines told between them that are beside the question. They are more than a prompt may hold, so all
+        methods must be such as choose among stored blocks.
+        """
         self._prompt = next(iter(configs.values())).prompt
         self._format, self._make, self._quiet = format, make, quiet
         self._positions = engine.spec.max_positions
@@ -89,6 +100,12 @@ class Prober:
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
         }
+        self._aside = aside
+        whole = [name for name, one in self._sessions.items() if not one.method.capabilities.latent]
+        if aside and whole:
+            raise ConfigError(
+                f"--filler={aside} is told to methods that choose among stored blocks, such as memart, not {whole[0]}"
+            )
 
     def check(self, cell: Cell, seed: int) -> None:
         """Does the first probe of a cell fit, with its answer? Raises `CapacityError` if not."""
@@ -135,6 +152,7 @@ class Prober:
             session.store.put(fact.id, "object", fact.text, fact.parent)
         front, question = (self._format.line(text) for text in (probe.front, probe.question))
         self._told_before(session, probe)
+        self._tell_filler(session)
         for _ in range(self._quiet):
             session.advance()
         return session.prefill(probe.question, question, front_ids=front)
@@ -147,6 +165,15 @@ class Prober:
         elif assembly == "reuse":
             for fact in probe.facts:
                 session.freeze(self._format.line(fact.text))
+
+    def _tell_filler(self, session: MemorySession) -> None:
+        """In turns of `CHUNK` lines."""
+        lines = filler(self._aside, random.Random(0))
+        for start in range(0, len(lines), CHUNK):
+            session.advance()
+            for number, text in enumerate(lines[start : start + CHUNK], start):
+                session.store.put(f"filler_{number}", "object", text)
+            session.prefill("", self._format.line("\n"))
 
 
 def ask_all(probers: Mapping[str, Prober], cells: Sequence[Cell], trials: int, seed: int) -> Iterator[list[Answer]]:

@@ -49,6 +49,17 @@ def test_recomputing_all_of_it_answers_as_well(found: tuple[dict, Path]) -> None
         assert rates["all"] == rates["full_recompute"]
 
 
+def test_memory_longer_than_the_model_reaches_back_only_where_positions_are_decoupled(tmp_path: Path) -> None:
+    """The lines lie behind more filler than the model has positions for."""
+    top = "memory.retrieval.top_k=24"
+    methods = f"memart:memart+{top},coupled:memart+{top}+memory.construction.positions=coupled"
+    options = ["--methods", methods, "--kinds", "needle", "--cues", "after", "--segments", "12", "--trials", "4"]
+    report(parser().parse_intermixed_args([*options, "--filler", "1050", "--out", str(tmp_path)]), make_console())
+    rates = {one["method"]: one for one in json.loads((tmp_path / "recall.json").read_text())["scores"]}
+    assert rates["memart"]["accuracy"] >= rates["coupled"]["accuracy"] + 0.3
+    assert rates["memart"]["prefill_tokens"] == 2
+
+
 def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
     record, folder = found
     assert {one["signal"] for one in record["ranks"]} == set(SIGNALS)
@@ -126,6 +137,7 @@ def test_signals_are_ranked_over_the_memory_alone() -> None:
         (("--trials", "0"), "--trials 1"),
         (("--methods", "none"), "--methods"),
         (("--methods", "keep,keep"), "twice"),
+        (("--methods", "memart,keep", "--filler", "10"), "--filler=10.*memart, not keep"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], named: str) -> None:
