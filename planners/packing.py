@@ -141,12 +141,12 @@ class Packer:
         """A made-up memory of about so many lines. Half of them have a cue in front, which one slot asks for."""
         scene = make_scene(self.random.choice(list(KINDS)), segments, self.random)
         memory = [(fact.id, self._encode(fact.text)) for fact in scene.facts]
-        slots = []
+        slots, wanted = [], self.mix.probes
         if self.random.random() < 0.5:
-            asked = self.random.choice(scene.questions)
+            asked, wanted = self.random.choice(scene.questions), 2  # the one question that is asked must not drown
             memory.insert(0, ("cue", self._encode(f"{asked.text()}\n")))
-            slots.append(self._asking([(asked, it) for it in self.random.sample((True, False), 2)]))
-        while len(slots) < self.mix.probes:
+            slots.append(self._asking([(asked, self.random.random() < 0.75)]))
+        while len(slots) < wanted:
             chosen = self.random.sample(scene.questions, min(self.mix.questions, len(scene.questions)))
             slots.append(self._asking([(asked, False) for asked in chosen]))
         return Pack(tuple(memory), tuple(slots))
