@@ -20,6 +20,7 @@ from planners.checkpoint import BUNDLED, HISTORY
 
 KINDS = {
     "probe": "look-ups",
+    "recall": "long-memory probes",
     "plan": "plans without memory",
     "goal": "goals",
     "step": "single decisions",
@@ -27,6 +28,7 @@ KINDS = {
 }
 COLORS = {
     "probe": "#2a9d8f",
+    "recall": "#c1443c",
     "plan": "#a7862a",
     "goal": "#8a5aa8",
     "step": "#d9702b",

@@ -109,8 +109,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """The settings of a method's knob; a method without one is a single point."""
-    target = config.memory.recompute["_target_"]
+    """The settings of a method's knob; a method without one, or without ``ratios``, is a single point."""
+    target = config.memory.recompute["_target_"] if ratios else ""
     if target == FIRST:
         return [Variant(label, base, "memory.recompute.k", k) for k in FIRSTS]
     if target in SHARES:

@@ -95,7 +95,9 @@ def law_table(laws: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _shares(text: str) -> list[float]:
-    """Numbers from 0 to 1; argparse turns the ValueError into a usage message."""
+    """Numbers from 0 to 1, none for ``own``; argparse turns the ValueError into a usage message."""
+    if text == "own":
+        return []
     shares = [float(part) for part in text.split(",")]
     if not all(0 <= share <= 1 for share in shares):
         raise ValueError(text)
@@ -113,8 +115,9 @@ def parser() -> argparse.ArgumentParser:
     described.add_argument("--methods", type=names, default=list(METHODS), metavar="A,B",
                            help=f"the first is the ruler for skills (default: {','.join(METHODS)})")  # fmt: skip
     described.add_argument("--tokenizer", default=str(BUNDLED), help="tokenizer of the random models")
+    shares = ",".join(map(str, RATIOS))
     described.add_argument("--ratios", type=_shares, default=list(RATIOS), metavar="R,R",
-                           help=f"shares for the curve (default: {','.join(map(str, RATIOS))})")  # fmt: skip
+                           help=f"shares for the curve, or own: as configured (default: {shares})")  # fmt: skip
     described.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve there (PNG)")
     described.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
     return described

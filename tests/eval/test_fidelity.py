@@ -97,6 +97,15 @@ def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tm
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_without_shares_every_method_is_as_configured(tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "points.json"
+    overrides = ["planner=epic,keep", "env.stream=1", "eval.episodes=1", "env.max_steps=3", "prompt.encoder=hashed"]
+    options = ["--model", str(tiny_model), "--ratios", "own", "--json", str(file)]
+    report(parser().parse_intermixed_args([*overrides, *options]), make_console())
+    points = json.loads(file.read_text())["curve"]
+    assert [(one["method"], one["knob"]) for one in points] == [("full_recompute", ""), ("epic", ""), ("keep", "")]
+
+
 def test_a_share_is_a_number_from_0_to_1(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--ratios", "0.1,7"])
