@@ -22,7 +22,7 @@ from rich.table import Table
 
 from eval.cli import guarded
 from eval.intervals import mean_interval, ratio_interval
-from eval.metrics import cluster_of, costs, success_rate
+from eval.metrics import cluster_of, costs, goal_condition_rate, success_rate
 from eval.tables import bounds, make_console, number, percent
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers
@@ -55,7 +55,9 @@ class Row:
     success_rate: float
     success_difference: float | None
     success_difference_interval: Interval
+    goal_condition_rate: float
     ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
     ttft_ratio: float | None
     ttft_ratio_interval: Interval
     decision_p50_ms: float | None
@@ -162,7 +164,8 @@ def compare(run: Run, base: Run) -> Row:
     ttft, decision = cost["ttft_ms"] or {}, cost["decision_ms"] or {}
     tasks = _tasks(run)
     return Row(
-        run.name, len(tasks), success_rate(tasks), difference, interval, ttft.get("p50"), ratio, ratio_bounds,
+        run.name, len(tasks), success_rate(tasks), difference, interval, goal_condition_rate(tasks),
+        ttft.get("p50"), ttft.get("p95"), ratio, ratio_bounds,
         decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
     )  # fmt: skip
 
@@ -197,19 +200,22 @@ def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
 def rows_table(rows: Sequence[Row], base: str) -> Table:
     table = Table(title=f"{rows[0].tasks} tasks, paired; medians; differences and ratios against {base}")
     table.add_column("run", no_wrap=True)
-    for heading in ("success %", "difference", "ttft ms", "ratio", "decision ms", "computed", "recomp.", "hits"):
+    headings = "success %", "difference", "goals %", "ttft ms", "p95", "ratio", "decision", "computed", "recomp", "hits"
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.run,
             percent(row.success_rate),
             percent(row.success_difference, "+") + bounds(row.success_difference_interval, 100, 1),
+            percent(row.goal_condition_rate),
             number(row.ttft_p50_ms, 1),
+            number(row.ttft_p95_ms, 1),
             number(row.ttft_ratio) + bounds(row.ttft_ratio_interval),
             number(row.decision_p50_ms, 1),
-            number(row.computed_ratio),
-            number(row.recomputed_ratio),
-            number(row.kv_hit_rate),
+            number(row.computed_ratio, 2),
+            number(row.recomputed_ratio, 2),
+            number(row.kv_hit_rate, 2),
         )
     return table
 
