@@ -38,7 +38,7 @@ from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
 from planners.checkpoint import BUNDLED
 
-METHODS = ("full_recompute", "prefix_cache", "full_reuse", "keep")
+METHODS = ("full_recompute", "prefix_cache", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
 CURVE_SETTING = (*SETTING[:2], "prompt.style=linked", "eval.episodes=20")
 POSITIONS = 8192
