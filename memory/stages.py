@@ -188,15 +188,11 @@ class Probe(Protocol):
         """(segments,) attention from the query to each segment: mean over heads, query rows and its tokens."""
         ...
 
-    def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(segments,) the same from the active rows of the ``chosen`` segments (indices).
+    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        """(len(chosen), segments) the same from each ``chosen`` segment's active rows: the edges of a hop.
 
         ``causal=False`` scores later segments too (for importance only; attention itself stays causal).
         """
-        ...
-
-    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(len(chosen), segments) the same, one line per chosen segment: the edges of a hop."""
         ...
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:

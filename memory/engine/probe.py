@@ -65,16 +65,8 @@ class LayerProbe:
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
 
-    def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(segments,) the same from the active rows of the ``chosen`` segments."""
-        self.asked = True
-        rows, owner = self._rows_of(chosen)
-        if causal and self.attended.weights:
-            return self._kept_mass[owner].sum(0) / max(1, rows.numel())
-        return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / max(1, rows.numel())), causal)[0]
-
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        """(len(chosen), segments) the same, a line per chosen segment, 0 for those without active rows."""
+        """(len(chosen), segments) the same from each ``chosen`` segment's active rows, 0 for those without."""
         self.asked = True
         if causal and self.attended.weights:
             return self._kept_mass[chosen]

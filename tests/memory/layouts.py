@@ -61,12 +61,9 @@ class MatrixProbe:
     def mass_from_query(self) -> torch.Tensor:
         return self._mass(range(self.layout.query, self.layout.rows), self.weights)
 
-    def mass_from_segments(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        rows = [row for segment in chosen.tolist() for row in self._rows(segment)]
-        return self._mass(rows, self.weights if causal else self.later)
-
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
-        return torch.stack([self.mass_from_segments(chosen[i : i + 1], causal) for i in range(len(chosen))])
+        weights = self.weights if causal else self.later
+        return torch.stack([self._mass(self._rows(segment), weights) for segment in chosen.tolist()])
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         self.hops, self.edges = hops, list(edges)

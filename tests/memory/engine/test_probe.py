@@ -61,16 +61,9 @@ def test_mass_is_the_attention_of_the_plain_model(
 ) -> None:
     if not kept:
         monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
-    chosen = torch.tensor([0, 2])
-    answers, layout = run(
-        any_engine,
-        lambda p: (p.mass_from_query(), p.mass_from_segments(chosen), p.mass_between(torch.tensor([2, 3]))),
-    )
-    for (query, segments, between), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
+    answers, layout = run(any_engine, lambda p: (p.mass_from_query(), p.mass_between(torch.tensor([2, 3]))))
+    for (query, between), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
         assert relative(query, mass(weights, slice(layout.query, None), layout)) < 1e-5
-        rows = torch.cat([torch.arange(layout.segments[i].start, layout.segments[i].stop) for i in (0, 2)])
-        expected = weights[:, rows].mean((0, 1))
-        assert relative(segments, torch.stack([expected[s.start : s.stop].mean() for s in layout.segments])) < 1e-5
         for line, i in zip(between, (2, 3), strict=True):
             assert (
                 relative(line, mass(weights, slice(layout.segments[i].start, layout.segments[i].stop), layout)) < 1e-5
@@ -112,20 +105,19 @@ def test_mass_of_no_segments_and_of_lines_in_any_order(engine: Engine, causal: b
     answers, layout = run(
         engine,
         lambda p: (
-            p.mass_from_segments(none, causal),
             p.mass_between(none, causal),
             p.mass_between(some, causal),
-            [p.mass_from_segments(i[None], causal) for i in some],
+            [p.mass_between(i[None], causal)[0] for i in some],
         ),
     )
-    for nothing, empty, lines, single in answers:
-        assert nothing.shape == (len(layout.segments),) and not nothing.any() and len(empty) == 0
+    for empty, lines, single in answers:
+        assert empty.shape == (0, len(layout.segments))
         torch.testing.assert_close(lines, torch.stack(single))
 
 
 def test_mass_without_causality_reaches_later_segments(engine: Engine) -> None:
     first = torch.tensor([0])
-    answers, _ = run(engine, lambda p: (p.mass_from_segments(first), p.mass_from_segments(first, causal=False)))
+    answers, _ = run(engine, lambda p: (p.mass_between(first)[0], p.mass_between(first, causal=False)[0]))
     for causal, both in answers:
         assert causal[1:].abs().max() == 0 and bool((both[1:] > 0).all())
 
