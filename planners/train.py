@@ -210,7 +210,7 @@ class Trainer:
         base = self.progress.seconds
         window: list[Outcome] = []
         budget = self.args.minutes * 60
-        while (elapsed := time.time() - began) < budget:
+        while (elapsed := time.time() - began) < budget and here != self.args.steps:
             self.optimizers.set_rate(self.rate(elapsed / budget, here))
             drawn = [self.feed.next() for _ in range(self.args.accumulate)]
             window += (outcomes := self._step([batch.to(self.args.device) for _, batch in drawn]))
@@ -282,6 +282,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", required=True, help="run folder; continued when it already holds a checkpoint")
     p.add_argument("--init", default="", help="planner folder to start from instead of a fresh seeded model")
     p.add_argument("--minutes", type=float, default=60, help="wall time of this call (default 60)")
+    p.add_argument("--steps", type=int, default=-1, help="optimiser steps of this call at most (as time allows)")
     p.add_argument("--device", default="cpu")
     p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
     p.add_argument("--batch-tokens", type=int, default=2304, help="padded rows of a batch (default 2304)")
