@@ -84,6 +84,22 @@ def open_session(engine: Engine, method: MemoryMethod, **settings_: object) -> M
     return MemorySession(engine, method, CachedEncoder(HashedNgrams()), encode_text, **settings_)
 
 
+def edit(session: MemorySession, edits: list) -> None:
+    """Put mugs where one drawn list of `EDITS` says, and remove those that are nowhere."""
+    for number, place in edits:
+        if place is None and f"mug_{number}" in session.store:
+            session.store.remove(f"mug_{number}")
+        elif place is not None:
+            session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
+
+
+def check_present(session: MemorySession, prefill: Prefill) -> None:
+    """Law 10 for the prompt's text: every segment in it is told in its present version."""
+    told = prefill.layout.token_ids.tolist()
+    for span in prefill.layout.segments:
+        assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+
+
 def live(session: MemorySession, rng: random.Random) -> None:
     """One random step of a house."""
     session.advance()

@@ -31,7 +31,19 @@ from memory.session import MemorySession
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
 from tests.memory.houses import encode_text, furnish
-from tests.memory.sessions import CONTEXT, EDITS, GROUPING, LAYERS, QUERY, close, episode, open_session, plain
+from tests.memory.sessions import (
+    CONTEXT,
+    EDITS,
+    GROUPING,
+    LAYERS,
+    QUERY,
+    check_present,
+    close,
+    edit,
+    episode,
+    open_session,
+    plain,
+)
 
 SIZE = 4
 
@@ -282,15 +294,9 @@ def test_a_stale_version_is_never_chosen(engine: Engine, steps: list) -> None:
     session = open_session(engine, memart(4, construction=PerSegment(), layout="memory"))
     furnish(session.store, cabinets=2, objects=6)
     for edits in steps:
-        for number, place in edits:
-            if place is None and f"mug_{number}" in session.store:
-                session.store.remove(f"mug_{number}")
-            elif place is not None:
-                session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
+        edit(session, edits)
         prefill = session.prefill("mug_1", QUERY)
-        told = prefill.layout.token_ids.tolist()
-        for span in prefill.layout.segments:
-            assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+        check_present(session, prefill)
         session.advance()
 
 

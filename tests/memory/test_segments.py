@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from memory.block import KVBlock
 from memory.engine.engine import Engine
@@ -23,25 +22,24 @@ from memory.session import MemorySession
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
 from tests.memory.houses import encode_text, furnish
-from tests.memory.sessions import CONTEXT, QUERY, close, episode, open_session, plain, sparsex
-from tests.references.sparsex_cache import Part, SegmentCache
-
-EDITS = st.lists(
-    st.lists(st.tuples(st.integers(1, 6), st.sampled_from(["hand", "table", "", None])), max_size=3), max_size=6
+from tests.memory.sessions import (
+    CONTEXT,
+    EDITS,
+    QUERY,
+    check_present,
+    close,
+    edit,
+    episode,
+    open_session,
+    plain,
+    sparsex,
 )
+from tests.references.sparsex_cache import Part, SegmentCache
 
 
 def parts(prefill: Prefill) -> list[Part]:
     ids = prefill.layout.token_ids.tolist()
     return [Part(tuple(ids[span.start : span.stop])) for span in prefill.layout.segments]
-
-
-def edit(session: MemorySession, edits: list) -> None:
-    for number, place in edits:
-        if place is None and f"mug_{number}" in session.store:
-            session.store.remove(f"mug_{number}")
-        elif place is not None:
-            session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
 
 
 def say(session: MemorySession, *texts: str) -> Prefill:
@@ -86,9 +84,7 @@ def test_a_stale_version_is_never_served(engine: Engine, steps: list) -> None:
     for edits in steps:
         edit(session, edits)
         prefill = session.prefill("mug_1", QUERY)
-        told = prefill.layout.token_ids.tolist()
-        for span in prefill.layout.segments:
-            assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+        check_present(session, prefill)
         assert close(prefill.logits, reference.prefill(parts(prefill), QUERY)[None])
         session.advance()
 

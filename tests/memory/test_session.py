@@ -25,7 +25,9 @@ from tests.memory.sessions import (
     METHODS,
     QUERY,
     blocks,
+    check_present,
     close,
+    edit,
     episode,
     full,
     history,
@@ -112,15 +114,9 @@ def test_a_stale_version_is_never_served(engine: Engine, method: object, steps: 
     session = open_session(engine, method())
     furnish(session.store, cabinets=2, objects=6)
     for edits in steps:
-        for number, place in edits:
-            if place is None and f"mug_{number}" in session.store:
-                session.store.remove(f"mug_{number}")
-            elif place is not None:
-                session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place}\n")
+        edit(session, edits)
         prefill = session.prefill("mug_1", QUERY)
-        told = prefill.layout.token_ids.tolist()
-        for span in prefill.layout.segments:
-            assert tuple(told[span.start : span.stop]) == session.store.tokens(span.segment)
+        check_present(session, prefill)
         context = engine.encode([(None, CONTEXT)])[0]
         units = [p.unit.token_ids for p in prefill.layout.placements]
         for placed, truth in zip(
