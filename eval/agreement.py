@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import DictConfig
 from rich.table import Table
-from torch.nn import functional as F
 
-from eval.deviation import Shadow, make_planners, play
+from eval.deviation import Shadow, divergence, make_planners, play
 from eval.intervals import mean_interval
 from eval.plots import figure, style
 from eval.tables import bounds, number, percent
@@ -66,10 +65,8 @@ class Variant:
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
     def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
-        found, plain = prefill.logits[0].double().log_softmax(-1), plain.double().log_softmax(-1)
-        gap = F.kl_div(found, plain, reduction="sum", log_target=True)
         self.same_skill.setdefault(self.episode, []).append(float(same_skill))
-        self.kl.setdefault(self.episode, []).append(float(gap))
+        self.kl.setdefault(self.episode, []).append(divergence(prefill, plain))
         self.computed.append(prefill.counts.computed_ratio)
         self.recomputed.append(prefill.counts.recomputed_ratio)
 

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from planners.styles import FactView
 
 
+def divergence(prefill: Prefill, plain: torch.Tensor) -> float:
+    """Nats, KL(plain || method) of the token behind the prompt; ``plain`` (vocabulary,) are logits."""
+    found = prefill.logits[0].double().log_softmax(-1)
+    return float(F.kl_div(found, plain.double().log_softmax(-1), reduction="sum", log_target=True))
+
+
 @dataclass
 class Deviation:
     """Of one method from the plain forward of the same prompts: logits of the last prompt row, over all steps."""
@@ -52,7 +58,7 @@ class Deviation:
         self.max_abs = max(self.max_abs, float(gap.max()))
         self.largest = max(self.largest, float(plain.abs().max()))
         self.sum_abs += float(gap.mean())
-        self.sum_kl += float(F.kl_div(found.log_softmax(-1), plain.log_softmax(-1), reduction="sum", log_target=True))
+        self.sum_kl += divergence(prefill, plain)
         self.same_token += int(found.argmax() == plain.argmax())
         self.same_skill += same_skill
         self.token_layers += prefill.counts.token_layers

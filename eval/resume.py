@@ -1,15 +1,33 @@
-"""The config of a resumed run: the saved one, and a refusal if the command line asks for something else."""
+"""How a run begins: anew or as an earlier one, whose config counts; the command line may not ask for something else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.errors import ConfigError
+from keep_agent.runfolder import RunFolder
 
+Folder = TypeVar("Folder", bound=RunFolder)
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb")  # may differ when a run is resumed
+
+
+def begin(
+    kind: type[Folder], config: DictConfig, given: Sequence[str], check: Callable[[DictConfig], None]
+) -> tuple[Folder | None, DictConfig]:
+    """The run that ``config`` goes on with, if any, and the config that counts: checked, with its torch threads set."""
+    earlier = kind.resume(Path(config.eval.resume)) if config.eval.resume else None
+    if earlier is not None:
+        config = resumed_config(config, earlier.config, given)
+    check(config)
+    if config.eval.threads:
+        import torch
+
+        torch.set_num_threads(config.eval.threads)
+    return earlier, config
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence[str]) -> DictConfig:

@@ -15,7 +15,7 @@ from rich.console import Console
 import keep_agent
 from eval.metrics import success_rate, summarize
 from eval.progress import progress
-from eval.resume import resumed_config
+from eval.resume import begin
 from eval.tables import cost_table, summary_table
 from keep_agent.assemble import demonstration, make_env, make_episodes, make_planner
 from keep_agent.errors import KeepError
@@ -34,14 +34,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     ``given`` are the overrides of the command line. Everything that can be wrong with the input is found before the
     folder is touched.
     """
-    earlier = RunFolder.resume(Path(config.eval.resume)) if config.eval.resume else None
-    if earlier is not None:
-        config = resumed_config(config, earlier.config, given)
-    check_settings(config)
-    if config.eval.threads:
-        import torch
-
-        torch.set_num_threads(config.eval.threads)
+    earlier, config = begin(RunFolder, config, given, check_settings)
     episodes = make_episodes(config.env, config.eval)
     env = make_env(config.env, episodes)
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)

@@ -22,7 +22,7 @@ from eval.chat.split import Stopwatch
 from eval.chat.summary import summarize
 from eval.chat.tables import quality_table, split_table, tokens_table
 from eval.progress import progress
-from eval.resume import resumed_config
+from eval.resume import begin
 from eval.run import versions
 from eval.tables import cost_table
 from keep_agent.brain import make_method, make_model, make_tokenizer
@@ -56,14 +56,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     ``given`` are the overrides of the command line. Everything that can be wrong with the input is found before the
     folder is touched.
     """
-    earlier = AnswerFolder.resume(Path(config.eval.resume)) if config.eval.resume else None
-    if earlier is not None:
-        config = resumed_config(config, earlier.config, given)
-    _check(config)
-    if config.eval.threads:
-        import torch
-
-        torch.set_num_threads(config.eval.threads)
+    earlier, config = begin(AnswerFolder, config, given, _check)
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -71,23 +71,19 @@ def watch(engine: Engine, format: Format, question: Question) -> dict[str, tuple
     context = format.context()
     before = engine.encode([(None, context)])[0] if context else None
     units = [Unit.of("segment", [(fact.id, format.line(fact.text))]) for fact in question.facts]
-    blocks = [*engine.encode([(before, unit.token_ids) for unit in units])]
-    front = [replace(Unit.of("new", [("", format.line(question.front))]), reusable=False)] if question.front else []
+    blocks = engine.encode([(before, unit.token_ids) for unit in units])
+    front = [Unit("new", tuple(format.line(question.front)), (), reusable=False)] if question.front else []
     placed = place([*front, *units], len(context), [*([None] * len(front)), *blocks], [False] * (len(front + units)))
     layout = lay_out(context, placed, format.line(question.question), True, engine.decoder.device)
     stage = Watch()
     engine.prefill(layout, stage, Serial(), before)
     first = len(context) + len(format.line(question.front))
     spans = {span.segment: (span.start - first, span.stop - first) for span in layout.segments}
-    found = {}
+    ends, found = (question.needles[0], question.needles[-1]), {}
     for signal, layers in stage.seen.items():
-        ranks = [[_rank(values, *spans[needle]) for values in layers] for needle in _two(question.needles)]
+        ranks = [[_rank(values, *spans[needle]) for values in layers] for needle in ends]
         found[signal] = (ranks[0], ranks[1])
     return found
-
-
-def _two(needles: Sequence[str]) -> tuple[str, str]:
-    return needles[0], needles[-1]
 
 
 def _rank(values: torch.Tensor, start: int, stop: int) -> float:

@@ -52,7 +52,8 @@ class NamedChoice:
         given, index = {block.identity: block for block in blocks}, self._latent.index
         index.keep([number for number, name in enumerate(self._names) if name in given])
         self._names = [name for name in self._names if name in given]
-        new = [name for name in given if name not in set(self._names)]
+        boxed = set(self._names)
+        new = [name for name in given if name not in boxed]
         if new:
             index.append(Boxes.around([given[name].k for name in new], index.layers))
         self._names += new
