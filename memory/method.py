@@ -156,12 +156,12 @@ class MemoryMethod:
             )
         if asked.per_layer and not (construction.assembly == "history" and construction.uniform):
             wrong.append(
-                f"per_layer puts other blocks into the same rows at every layer, but those of construction {kind} "
+                f"layers=each puts other blocks into the same rows at every layer, but those of construction {kind} "
                 "differ in length or position: use construction History with cut=tokens and positions=decoupled"
             )
         if asked.per_layer and self.recompute.capabilities.repairs:
             wrong.append(
-                f"recompute {type(self.recompute).__name__} repairs rows from layer to layer, but with per_layer a row "
-                "is another token at each: use recompute Nothing"
+                f"recompute {type(self.recompute).__name__} repairs rows from layer to layer, but with layers=each a "
+                "row is another token at each: use recompute Nothing"
             )
         return wrong

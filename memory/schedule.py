@@ -21,9 +21,9 @@ class Schedule:
     """
 
     shape: str = "step"
-    average: float = 0.2
+    average: float = 0.22
     last: float = 0.1
-    until: float = 1 / 12
+    until: float = 0.18
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
@@ -53,6 +53,6 @@ class Schedule:
     def _fall(self, index: int, count: int) -> float:
         """From 1 at the first to 0 at the last."""
         if self.shape == "step":
-            return float(index < max(1, math.ceil(count * self.until)))
+            return float(index < max(1, round(count * self.until)))
         x = index / (count - 1)
         return 1 - x if self.shape == "linear" else (1 + math.cos(math.pi * x)) / 2

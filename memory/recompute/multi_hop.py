@@ -23,8 +23,9 @@ class MultiHop:
 
     Importance is the attention mass from the query, then from the segments chosen last, until the choice stands still
     or ``max_hops`` are done; the mean over heads and rows, and over a segment's tokens, so that length does not decide.
-    ``max_hops=0`` leaves the query's own choice. ``direction=both`` also scores segments behind the chosen ones, which
-    causal attention never reaches.
+    The query goes on asking beside them: in every hop its own importance counts for the share ``query_weight``, or a
+    line that only the question names is lost again (0 is the paper's words). ``max_hops=0`` leaves the query's own
+    choice. ``direction=both`` also scores segments behind the chosen ones, which causal attention never reaches.
 
     Under a causal mask a plain mean favours the first segments, whatever the query is about: all rows see them, and the
     rows that see little else share their attention among few. ``relative`` (the default) takes the mean over the rows
@@ -38,6 +39,7 @@ class MultiHop:
     max_hops: int = 4
     direction: str = "causal"
     relative: bool = True
+    query_weight: float = 0.5
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
 
     def __post_init__(self) -> None:
@@ -45,6 +47,8 @@ class MultiHop:
             raise ConfigError(f"direction={self.direction!r} is unknown: use one of {', '.join(DIRECTIONS)}")
         if self.max_hops < 0:
             raise ConfigError(f"max_hops={self.max_hops} is negative: use 0 (the query's own choice) or more")
+        if not 0 <= self.query_weight <= 1:
+            raise ConfigError(f"query_weight={self.query_weight} is a share: use 0 to 1")
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         reused = layout.reused.cpu().numpy()
@@ -80,19 +84,29 @@ class MultiHop:
             if len(new):
                 between[new] = self._between(new, probe)
                 known[new] = True
-            following = self._top(self._propagate(chosen, between), count)
+            given = (1 - self.query_weight) * self._propagate(chosen, between)
+            following = self._top(given + self.query_weight * self._in_units(mass), count)
             same = np.array_equal(chosen, following)
             chosen = following
         probe.report(hops, _edges(chosen, direct, mass, between, known))
         return chosen
 
     def _propagate(self, chosen: NDArray[np.int64], between: Array) -> Array:
-        """(segments,) importance that the ``chosen`` segments give, up to a common factor."""
+        """(segments,) importance that the ``chosen`` segments give."""
         asking = self._weights[chosen]
-        if not self.relative or self.direction == "both":
-            return asking @ between[chosen]
+        if not self._compares:
+            return asking @ between[chosen] / asking.sum()
         seen = chosen[:, None] >= np.arange(len(between))  # by whom
         return (asking * self._ends[chosen]) @ between[chosen] / np.maximum(asking @ seen, 1)
+
+    def _in_units(self, mass: Array) -> Array:
+        """The query's ``mass`` in the units of a hop: the query's rows see every segment."""
+        return mass * self._layout.rows if self._compares else mass
+
+    @property
+    def _compares(self) -> bool:
+        """With even attention, that is; a segment that scores later ones sees them all."""
+        return self.relative and self.direction == "causal"
 
     def _between(self, segments: NDArray[np.int64], probe: Probe) -> Array:
         return _numbers(probe.mass_between(torch.from_numpy(segments), causal=self.direction == "causal"))

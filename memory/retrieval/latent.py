@@ -16,7 +16,7 @@ from memory.store import SegmentStore
 UNITS = ("blocks", "tokens")
 NORMALISERS = ("softmax", "rank")
 AGGREGATES = ("max", "sum")
-BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3)}  # thirds of the layers
+BANDS = {"all": (0, 3), "early": (0, 1), "middle": (1, 2), "late": (2, 3), "each": (0, 3)}  # thirds of the layers
 DECIMALS = {torch.float32: 4, torch.float64: 9}  # what is equal on paper (a text told twice) stays a tie
 CHUNK = 64  # query tokens looked at together: bounds the memory of (heads, tokens, blocks)
 
@@ -31,7 +31,7 @@ class Latent:
 
     The paper takes one set of blocks for all heads, and says neither how heads combine nor which layers are asked. Here
     each head and each of ``layers`` (numbers; or all, early, middle, late: a third of them) normalises for itself, and
-    they are summed before the tokens are. With ``per_layer`` each layer chooses for itself, by its own query states.
+    they are summed before the tokens are. With ``layers=each`` every layer chooses for itself, by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
     block. Segments are not chosen among: all are told, each once.
@@ -43,7 +43,6 @@ class Latent:
     aggregate: str = "max"
     constant: int = 60
     layers: str | Sequence[int] = "all"
-    per_layer: bool = False
 
     def __post_init__(self) -> None:
         if self.top_k < 1 or self.constant < 0:
@@ -53,12 +52,10 @@ class Latent:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
         if isinstance(self.layers, str) and self.layers not in BANDS:
             raise ConfigError(f"layers={self.layers!r} is unknown: use one of {', '.join(BANDS)}, or a list of numbers")
-        if self.per_layer and self.layers != "all":
-            raise ConfigError("per_layer lets every layer choose for itself: leave layers=all")
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(exact=False, moves_blocks=True, latent=True, per_layer=self.per_layer)
+        return Capabilities(exact=False, moves_blocks=True, latent=True, per_layer=self.layers == "each")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
         """Every segment, in prompt order: blocks are what is chosen among."""

@@ -77,7 +77,7 @@ def test_history_with_nothing_left_out_is_the_plain_forward(engine: Engine, cut:
 def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bool, engine_of: GetEngine) -> None:
     engine = engine_of(family, torch.float64)
     limit = {"top_k": TOP} if per_layer else {"top_k": TOP * SIZE + 1, "unit": "tokens"}
-    stage = Latent(normalise=normalise, aggregate=aggregate, per_layer=per_layer, **limit)
+    stage = Latent(normalise=normalise, aggregate=aggregate, layers="each" if per_layer else "all", **limit)
     voters = range(engine.spec.layers)
     reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, normalise, aggregate, voters, per_layer)
     choices, transcript = set(), list(CONTEXT)
@@ -109,7 +109,7 @@ def test_law_6_memart_asks_the_layers_it_is_told(layers: str | list[int], engine
 
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_law_7_loading_never_changes_a_choice(per_layer: bool, engine_of: GetEngine) -> None:
-    engine, stage = engine_of("qwen2"), Latent(top_k=TOP, per_layer=per_layer)
+    engine, stage = engine_of("qwen2"), Latent(top_k=TOP, layers="each" if per_layer else "all")
     runs = [turns(engine, memart(stage, loading), 5) for loading in (Serial(), NextLayer(), LayerBalanced())]
     for step in zip(*runs, strict=True):
         assert all(torch.equal(step[0].logits, other.logits) for other in step)
@@ -118,10 +118,10 @@ def test_law_7_loading_never_changes_a_choice(per_layer: bool, engine_of: GetEng
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_every_family_can_choose(engine: Engine, per_layer: bool) -> None:
     """With room for all blocks a choice is none, and what is computed is exact."""
-    for prefill in turns(engine, memart(Latent(top_k=200, per_layer=per_layer)), 4):
+    for prefill in turns(engine, memart(Latent(top_k=200, layers="each" if per_layer else "all")), 4):
         if not per_layer:
             assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
-    small = list(turns(engine, memart(Latent(top_k=TOP, per_layer=per_layer)), 4))
+    small = list(turns(engine, memart(Latent(top_k=TOP, layers="each" if per_layer else "all")), 4))
     assert relative(small[-1].logits[0], prefill.logits[0]) > 1e-3
     assert len(small[-1].trace.slots) == (engine.spec.layers if per_layer else 0)
 
@@ -129,7 +129,7 @@ def test_every_family_can_choose(engine: Engine, per_layer: bool) -> None:
 def test_slots_with_room_for_all_are_exact(engine: Engine) -> None:
     """Rows filled layer by layer stand where they would have stood."""
     whole = turns(engine, memart(All()), 4)
-    for prefill, expected in zip(turns(engine, memart(Latent(top_k=200, per_layer=True)), 4), whole, strict=True):
+    for prefill, expected in zip(turns(engine, memart(Latent(top_k=200, layers="each")), 4), whole, strict=True):
         assert relative(prefill.logits[0], expected.logits[0]) < 1e-5
 
 

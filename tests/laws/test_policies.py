@@ -68,7 +68,8 @@ def agree(engine: Engine, case: Case, stage: Recompute, expected: Outcome) -> Pr
 def keep(module: torch.nn.Module, case: Case, stage: MultiHop) -> tuple[Outcome, list[int]]:
     competing = len(LENGTHS) - len(case.new) - case.exact
     counts = [max(1, round(share * competing)) for share in [1.0, *stage.schedule.ratios(LAYERS)]]
-    return keep_prefill(case.memory(module), counts, stage.max_hops, stage.direction == "causal", stage.relative)
+    causal = stage.direction == "causal"
+    return keep_prefill(case.memory(module), counts, stage.max_hops, causal, stage.relative, stage.query_weight)
 
 
 def epic(module: torch.nn.Module, case: Case, stage: FirstTokens) -> Outcome:
@@ -92,12 +93,14 @@ def sparsex(module: torch.nn.Module, case: Case, stage: SparseQuery) -> Outcome:
 
 @FAMILIES
 @pytest.mark.parametrize(("direction", "relative"), [("causal", True), ("causal", False), ("both", True)])
-@pytest.mark.parametrize(("average", "max_hops"), [(0.5, 4), (0.25, 4), (0.5, 0), (0.1, 1)])
+@pytest.mark.parametrize(
+    ("average", "max_hops", "weight"), [(0.5, 4, 0), (0.25, 4, 0.5), (0.5, 4, 0.1), (0.5, 0, 0.5), (0.1, 1, 0.5)]
+)
 def test_law_6_multi_hop(
-    family: str, direction: str, relative: bool, average: float, max_hops: int, engine_of: GetEngine
+    family: str, direction: str, relative: bool, average: float, max_hops: int, weight: float, engine_of: GetEngine
 ) -> None:
     engine = engine_of(family, torch.float64)
-    stage = MultiHop(Schedule("linear", average), max_hops, direction, relative)
+    stage = MultiHop(Schedule("linear", average), max_hops, direction, relative, weight)
     for case in (PLAIN, MIXED):
         expected, hops = keep(engine.model.module, case, stage)
         result = agree(engine, case, stage, expected)

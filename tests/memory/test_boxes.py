@@ -157,7 +157,6 @@ def test_every_segment_is_told_and_layers_are_named() -> None:
         ({"normalise": "none"}, "normalise='none' is unknown"),
         ({"aggregate": "mean"}, "aggregate='mean' is unknown"),
         ({"layers": "some"}, "layers='some' is unknown"),
-        ({"layers": [1], "per_layer": True}, "leave layers=all"),
     ],
 )
 def test_bad_knobs_are_refused(knobs: dict[str, Any], sentence: str) -> None:

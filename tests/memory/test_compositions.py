@@ -35,7 +35,7 @@ from memory.storage.ram import Ram
 from tests.memory.sessions import GROUPING, close, episode, open_session, plain
 
 STAGES: dict[str, tuple[Any, ...]] = {
-    "retrieval": (All(), Embedding(), Latent(top_k=4), Latent(top_k=4, per_layer=True)),
+    "retrieval": (All(), Embedding(), Latent(top_k=4), Latent(top_k=4, layers="each")),
     "construction": (
         PerSegment(), FixedBlocks(size=9), StaticDynamic(), Prefix(block_size=4), Segments(block_size=4),
         History(block_size=4),
@@ -69,7 +69,7 @@ def build(choice: dict[str, Any]) -> MemoryMethod:
 
 def label(value: object) -> str:
     name = value if isinstance(value, str) else type(value).__name__
-    return f"{name} per layer" if getattr(value, "per_layer", False) else name
+    return f"{name} per layer" if getattr(value, "layers", "") == "each" else name
 
 
 def test_every_pair_of_choices_is_in_the_grid() -> None:

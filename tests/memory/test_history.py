@@ -65,7 +65,7 @@ def memart(top_k: int = 5, **stages: Any) -> MemoryMethod:
 
 
 def per_layer() -> MemoryMethod:
-    return history(retrieval=Latent(top_k=5, per_layer=True))
+    return history(retrieval=Latent(top_k=5, layers="each"))
 
 
 def by_segment() -> MemoryMethod:
@@ -212,7 +212,7 @@ def test_a_lost_block_can_be_chosen_no_more(engine: Engine) -> None:
 
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_room_for_less_than_a_block_chooses_nothing(engine: Engine, per_layer: bool) -> None:
-    method = history(retrieval=Latent(top_k=SIZE - 1, unit="tokens", per_layer=per_layer))
+    method = history(retrieval=Latent(top_k=SIZE - 1, unit="tokens", layers="each" if per_layer else "all"))
     for prefill in answered(open_session(engine, method), 4):
         assert all(unit.tokens < SIZE for unit in prefill.units if unit.hit)
 

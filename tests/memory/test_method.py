@@ -58,23 +58,23 @@ class Rounding(Ram):
         ({"retrieval": Latent(), "recompute": Full()}, "but recompute Full reads none"),
         ({"retrieval": Latent(), "construction": Prefix()}, "Prefix reuses an unbroken prefix"),
         ({"retrieval": Latent(), "construction": Segments()}, "Segments computes the segments it lacks"),
-        ({"retrieval": Latent(per_layer=True)}, "those of construction PerSegment differ in length or position"),
+        ({"retrieval": Latent(layers="each")}, "those of construction PerSegment differ in length or position"),
         (
-            {"retrieval": Latent(per_layer=True), "construction": History(cut="segment"), "layout": "append"},
+            {"retrieval": Latent(layers="each"), "construction": History(cut="segment"), "layout": "append"},
             "use construction History with cut=tokens and positions=decoupled",
         ),
         (
-            {"retrieval": Latent(per_layer=True), "construction": History(positions="coupled"), "layout": "append"},
+            {"retrieval": Latent(layers="each"), "construction": History(positions="coupled"), "layout": "append"},
             "use construction History with cut=tokens and positions=decoupled",
         ),
         (
             {
-                "retrieval": Latent(per_layer=True),
+                "retrieval": Latent(layers="each"),
                 "construction": History(),
                 "recompute": MultiHop(),
                 "layout": "append",
             },
-            "with per_layer a row is another token at each",
+            "with layers=each a row is another token at each",
         ),
         ({"layout": "stack"}, "layout='stack' is unknown"),
         ({"context": "eos"}, "context='eos' is unknown"),

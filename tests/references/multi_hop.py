@@ -13,7 +13,7 @@ from tests.references.dense import Memory, Outcome, Seen, Set, prefill
 
 
 def keep_prefill(
-    memory: Memory, counts: Sequence[int], max_hops: int, causal: bool, relative: bool
+    memory: Memory, counts: Sequence[int], max_hops: int, causal: bool, relative: bool, query_weight: float
 ) -> tuple[Outcome, list[int]]:
     """Prefill where ``counts[l]`` segments (one per unit) are active at layer l; also the hops of each choice.
 
@@ -37,6 +37,7 @@ def keep_prefill(
                 count,
                 max_hops,
                 relative and causal,
+                query_weight,
             )
             hops.append(needed)
         return [row for m in playing for row in memory.members[m]] + memory.fresh
@@ -54,11 +55,12 @@ def choose(
     count: int,
     max_hops: int,
     relative: bool,
+    query_weight: float,
 ) -> tuple[Set, int]:
     """Steps 1 to 4 of the paper's figure 6: query to segments, then segments to segments until nothing changes.
 
     ``relative``: only segments that can see the target are asked, and what each gives counts as often as there are rows
-    up to its end, so that 1 is what even attention would give.
+    up to its end, so that 1 is what even attention would give. ``query_weight``: the query's share in every hop.
     """
 
     def importance(matrix: torch.Tensor, sources: Set, target: int) -> float:
@@ -71,6 +73,13 @@ def choose(
         given = sum(len(members[m]) * (members[m][-1] + 1) * importance(later, members[m], target) for m in asked)
         return given / rows_asked if asked else 0.0
 
+    def from_query(target: int) -> float:
+        return importance(weights, asking, target) * (rows[-1] + 1 if relative else 1)
+
+    def from_hop(target: int, sources: Set) -> float:
+        hop = against_even(target) if relative else importance(later, sources, target)
+        return query_weight * from_query(target) + (1 - query_weight) * hop
+
     def top(scores: dict[int, float]) -> Set:
         return sorted(sorted(scores, key=lambda m: (-scores[m], m))[:count])
 
@@ -78,7 +87,7 @@ def choose(
     hops = 0
     for _ in range(max_hops):
         sources = [row for m in relevant for row in members[m]]
-        following = top({m: against_even(m) if relative else importance(later, sources, m) for m in playing})
+        following = top({m: from_hop(m, sources) for m in playing})
         hops += 1
         if following == relevant:
             break
