@@ -7,8 +7,8 @@ everything it asks the probe for; ``prefill`` is the whole prefill it steers, ch
 that a busy machine is busy for all of them; medians are shown.
 
 For a latent retrieval the memory is cut into blocks of 16 tokens, of which 128 are chosen; ``prefill`` is that of the
-query over them, ``choice`` the scoring of the boxes by all layers, ``pass`` the extra pass that makes the query states,
-which a choice layer by layer does without.
+query over them, ``choice`` the scoring of the boxes by the early layers (as configured) or by all, ``pass`` the extra
+pass that makes their query states, which a choice layer by layer does without.
 """
 
 from __future__ import annotations
@@ -117,9 +117,10 @@ class LatentRun:
     asking: float  # ms, the pass for query states
 
 
-def measure_latent(engine: Engine, tokens: int, repeats: int) -> LatentRun:
+def measure_latent(engine: Engine, tokens: int, repeats: int, asked: str) -> LatentRun:
     """Medians; the first two rounds warm up."""
-    layers, retrieval = tuple(range(engine.spec.layers)), Latent()
+    retrieval = Latent(layers=asked)
+    layers = retrieval.voters(engine.spec.layers)
     draw = torch.randint(5, engine.spec.vocab, (tokens + QUERY,), generator=torch.Generator().manual_seed(0)).tolist()
     units = [Unit.of("block", [(str(i), draw[i : i + BLOCK])]) for i in range(0, tokens, BLOCK)]
     blocks, query = engine.encode([(None, unit.token_ids) for unit in units]), draw[tokens:]
@@ -168,9 +169,10 @@ def main() -> None:
                 for name, one in measure(engine, tokens, args.repeats).items():
                     times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.share:.1f} %"
                     table.add_row(shape, str(tokens), name, *times, f"{one.computed:.2f}")
-                one = measure_latent(engine, tokens, args.repeats)
-                times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.choice / one.prefill:.1f} %"
-                table.add_row(shape, str(tokens), f"latent (boxes; pass {one.asking:.0f} ms)", *times, "")
+                for asked in ("early", "all"):
+                    one = measure_latent(engine, tokens, args.repeats, asked)
+                    times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.choice / one.prefill:.1f} %"
+                    table.add_row(shape, str(tokens), f"latent ({asked}; pass {one.asking:.0f} ms)", *times, "")
     Console(width=140).print(table, f"{args.dtype}, {args.threads} threads, medians of {args.repeats} rounds")
 
 

@@ -64,8 +64,8 @@ class Latent:
     def voters(self, layers: int) -> tuple[int, ...]:
         """Numbers of the layers that are asked in a model of ``layers``, rising."""
         if isinstance(self.layers, str):
-            first, last = BANDS[self.layers]
-            return tuple(range(first * layers // 3, last * layers // 3))
+            first, last = (third * layers // 3 for third in BANDS[self.layers])
+            return tuple(range(first, max(last, first + 1)))
         found = tuple(sorted(set(self.layers)))
         if not found or not 0 <= found[0] <= found[-1] < layers:
             raise ConfigError(f"layers={list(self.layers)} are none of the model's: use numbers from 0 to {layers - 1}")

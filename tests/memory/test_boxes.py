@@ -146,6 +146,7 @@ def test_every_segment_is_told_and_layers_are_named() -> None:
     assert set(Latent().select("q", store, 1)) == {segment.id for segment in store}
     thirds = [Latent(layers=band).voters(8) for band in ("early", "middle", "late")]
     assert [layer for band in thirds for layer in band] == list(range(8)) == list(Latent().voters(8))
+    assert [Latent(layers=band).voters(1) for band in ("early", "middle", "late")] == [(0,)] * 3
     assert Latent(layers=[5, 1, 5]).voters(8) == (1, 5)
 
 
