@@ -6,7 +6,7 @@ A pack is ``[memory][slot][slot]...``. Six kinds of slots:
   all. Cheap: it teaches what instructions mean, where type-level skills hardly depend on the memory;
 * *goal*: the types an instruction wants picked up and put into, over no memory: what instructions mean where skills
   name instances;
-* *trajectory*: a whole task in the `append` layout, supervised at every step;
+* *trajectory*: a whole task in the `append` layout, and those that follow it in the stream, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
   the slot and repeated, in its new version, in the slot's own tail. Where skills name instances, the *focus* comes
   before the skill: the type that the plan is after, which one, and where it is;
@@ -18,7 +18,7 @@ A pack is ``[memory][slot][slot]...``. Six kinds of slots:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -110,6 +110,7 @@ class Mix:
     questions: int = 6
     plans: int = 0  # wordings of a plan or goal without memory; with them nothing else is packed
     recall: bool = False  # made-up memories instead of rollouts
+    transcript: int = 0  # tokens that a trajectory may take with the tasks that follow; 0: one task
 
 
 class Packer:
@@ -123,19 +124,19 @@ class Packer:
     def packs(self, rollout: Rollout, style_name: str) -> Iterator[Pack]:
         style, store, done = make_style(style_name), LineStore(), 0
         known: dict[str, FactRecord] = {}
+        told: set[str] = set()
+        replays: list[_Replay] = []
         for number, task in enumerate(rollout.tasks, 1):
             store.step += 1
-            store.apply(style.edits(task.facts))
-            memory = store.ordered()
+            told |= set(store.apply(style.edits(task.facts)))
             known |= {fact.id: fact for fact in task.facts}
-            replay = _Replay(rollout.skills, task, style, store, done, known)
+            replays.append(replay := _Replay(rollout.skills, task, style, store, done, known, told))
             known |= replay.moved(len(task.steps))
-            if task.steps:
-                yield self._pack(task, memory, replay)
             store.step += 1
             store.apply(replay.history(max(0, len(task.steps) - PROGRESS), len(task.steps)))
             done += len(task.steps)
-            store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))])
+            told = set(store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))]))
+        yield from (self._pack(replays[first:]) for first, replay in enumerate(replays) if replay.task.steps)
 
     def recall(self, segments: int) -> Pack:
         """A made-up memory of about so many lines. Half of them have a cue in front, which one slot asks for."""
@@ -155,14 +156,17 @@ class Packer:
         parts = [part for asked, it in questions for part in ((asked.text(it), False), (f"{asked.answer}\n", True))]
         return self._slot("recall", parts, frozenset())
 
-    def _pack(self, task: TaskRecord, memory: list[Line], replay: _Replay) -> Pack:
+    def _pack(self, replays: Sequence[_Replay]) -> Pack:
+        """Slots over the memory before the first of ``replays``; the others follow it in the stream."""
+        replay, task = replays[0], replays[0].task
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
             plain = self._plan if replay.skills == TYPE_LEVEL else self._goal
             return Pack((), tuple(plain(wording, replay) for wording in wordings))
-        shown = self._sample_lines(memory, replay.touched)
+        told = self._together(replays) if self.mix.trajectories else [replay]
+        shown = self._sample_lines(replay.memory, set().union(*(one.touched for one in told)))
         ids = {line.id for line in shown}
-        slots = [self._trajectory(self._wording(task), replay) for _ in range(self.mix.trajectories)]
+        slots = [self._trajectory(told) for _ in range(self.mix.trajectories)]
         for index in self._some_steps(task)[: self.mix.steps]:
             slots.append(self._step(self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
@@ -194,15 +198,33 @@ class Packer:
                 name = parent.get(name)
         return [line for line in memory if line.id in needed]
 
-    def _trajectory(self, wording: str, replay: _Replay) -> Slot:
-        parts: list[tuple[str, bool]] = [(task_line(replay.skills, wording), False)]
+    def _together(self, replays: Sequence[_Replay]) -> list[_Replay]:
+        """The first, and as many of those that follow as fit into a trajectory."""
+        chosen, room = [replays[0]], self.mix.transcript
+        for number, following in enumerate(replays[1:], 2):
+            length = sum(len(self._encode(text)) for one in replays[:number] for text, _ in self._told(one, ""))
+            if not following.task.steps or length > room:
+                break
+            chosen.append(following)
+        return chosen
+
+    def _trajectory(self, replays: Sequence[_Replay]) -> Slot:
+        """A finished task is remembered in its first wording, so that this one is told."""
+        wordings = [*(replay.task.instructions[0] for replay in replays[:-1]), self._wording(replays[-1].task)]
+        parts = [part for replay, said in zip(replays, wordings, strict=True) for part in self._told(replay, said)]
+        return self._slot("trajectory", parts[len(replays[0].news) :], frozenset())
+
+    def _told(self, replay: _Replay, wording: str) -> list[tuple[str, bool]]:
+        """What a task adds to a transcript, from the news since the last one on."""
+        parts = [(line.text, False) for line in replay.news]
+        parts.append((task_line(replay.skills, wording), False))
         for index, (step, turn) in enumerate(zip(replay.task.steps, replay.turns, strict=True)):
             parts += [(replay.now[index] + CUE, False), (replay.focus[index], True)]
             parts.append((candidate_text(step.skill), step.skill == step.label))
             if turn.failure:
                 parts.append((turn.text.split("\n", 1)[1], False))
             parts += [(line.text, False) for line in replay.written[index]]
-        return self._slot("trajectory", parts, frozenset())
+        return parts
 
     def _plan(self, wording: str, replay: _Replay) -> Slot:
         parts = [(task_line(replay.skills, wording), False)]
@@ -255,7 +277,10 @@ class _Replay:
         store: LineStore,
         done: int,
         known: Mapping[str, FactRecord],
+        told: Collection[str],
     ) -> None:
+        self.memory = store.ordered()
+        self.news = [line for line in self.memory if line.id in told]  # since the task before ended
         self.skills, self.task, self._done, self.known = skills, task, done, dict(known)
         self.now: list[str] = []  # the agent's own line before each step
         self.turns = [Turn(step.skill, step.failure) for step in task.steps]

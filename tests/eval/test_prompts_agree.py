@@ -101,7 +101,7 @@ def test_trained_prompts_are_the_planners(
     longest = 0
     for episode in load_episodes(None, "train", stream=3, limit=4):
         rollout = recorder.rollout(episode, [[task.instruction] for task in episode.tasks])
-        mix = Mix(memory_lines=10**6, trajectories=1, steps=10**6, probes=0)
+        mix = Mix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
         packs = list(EveryStep(form.line, mix).packs(rollout, style))
         rebuilt = prompts(rollout, packs, style, "memory", form, engine)
         for pack, found in zip(packs, rebuilt, strict=True):
@@ -111,6 +111,6 @@ def test_trained_prompts_are_the_planners(
                 whole = trained(pack, slot, form.context())
                 assert prompt == whole[: asked(slot) - len(slot.ids)]
         (told,) = (slot for slot in packs[0].slots if slot.kind == "trajectory")
-        transcript = prompts(rollout, packs, style, "append", form, engine)[0][-1]  # of the first task alone
+        transcript = prompts(rollout, packs, style, "append", form, engine)[-1][-1]  # of the whole stream
         assert trained(packs[0], told, form.context())[: len(transcript)] == transcript
     assert longest > 16 or skills == "lota"
