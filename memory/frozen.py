@@ -87,16 +87,17 @@ class FrozenPool:
 
     def _make_room(self, nbytes: int) -> None:
         """Release blocks until ``nbytes`` more stay below the watermark, or nothing more can go."""
-        while nbytes <= self.capacity_bytes and self._bytes + nbytes > self.watermark * self.capacity_bytes:
-            idle = [physical for physical in self._uses if self._pool.references[physical] == 1]
-            if not idle:
-                break
-            self._release(min(idle, key=self._uses.__getitem__))
-        if self._bytes + nbytes > self.capacity_bytes:
+        idle = [physical for physical in self._uses if self._pool.references[physical] == 1]
+        pinned = self._bytes - sum(self._own.get(physical).nbytes for physical in idle)
+        if pinned + nbytes > self.capacity_bytes:
             raise CapacityError(
-                f"a block of {nbytes} bytes does not fit beside the {self._bytes} in use into a frozen pool of "
-                f"{self.capacity_bytes}: raise capacity_bytes, or freeze less at once"
+                f"a block of {nbytes} bytes does not fit beside the {pinned} in use into a frozen pool of "
+                f"{self.capacity_bytes}: raise memory.frozen.capacity_bytes, or freeze less at once"
             )
+        for physical in sorted(idle, key=self._uses.__getitem__):
+            if self._bytes + nbytes <= self.watermark * self.capacity_bytes:
+                break
+            self._release(physical)
 
     def _release(self, physical: str) -> None:
         for name in self._index.names(physical):

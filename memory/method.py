@@ -93,6 +93,9 @@ class MemoryMethod:
         ]
         if self.layout not in LAYOUTS:
             wrong.append(f"layout={self.layout!r} is unknown: use one of {', '.join(LAYOUTS)}")
+        assembly = getattr(self.construction, "assembly", None)
+        if assembly not in ASSEMBLIES:
+            wrong.append(f"construction.assembly={assembly!r} is unknown: use one of {', '.join(ASSEMBLIES)}")
         if self.context not in CONTEXTS:
             wrong.append(f"context={self.context!r} is unknown: use one of {', '.join(CONTEXTS)}")
         return wrong or self._senseless()

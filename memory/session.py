@@ -56,11 +56,10 @@ class MemorySession:
         self._encoder = TimedEncoder(encoder)
         self.store = SegmentStore(encode_text, SegmentGraph(self._encoder, method.grouping))
         self._holder = method.pool.holder()
-        self._assembler = self._make_assembler(namespace)
-        room = engine.spec.max_positions - len(context_ids) - ROOM
-        limit = math.inf if method.retrieval.capabilities.latent else room  # the pool may be of any length
-        self._transcript = Transcript(limit, encode_text("\n")) if method.layout == "append" else None
-        self._context_ids = tuple(context_ids)
+        self._namespace, self._context_ids = namespace, tuple(context_ids)
+        self._newline = encode_text("\n")
+        self._assembler = self._make_assembler()
+        self._transcript = self._make_transcript() if method.layout == "append" else None
         self._context: Context | None = None
         self._cold = True
 
@@ -81,15 +80,18 @@ class MemorySession:
         with the query that ``anew`` gives, which has to say what earlier turns said.
 
         :raises CapacityError: the prompt is longer than the model's positions
+        :raises ConfigError: ``query_ids`` is empty
         """
+        if not query_ids:
+            raise ConfigError("query_ids is empty: give at least one token, behind which the logits are wanted")
         clock = self._encoder.clock = Clock()
         with clock.part("encode"):
             context, encoded = self._need_context()
         with clock.part("update"):
             flips = self.store.graph.update(self.store)
         with clock.part("retrieve"):
-            units, query_ids = self._plan(query_text, query_ids, anew, front_ids)
-            prompt = self._assembler.assemble(units, query_ids, context, clock)
+            units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
+            prompt = assembler.assemble(units, query_ids, context, clock)
         return self._run(prompt, query_ids, tuple(flips), encoded, clock, lasting)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
@@ -147,8 +149,13 @@ class MemorySession:
             self._holder.release()
             self._cold = True
 
-    def _make_assembler(self, namespace: str) -> Assembler:
-        method = self.method
+    def _make_transcript(self) -> Transcript:
+        room = self.engine.spec.max_positions - len(self._context_ids) - ROOM
+        latent = self.method.retrieval.capabilities.latent  # then the pool may be of any length
+        return Transcript(math.inf if latent else room, self._newline)
+
+    def _make_assembler(self) -> Assembler:
+        method, namespace = self.method, self._namespace
         if not method.recompute.capabilities.reads_blocks:
             return Fresh(self.engine)
         if method.chains:
@@ -162,7 +169,8 @@ class MemorySession:
             rules = repr((method.construction, method.recompute))
             return History(self.engine, self._holder, method.construction, namespace, rules, choice)
         choice = NamedChoice(self.engine, method.retrieval) if latent else None
-        return Blocks(self.engine, self._holder, self.store, namespace, choice)
+        lossless = method.storage.capabilities.exact
+        return Blocks(self.engine, self._holder, self.store, namespace, lossless, choice)
 
     def _reuse(self) -> Reuse:
         if not isinstance(self._assembler, Reuse):
@@ -192,18 +200,23 @@ class MemorySession:
         query_ids: Sequence[int],
         anew: Callable[[], Sequence[int]] | None,
         front_ids: Sequence[int],
-    ) -> tuple[list[Unit], Sequence[int]]:
-        """The units of the chosen segments, in prompt order, and the query behind them."""
+        lasting: bool,
+    ) -> tuple[list[Unit], Sequence[int], Assembler]:
+        """The units of the chosen segments, in prompt order, the query behind them, and who assembles both."""
         chosen = self.method.retrieval.select(query_text, self.store, self.budget)
         segments = [self.store.get(id) for id in chosen]
-        if self._transcript is None:
+        transcript, assembler = self._transcript, self._assembler
+        if transcript is None:
             front = [Unit("new", tuple(front_ids), (), reusable=False)] if front_ids else []
-            return [*front, *self.method.construction.plan(segments, self.store, self.store.step)], query_ids
+            return [*front, *self.method.construction.plan(segments, self.store, self.store.step)], query_ids, assembler
         query_ids = [*front_ids, *query_ids]
-        if not self._transcript.fits(segments, self.store, query_ids):
-            self._transcript.clear()
+        if not transcript.fits(segments, self.store, query_ids):
             query_ids = query_ids if anew is None else anew()
-        return [self._transcript.memory(segments, self.store)], query_ids
+            if lasting:
+                transcript.clear()
+            else:  # what is asked aside leaves no trace: another transcript, and nothing harvested of it
+                transcript, assembler = self._make_transcript(), self._make_assembler()
+        return [transcript.memory(segments, self.store)], query_ids, assembler
 
     def _run(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memory.assembly.base import Assembled, Context
 from memory.assembly.latent import NamedChoice
@@ -28,10 +29,13 @@ class Blocks:
         holder: Holder,
         store: SegmentStore,
         namespace: str,
+        lossless: bool,
         latent: NamedChoice | None = None,
     ) -> None:
-        """:param latent: chooses among the units by their keys; without it all of them enter the prompt"""
-        self._engine, self._holder, self._namespace = engine, holder, namespace
+        """:param lossless: the storage gives back what was put into it
+        :param latent: chooses among the units by their keys; without it all of them enter the prompt
+        """
+        self._engine, self._holder, self._namespace, self._lossless = engine, holder, namespace, lossless
         self._lost, self._latent = Lost(store), latent
         self.reset()
 
@@ -57,6 +61,8 @@ class Blocks:
             names = [name for name in names if not name or name in chosen]
         hits = [bool(name) and name not in missing for name in names]
         placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
+        if placed and self._lossless and context.seen_ids == context.ids:  # the first does stand where it was encoded
+            placed[0] = replace(placed[0], exact=placed[0].block is not None)
         return Assembled(
             lay_out(context.ids, placed, query, True, self._engine.decoder.device),
             uses(placed),

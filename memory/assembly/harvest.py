@@ -46,6 +46,7 @@ class HarvestPool:
     def __init__(self, engine: Engine, holder: Holder, namespace: str, index: BoxIndex | None) -> None:
         self._engine, self._holder, self._namespace, self._index = engine, holder, namespace, index
         self._coming: Future[Harvest] | None = None
+        self.kept: list[Kept] = []
         self.clear()
 
     def clear(self) -> None:
@@ -55,6 +56,7 @@ class HarvestPool:
         self._coming = None
         self.told: Tokens = ()
         self.tail: KVBlock | None = None
+        self._room: int | None = None  # blocks the storage can hold, once it is known
         self._keep([])
 
     @property
@@ -112,15 +114,33 @@ class HarvestPool:
     def _settle(self) -> None:
         if self._coming is None:
             return
-        harvest, self._coming = self._coming.result(), None
-        for block in harvest.blocks:
-            self._holder.put(block)
-        self.kept += harvest.kept
+        coming, self._coming = self._coming, None
+        harvest = coming.result()
         self.told, self.tail = harvest.told, harvest.tail
+        for kept, block in zip(harvest.kept, harvest.blocks, strict=True):
+            if not self._store(block):
+                self.told, self.tail = harvest.told[: kept.start], None
+                return
+            self.kept.append(kept)
         if self._index is not None and harvest.boxes is not None:
             self._index.append(harvest.boxes)
 
+    def _store(self, block: KVBlock) -> bool:
+        """Put away one block more. Without an index it is no use if a full storage drops one before it in return."""
+        if self._index is None and len(self.kept) == self._room:
+            return False
+        self._holder.put(block)
+        if self._index is not None or all(self._holder.contains(kept.name) for kept in self.kept):
+            return True
+        self._room = len(self.kept)
+        self._holder.drop(block.identity)
+        return False
+
     def _keep(self, numbers: Sequence[int]) -> None:
-        self.kept: list[Kept] = [self.kept[number] for number in numbers]
+        """Let go of all other blocks: nothing looks them up by their names."""
+        names = {kept.name for kept in self.kept}
+        self.kept = [self.kept[number] for number in numbers]
+        for name in names - {kept.name for kept in self.kept}:
+            self._holder.drop(name)
         if self._index is not None:
             self._index.keep(numbers)

@@ -65,7 +65,7 @@ class History:
         placed = place(pieces, len(context.ids), blocks, hits)
         layout = lay_out(context.ids, placed, query, True, self._engine.decoder.device)
         if self._construction.positions == "coupled":
-            layout = _where_they_were(layout, parts)
+            layout = _where_they_were(layout, parts, len(memory.token_ids))
         return Assembled(layout, uses(placed), context.block, asked=asked, invalidated=lost, slots=slots)
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
@@ -75,7 +75,8 @@ class History:
         stops = self._construction.stops(self._memory, begin, len(told))
         rows = torch.arange(layout.rows - len(told) + begin, layout.rows)
         chosen = (self._pool.kept[number].name for layer in result.trace.slots for number in layer)
-        seen = " ".join([self._rules, *(unit.identity for unit in prompt.units), *chosen])
+        where = [str(layout.positions[-1].item())] if self._construction.positions == "coupled" else []
+        seen = " ".join([self._rules, *where, *(unit.identity for unit in prompt.units), *chosen])
         name = identity(self._engine.model_key, ids[: layout.context], (), seen)
         self._pool.grow(told, stops, name, partial(self._engine.harvest, result.cache, rows))
 
@@ -83,7 +84,8 @@ class History:
         """The blocks of the prompt, in order of time, and the token-layers that asking for them took."""
         kept = self._pool.kept
         numbers, asked = (range(len(kept)), 0) if self._latent is None else self._latent.choose(context, new)
-        return [(kept[number].start, kept[number].stop, self._pool.block(number)) for number in numbers], asked
+        latest_first = [(kept[n].start, kept[n].stop, self._pool.block(n)) for n in reversed(numbers)]
+        return latest_first[::-1], asked  # where all have to be in, a full storage must drop the last, not the first
 
     def _slots(self, start: int) -> LayerSlots | None:
         """Rows for the blocks of layers that choose for themselves, if there are any."""
@@ -99,9 +101,8 @@ class History:
         return [part for part in parts if part[0] < part[1]]
 
 
-def _where_they_were(layout: Layout, parts: Sequence[Part]) -> Layout:
-    """Positions of the rows in context, transcript and query without anything left out."""
-    total = max((stop for _, stop, _ in parts), default=0)
+def _where_they_were(layout: Layout, parts: Sequence[Part], total: int) -> Layout:
+    """Positions of the rows in context, transcript (of ``total`` tokens) and query without anything left out."""
     rows = [*parts, (total, total + layout.rows - layout.query, None)]
     memory = torch.cat([torch.arange(start, stop) for start, stop, _ in rows]) + layout.context
     positions = torch.cat([torch.arange(layout.context), memory])

@@ -46,11 +46,9 @@ class Reuse:
         self._index: PrefixIndex | None = None
 
     def reset(self) -> None:
-        self._in_use.release()
         self._lost.reset()
 
     def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
-        self._in_use.release()
         names = [self._name(u.token_ids, u.namespace) if u.reusable and u.token_ids else "" for u in units]
         prefix, found = self._prefix(units, context)
         ids = np.fromiter(chain(context.ids, *(unit.token_ids for unit in units)), "<u4")
@@ -62,6 +60,7 @@ class Reuse:
             if name and not self._knows(name):
                 missing.setdefault(name, Placement(unit, start))
             start += len(unit.token_ids)
+        self._in_use.release()
         return Assembled(
             lay_out(context.ids, placed, query, True, self._engine.decoder.device),
             uses(placed),
@@ -74,7 +73,6 @@ class Reuse:
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Harvest exact rows into the prefix index, and what was missing into the index of segments."""
-        self._in_use.release()
         exact = exact_rows(prompt.layout)
         self._extend_chain(prompt, result, exact)
         if prompt.missing:

@@ -112,7 +112,8 @@ class LayerProbe:
         wanted = rows.cpu().numpy()
         owner = self.layout.block_of[wanted]
         if not owner.size or owner.min() < 0:
-            raise ConfigError("cached keys were asked for rows that no block covers.")
+            first = int(wanted[owner.argmin()]) if owner.size else "none"
+            raise ConfigError(f"no block covers row {first} of those asked for: ask only for rows of `layout.reused`")
         owners, number = np.unique(owner, return_inverse=True)
         placed = [self.layout.placements[i] for i in owners]
         stops = np.cumsum([p.block.tokens for p in placed])  # where each block ends when they stand in a row
@@ -130,7 +131,11 @@ class LayerProbe:
         """Places of the prompt ``rows`` (sorted) among the active ones."""
         index = torch.searchsorted(self.active, rows).clamp(max=self.active.numel() - 1)
         if not torch.equal(self.active[index], rows):
-            raise ConfigError(f"rows that are not active at layer {self.layer} have neither queries nor fresh keys.")
+            first = int(rows[self.active[index] != rows][0])
+            raise ConfigError(
+                f"row {first} is not active at layer {self.layer}, so it has neither query nor fresh keys: "
+                "ask only for rows among `active`"
+            )
         return index
 
     @property

@@ -14,10 +14,11 @@ from memory.stages import Capabilities, Layout, Probe
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit but the first, at every layer.
+    """EPIC's LegoLink-k (arXiv 2410.15332): the first ``k`` rows of every unit but a true first one, at every layer.
 
     A unit that was encoded alone took its first tokens for the beginning of the text and pours attention on them; seen
-    from its place in the prompt they are nothing of the kind. The memory's first unit does stand at the beginning.
+    from its place in the prompt they are nothing of the kind. Only the memory's first unit does stand at the beginning,
+    if it was encoded behind the whole context: its rows are exact, and exact rows are never recomputed.
     ``last_k`` adds the last rows of every unit (arXiv 2602.23592 describes EPIC as the start and the end of a block).
     The choice is fixed, so it costs nothing and is known before layer 0.
     """
@@ -33,9 +34,8 @@ class FirstTokens:
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         seams = np.zeros(layout.rows, bool)
-        for number, unit in enumerate(layout.placements):
-            if number:
-                seams[unit.start : min(unit.start + self.k, unit.stop)] = True
+        for unit in layout.placements:
+            seams[unit.start : min(unit.start + self.k, unit.stop)] = True
             seams[max(unit.stop - self.last_k, unit.start) : unit.stop] = True
         chosen = torch.from_numpy(seams).to(layout.fresh.device) & layout.reused
         return (layout.fresh | chosen).nonzero()[:, 0]

@@ -50,8 +50,8 @@ class Latent:
         for name, known in (("unit", UNITS), ("normalise", NORMALISERS), ("aggregate", AGGREGATES)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
-        if isinstance(self.layers, str) and self.layers not in BANDS:
-            raise ConfigError(f"layers={self.layers!r} is unknown: use one of {', '.join(BANDS)}, or a list of numbers")
+        if not (self.layers in BANDS if isinstance(self.layers, str) else _are_numbers(self.layers)):
+            raise ConfigError(f"layers={self.layers!r} is unknown: use one of {', '.join(BANDS)}, or numbers: [3]")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -119,6 +119,10 @@ class Latent:
                 room -= tokens[number]
                 chosen.append(number)
         return chosen
+
+
+def _are_numbers(layers: object) -> bool:
+    return isinstance(layers, Sequence) and all(isinstance(layer, int) for layer in layers)
 
 
 def _rounded(x: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -112,6 +112,7 @@ def test_law_6_multi_hop(
 @pytest.mark.parametrize(("k", "last_k"), [(0, 0), (1, 0), (3, 2), (16, 0)])
 def test_law_6_first_tokens(family: str, case: Case, k: int, last_k: int, engine_of: GetEngine) -> None:
     engine, stage = engine_of(family, torch.float64), FirstTokens(k, last_k)
+    case = replace(case, exact=1)  # as sessions mark a unit that was encoded behind all that stands before it
     agree(engine, case, stage, epic(engine.model.module, case, stage))
 
 

@@ -158,6 +158,8 @@ def test_every_segment_is_told_and_layers_are_named() -> None:
         ({"normalise": "none"}, "normalise='none' is unknown"),
         ({"aggregate": "mean"}, "aggregate='mean' is unknown"),
         ({"layers": "some"}, "layers='some' is unknown"),
+        ({"layers": 3}, "layers=3 is unknown: use one of .*, or numbers"),
+        ({"layers": ["early"]}, r"layers=\['early'\] is unknown"),
     ],
 )
 def test_bad_knobs_are_refused(knobs: dict[str, Any], sentence: str) -> None:

@@ -18,9 +18,14 @@ def rows(stage: FirstTokens, layout: Layout = LAYOUT) -> list[int]:
     return stage.first(layout, 4).tolist()
 
 
-def test_the_first_unit_keeps_its_beginning() -> None:
-    assert rows(FirstTokens(2)) == [5, 6, 8, 9, 10, 11, *QUERY]
-    assert rows(FirstTokens(16)) == [*range(5, 18)]
+def exact(*numbers: int) -> Layout:
+    return replace(LAYOUT, placements=tuple(replace(p, exact=n in numbers) for n, p in enumerate(LAYOUT.placements)))
+
+
+def test_the_first_unit_keeps_its_beginning_where_it_stands_at_the_beginning() -> None:
+    assert rows(FirstTokens(2), exact(0)) == [5, 6, 8, 9, 10, 11, *QUERY]
+    assert rows(FirstTokens(16), exact(0)) == [*range(5, 18)]
+    assert rows(FirstTokens(2)) == [1, 2, 5, 6, 8, 9, 10, 11, *QUERY], "encoded without the context before it"
 
 
 def test_the_ends_of_all_units() -> None:
@@ -33,8 +38,7 @@ def test_a_fresh_first_unit_is_still_the_first() -> None:
 
 
 def test_nothing_of_exact_units() -> None:
-    marked = tuple(replace(p, exact=number == 1) for number, p in enumerate(LAYOUT.placements))
-    assert rows(FirstTokens(1, 1), replace(LAYOUT, placements=marked)) == [4, 8, 9, 10, 14, *QUERY]
+    assert rows(FirstTokens(1, 1), exact(1)) == [1, 4, 8, 9, 10, 14, *QUERY]
 
 
 def test_without_seams_it_is_full_reuse() -> None:

@@ -89,9 +89,14 @@ def test_what_a_prompt_refers_to_is_never_released() -> None:
 def test_what_can_never_fit_releases_nothing() -> None:
     pool = FrozenPool(2 * SIZE, watermark=1.0)
     freeze(pool, "a", "b")
-    with pytest.raises(CapacityError, match="raise capacity_bytes"):
+    with pytest.raises(CapacityError, match=r"raise memory\.frozen\.capacity_bytes"):
         pool.freeze("c", "big", lambda: block(12, name="big"))
     assert held(pool) == "ab"
+    prompt = pool.holder()
+    pool.find("a", prompt)
+    with pytest.raises(CapacityError, match="beside the 1024 in use"):
+        pool.freeze("d", "wide", lambda: block(8, name="wide"))
+    assert held(pool) == "ab", "b could have gone, but that would not have been enough"
 
 
 def test_thawing_deletes_while_a_prompt_still_refers() -> None:
@@ -196,7 +201,8 @@ def test_freezing_and_thawing_while_the_session_runs(engine: Engine) -> None:
     assert not session.is_frozen(KNOWN[1])
 
 
-def test_a_prompt_being_assembled_keeps_its_blocks_and_a_finished_one_does_not(engine: Engine) -> None:
+def test_no_prompt_holds_on_to_what_is_frozen(engine: Engine) -> None:
+    """A layout has the keys and values; who never comes back must not keep a block from going."""
     nbytes = engine.encode([(None, KNOWN[0])])[0].nbytes
     shared = replace(method(), frozen=FrozenPool(3 * nbytes, watermark=0.4))
     session, other = open_session(engine, shared), open_session(engine, shared)
@@ -205,10 +211,10 @@ def test_a_prompt_being_assembled_keeps_its_blocks_and_a_finished_one_does_not(e
     unit = Unit.of("segment", [("fact_0", KNOWN[0])])
     session._assembler.assemble([unit], QUERY, session._need_context()[0], Clock())
     other.freeze(KNOWN[1])
-    assert other.is_frozen(KNOWN[0]) and other.is_frozen(KNOWN[1]), "more than the watermark, but one is in use"
-    session.prefill("q", QUERY)
-    other.freeze(QUERY[:3])
-    assert not other.is_frozen(KNOWN[0]) and not other.is_frozen(KNOWN[1])
+    assert other.is_frozen(KNOWN[1]) and not other.is_frozen(KNOWN[0])
+    session.prefill("q", QUERY, lasting=False)
+    session.thaw(KNOWN[1])
+    assert shared.frozen.stats().bytes == 0
 
 
 def test_a_method_that_looks_up_nothing_by_tokens_refuses_to_freeze(engine: Engine) -> None:

@@ -254,6 +254,75 @@ def test_multi_hop_repairs_what_was_chosen(engine: Engine) -> None:
         assert prefill.counts.recomputed_ratio > 0.2
 
 
+def test_coupled_rows_stand_where_they_were_even_if_nothing_stands_before_the_query(engine: Engine) -> None:
+    """Turns that end with a whole block, of which only early ones are chosen."""
+    session = open_session(engine, memart(2, construction=History(cut="segment", positions="coupled")))
+    furnish(session.store)
+    told = 0
+    for _ in range(6):
+        prefill = session.prefill("q", QUERY)
+        told = told or prefill.layout.query - len(CONTEXT)
+        assert int(prefill.layout.positions[prefill.layout.query]) == len(CONTEXT) + told
+        told += len(QUERY)
+    kept = session._assembler._pool.kept
+    assert len({one.name for one in kept}) == len(kept), "the same turn told elsewhere has other keys and values"
+
+
+def test_a_full_storage_keeps_the_beginning(engine: Engine) -> None:
+    """Nothing behind a gap can be used, so what is dropped must be the end."""
+    block = engine.encode([(None, QUERY[:SIZE])])[0].nbytes
+    session = open_session(engine, history(storage=Ram(budget_bytes=25 * block)))
+    hits = [prefill.counts.hit_tokens for prefill in answered(session, 10)]
+    assert min(hits[1:]) > 10 * SIZE, hits
+
+
+def test_a_harvest_that_failed_is_told_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(engine, memart(3))
+    furnish(session.store)
+    session.prefill("q", QUERY)
+    engine.later(lambda: None).result()
+    with monkeypatch.context() as broken:
+        broken.setattr("memory.assembly.harvest.Boxes.around", lambda *_: 1 / 0)
+        session.prefill("q", QUERY)
+        engine.later(lambda: None).result()
+    with pytest.raises(ZeroDivisionError):
+        session.prefill("q", QUERY)
+    again = session.prefill("q", QUERY)
+    assert again.counts.hit_tokens >= 3 * SIZE
+
+
+@pytest.mark.parametrize("method", [history, memart])
+def test_what_can_never_be_found_again_is_let_go(engine: Engine, method: Any) -> None:
+    storage = Ram(budget_bytes=None)
+    session = open_session(engine, method(storage=storage))
+    for _ in range(3):
+        list(answered(session, 3))
+        session.prefill("q", QUERY)
+        assert storage.stats()["blocks"] == len({kept.name for kept in session._assembler._pool.kept})
+        session.reset(blocks=False)
+    assert storage.stats()["blocks"] == 0
+
+
+@pytest.mark.parametrize("construction", [History(block_size=SIZE), Prefix(block_size=SIZE)])
+def test_a_long_question_aside_leaves_the_transcript(engine: Engine, construction: Any) -> None:
+    """It does not fit behind the transcript, so it is asked behind the segments alone."""
+    session = open_session(engine, history(construction=construction))
+    list(answered(session, 4))
+    aside = session.prefill("q", QUERY, lasting=False)
+    room = engine.spec.max_positions - aside.layout.rows
+    long = session.prefill("q", (7,) * (room + 50), lasting=False)
+    assert long.counts.hit_tokens == 0 and long.layout.rows < engine.spec.max_positions
+    assert close(long.logits, plain(engine, long))
+    again = session.prefill("q", QUERY, lasting=False)
+    assert again.layout.token_ids.tolist() == aside.layout.token_ids.tolist()
+    assert again.counts.hit_tokens == aside.counts.hit_tokens > 0
+
+
+def test_nothing_asked_is_a_sentence(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="query_ids is empty"):
+        open_session(engine, memart()).prefill("q", ())
+
+
 @pytest.mark.parametrize("construction", [PerSegment(), FixedBlocks(size=5), StaticDynamic()])
 @pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule("linear", 0.4))])
 def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any, recompute: Any) -> None:

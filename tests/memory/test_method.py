@@ -37,6 +37,10 @@ class Forgetful(KeepAll):
     capabilities = Capabilities(exact=False, evicts=True)
 
 
+class Homeless(PerSegment):
+    assembly = "chian"
+
+
 class Rounding(Ram):
     capabilities = Capabilities(exact=False)
 
@@ -78,6 +82,7 @@ class Rounding(Ram):
         ),
         ({"layout": "stack"}, "layout='stack' is unknown"),
         ({"context": "eos"}, "context='eos' is unknown"),
+        ({"construction": Homeless()}, "construction.assembly='chian' is unknown: use one of blocks, chain"),
         ({"loading": PerSegment()}, "loading is PerSegment, which has no schedule"),
     ],
 )

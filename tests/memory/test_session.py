@@ -60,7 +60,15 @@ def test_exact_methods_equal_the_plain_forward(engine: Engine, method: object) -
 def test_recomputing_every_segment_equals_the_plain_forward(engine: Engine) -> None:
     for prefill in episode(open_session(engine, keep(1.0)), 5):
         assert close(prefill.logits, plain(engine, prefill))
-        assert prefill.counts.recomputed_ratio == 1.0
+        reused, memory = prefill.layout.reused.sum().item(), prefill.counts.memory_tokens
+        assert prefill.counts.recomputed_ratio == reused / memory < 1.0, "the first unit is exact as it is"
+
+
+@pytest.mark.parametrize(("context", "exact"), [("system", True), ("bos", False), ("none", False)])
+def test_the_first_unit_is_exact_where_it_saw_the_whole_context(engine: Engine, context: str, exact: bool) -> None:
+    for prefill in episode(open_session(engine, replace(keep(), context=context)), 3):
+        first, *others = prefill.layout.placements
+        assert first.exact == exact and not any(p.exact for p in others)
 
 
 @pytest.mark.parametrize("method", METHODS)
