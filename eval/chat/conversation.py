@@ -55,7 +55,8 @@ class Conversation:
     """What one memory holds while ``questions`` are asked.
 
     Conversations of one ``group`` follow one another in the same memory: what was encoded for one stays for the next.
-    ``lived``: whoever is asked was there when it was held; else it is put before them together with the question.
+    ``lived``: whoever is asked was there when it was held; else it is put before them together with the question, and
+    the rows of that prompt stay for the next as well.
     """
 
     id: str

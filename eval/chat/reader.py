@@ -75,17 +75,25 @@ class Reader:
         return Reading(tokens, 1e3 * (time.perf_counter() - began))
 
     def answer(self, question: Question) -> Answer:
-        """Greedy text, or the likeliest choice. Nothing of a question stays: each is asked as if it were the first."""
-        session, stopwatch = self._session, self._stopwatch
+        """Greedy text, or the likeliest choice.
+
+        Nothing of a question about a lived conversation stays: each is asked as if it were the first. A prompt that
+        was not lived through is all there is to harvest: its rows stay for the next of its group.
+        """
+        stopwatch = self._stopwatch
         with stopwatch.running() if stopwatch else nullcontext():
             began = time.perf_counter()
-            prefill = session.prefill(question.text, self._prompt.query(question), lasting=False)
+            prefill = self._prefill(question)
             asked = time.perf_counter()
             text, tokens, decoded = self._choose(prefill, question) if question.choices else self._write(prefill)
             done = time.perf_counter()
         wall, score = 1e3 * (done - began), 1e3 * (done - asked)
         split = stopwatch.split(prefill, wall) if stopwatch else None
         return Answer(text, prefill, tokens, prefill.cache.length + decoded, wall, score, split)
+
+    def _prefill(self, question: Question) -> Prefill:
+        lasting = self._read is not None and not self._read.lived
+        return self._session.prefill(question.text, self._prompt.query(question), lasting=lasting)
 
     def _write(self, prefill: Prefill) -> tuple[str, int, int]:
         ids = self._session.generate(prefill, self._max_new_tokens, self._prompt.stops())

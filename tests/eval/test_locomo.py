@@ -92,8 +92,9 @@ def test_whole_memory_reuse_that_is_exact_gives_the_same_answers(answers: Answer
 
 @pytest.mark.parametrize("name", ["keep", "prefix_cache", "memart", "sparsex"])
 def test_a_question_is_answered_as_if_it_were_the_first(answers: Answers, name: str) -> None:
-    everything = {row.id: row for row in answers(f"planner={name}")}
-    some = answers(f"planner={name}", "limit=4", "eval.seed=0")
+    talk = f"planner={name}", "generated.debates=0"  # the prompts of a debate follow one another
+    everything = {row.id: row for row in answers(*talk)}
+    some = answers(*talk, "limit=4", "eval.seed=0")
     assert len(some) == 4
     for row in some:
         other = everything[row.id]
@@ -108,6 +109,8 @@ def test_agents_reuse_what_others_said_wherever_it_stands(answers: Answers) -> N
     assert all(row.numbers.hit_tokens > 0 for row in later)
     assert later[-1].numbers.hit_tokens > 0.5 * later[-1].numbers.memory_tokens, "only the notes are new"
     assert sum(row.numbers.hit_tokens for row in exact) < 0.1 * sum(row.numbers.hit_tokens for row in reused)
+    harvested = answers("planner=sparsex", *only)
+    assert [row.numbers.hit_tokens for row in harvested] == [row.numbers.hit_tokens for row in reused]
 
 
 def test_text_memory_prefills_its_top_segments_whole(answers: Answers) -> None:
