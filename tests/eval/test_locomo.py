@@ -28,6 +28,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
 from memory.encoder import HashedNgrams, make_encoder
+from memory.engine.engine import Engine
 from memory.engine.rope import RopeTables
 
 METHODS = [path.stem for path in sorted((Path(locomo.__file__).parents[1] / "configs" / "memory").glob("*.yaml"))]
@@ -149,6 +150,32 @@ def test_rotation_within_a_transfer_counts_once(answers: Answers, monkeypatch: p
     monkeypatch.setattr(RopeTables, "rotate_layers", slow)
     for row in answers("planner=full_reuse", "profile=true", "limit=3"):
         assert row.split.memory + 50 < row.numbers.parts["load"] < row.split.rope + 50
+
+
+@pytest.mark.parametrize("layers", ["all", "each"])
+def test_what_a_latent_retrieval_computes_counts_once(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, layers: str
+) -> None:
+    """Asking passes through the layers that hooks stand around; layers that choose for themselves rotate within."""
+    plain, make = RopeTables.rotate_layers, runs.make_engine
+
+    def slow(self: RopeTables, *given: object, **named: object) -> object:
+        time.sleep(0.01)
+        return plain(self, *given, **named)
+
+    def make_slow(config: DictConfig) -> Engine:
+        engine = make(config)
+        for layer in engine.decoder.layers:
+            layer.mlp.register_forward_hook(lambda *_: time.sleep(0.01))
+        return engine
+
+    monkeypatch.setattr(RopeTables, "rotate_layers", slow)
+    monkeypatch.setattr(runs, "make_engine", make_slow)
+    chosen = "memory.retrieval.top_k=4", f"memory.retrieval.layers={layers}"
+    for row in answers("planner=memart", *chosen, "profile=true", "generated.debates=0", "limit=2"):
+        assert (row.numbers.parts["ask"] > 10) == (layers == "all")
+        assert row.split.topk < row.numbers.parts["ask"] or layers == "each"
+        assert row.split.other > -5 and row.split.rope > 10
 
 
 @pytest.mark.parametrize("way", ["letters", "texts"])
