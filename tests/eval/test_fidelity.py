@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.fidelity import METHODS, parser, report
+from eval.fidelity import CURVE_SETTING, METHODS, parser, report
 from eval.laws import LAWS, RandomPrompt, plain_logits, relative
 from eval.tables import make_console
+from eval.variants import compose_variants
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
@@ -126,6 +127,12 @@ def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tm
     assert kept[0]["computed_ratio"] < kept[1]["computed_ratio"]
     assert kept[1]["kl"] < reuse["kl"] and ruler["kl"] < 1e-3
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_curve_is_of_twenty_houses_of_two_tasks() -> None:
+    config = compose_variants(["keep"], CURVE_SETTING)["keep"]
+    assert (config.eval.episodes, config.env.stream) == (20, 2)
+    assert (config.env.skills, config.env.observability, config.prompt.style) == ("grounded", "partial", "linked")
 
 
 def test_without_shares_every_method_is_as_configured(tiny_model: Path, tmp_path: Path) -> None:
