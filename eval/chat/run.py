@@ -126,9 +126,13 @@ def _bert(rows: Sequence[AnswerRow], model: str | None) -> Mapping[int, float]:
 
 def _finish(run: AnswerFolder, config: DictConfig, console: Console) -> dict[str, Any]:
     rows = sorted(run.results, key=lambda row: row.index)
+    try:
+        bert = _bert(rows, config.bertscore)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; no answer is lost: eval.resume={run.path} bertscore=NAME, or null") from error
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     summary = {
-        **summarize(rows, _bert(rows, config.bertscore)),
+        **summarize(rows, bert),
         "similarity_encoder": config.prompt.encoder,
         "seed": config.eval.seed,
         "config": plain,

@@ -301,6 +301,27 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(
     ]
 
 
+def test_a_bertscore_that_cannot_be_had_costs_no_answer(
+    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scores(answers: list[str], _: list[str], model: str) -> list[float]:
+        if model == "typo":
+            raise ConfigError("bertscore=typo cannot be loaded")
+        return [0.25] * len(answers)
+
+    monkeypatch.setattr(runs, "check_bertscore", lambda model: None)
+    monkeypatch.setattr(runs, "bert_scores", scores)
+    code, _, err = call(f"model={tiny_model}", *SMALL, "limit=4", "generated.debates=0", "bertscore=typo")
+    folder = the_run()
+    assert code == BAD_INPUT and f"eval.resume={folder.resolve()} bertscore=NAME" in err
+    assert call(f"eval.resume={folder}")[0] == BAD_INPUT, "what was asked for still is"
+    assert call(f"eval.resume={folder}", "bertscore=good")[0] == 0
+    summary = json.loads((folder / SUMMARY).read_text())
+    assert summary["answerable"]["bertscore"] == 0.25 and summary["config"]["bertscore"] == "good"
+    assert call(f"eval.resume={folder}", "bertscore=null")[0] == 0
+    assert json.loads((folder / SUMMARY).read_text())["answerable"]["bertscore"] is None
+
+
 @pytest.mark.parametrize(
     ("argument", "named"),
     [
