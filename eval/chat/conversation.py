@@ -78,6 +78,11 @@ class Conversation:
                 )
 
 
+def together(one: Conversation, other: Conversation) -> bool:
+    """Are they remembered in one memory, because they are of one group or the same?"""
+    return one is other or (one.group != "" and one.group == other.group)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A segment to be written: one line."""

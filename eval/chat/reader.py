@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from eval.chat.conversation import Conversation, Question, check_unit, pieces
+from eval.chat.conversation import Asked, Conversation, Question, check_unit, pieces, together
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.split import Split, Stopwatch
 from memory.report import Prefill
@@ -62,8 +62,7 @@ class Reader:
         if before is conversation:
             return Reading()
         began, tokens = time.perf_counter(), 0.0
-        follows = before is not None and conversation.group != "" and conversation.group == before.group
-        self._session.reset(blocks=not follows)
+        self._session.reset(blocks=before is None or not together(before, conversation))
         for session in conversation.sessions:
             last = ""
             for piece in pieces(session, self._unit):
@@ -73,6 +72,12 @@ class Reader:
             if self._replay and conversation.lived and last:
                 tokens += computed(self._session.prefill(last, self._prompt.pause()))
         return Reading(tokens, 1e3 * (time.perf_counter() - began))
+
+    def remind(self, asked: Asked) -> None:
+        """Make the memory what it was behind a question that an earlier run has answered, and told the cost of."""
+        conversation, question = asked
+        self.read(conversation)
+        self._prefill(question)
 
     def answer(self, question: Question) -> Answer:
         """Greedy text, or the likeliest choice.

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from eval.answers import bert_scores, check_bertscore
-from eval.chat.conversation import Asked, Conversation, draw
+from eval.chat.conversation import Asked, Conversation, draw, together
 from eval.chat.debate import debates
 from eval.chat.generated import generated
 from eval.chat.load import load_conversations
@@ -65,10 +65,15 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
         reader = make_reader(config, engine, encoder)
         run = earlier or AnswerFolder.create(folder, OmegaConf.to_container(config, resolve=True))
         with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
+            answered: list[Asked] = []  # by an earlier run, and not in this memory
             for index, asked in enumerate(questions):
-                if index not in run.finished:
-                    run.commit(_ask(reader, index, asked, encoder))
-                    tell()
+                if index in run.finished:
+                    answered.append(asked)
+                    continue
+                _remind(reader, answered, asked)
+                answered.clear()
+                run.commit(_ask(reader, index, asked, encoder))
+                tell()
     return _finish(run, config, console)
 
 
@@ -105,6 +110,13 @@ def _check(config: DictConfig) -> None:
         raise ConfigError(f"replay={config.replay} does not work; give true, false or null")
     if config.bertscore is not None:
         check_bertscore(config.bertscore)
+
+
+def _remind(reader: Reader, answered: Sequence[Asked], asked: Asked) -> None:
+    """Bring back what the questions before ``asked`` have left in its memory."""
+    for earlier in answered:
+        if together(earlier[0], asked[0]):
+            reader.remind(earlier)
 
 
 def _ask(reader: Reader, index: int, asked: Asked, encoder: CachedEncoder) -> AnswerRow:
