@@ -24,7 +24,7 @@ from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
 from eval.chat.split import PARTS as SPLIT
 from eval.chat.summary import summarize
 from eval.cli import BAD_INPUT
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
 from memory.encoder import HashedNgrams, make_encoder
@@ -376,6 +376,7 @@ def test_runs_of_the_same_questions_stand_side_by_side(
     base = f"model={tiny_model}", *SMALL
     call(*base, "limit=4", "planner=full_recompute", "prompt.budget=3", "memory.retrieval.mixed=false", "eval.out=a")
     call(*base, "limit=6", "planner=keep", "eval.out=b")
+    call(*base, "limit=6", "planner=keep", "memory/recompute=none", "eval.out=c")
 
     def show(*paths: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["compare", *paths])
@@ -388,5 +389,22 @@ def test_runs_of_the_same_questions_stand_side_by_side(
     both &= {row.id for row in AnswerFolder.resume(the_run("b")).results}
     assert code == 0 and f"{len(both)} questions" in out
     assert "full_recompute, embedding 3" in out and "keep, embedding 40" in out
+    assert "F1 gain" in out
+    code, out, _ = show("b", "c")
+    assert code == 0 and "keep, embedding 40 (b/" in out and "keep, embedding 40 (c/" in out
     code, _, err = show("a", "nowhere")
     assert code == BAD_INPUT and "no answered questions under nowhere" in err
+
+
+def test_questions_are_paired_with_their_gold_answers(answers: Answers) -> None:
+    rows = [row for row in answers("limit=9") if row.scores.f1 is not None]
+    better = [replace(row, scores=replace(row.scores, f1=row.scores.f1 + 0.25)) for row in reversed(rows)]
+    other = replace(better[0], gold=better[0].gold + " or so")
+    here, there = compare.common([[other, *better[1:]], rows])
+    assert len(here) == len(there) == len(rows) - 1 and other not in here
+    difference, interval = compare.f1_difference(here, there)
+    assert difference == pytest.approx(0.25)
+    clusters = {row.conversation for row in here}
+    assert interval == (pytest.approx((0.25, 0.25)) if len(clusters) > 1 else None)
+    with pytest.raises(DataError, match="no question in common"):
+        compare.common([[other], rows])
