@@ -1,7 +1,7 @@
 """Quality beside speed: how often a method decides as full recomputation does, against how much it recomputes.
 
-Full recomputation plays real episodes; before every step each variant decides on the same prompt. The share of rows a
-variant recomputes is its own knob (an average, a ratio, the first k rows of a unit); what it computed is measured.
+Full recomputation plays real episodes; before every step each variant decides too, by its own prompt. The share of rows
+a variant recomputes is its own knob (an average, a ratio, the first k rows of a unit); what it computed is measured.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Variant:
     knob: str  # "" for methods without one
     value: float
     same_skill: dict[int, list[float]] = field(default_factory=dict)  # per episode, step by step
-    kl: dict[int, list[float]] = field(default_factory=dict)  # nats, KL(plain || variant) of the next token
+    kl: dict[int, list[float]] = field(default_factory=dict)  # nats, KL(ruler || variant) of the next token
     computed: list[float] = field(default_factory=list)
     recomputed: list[float] = field(default_factory=list)
     episode: int = 0  # the one that is played
@@ -64,9 +64,9 @@ class Variant:
         """As `compose_variants` reads it."""
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
-    def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
         self.same_skill.setdefault(self.episode, []).append(float(same_skill))
-        self.kl.setdefault(self.episode, []).append(divergence(prefill, plain))
+        self.kl.setdefault(self.episode, []).append(divergence(prefill, reference))
         self.computed.append(prefill.counts.computed_ratio)
         self.recomputed.append(prefill.counts.recomputed_ratio)
 

@@ -88,11 +88,16 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
         Run("", folder, config, {result.id: result for result in read_results(folder)})
         for folder, config in zip(folders, configs, strict=True)
     ]
-    names = [run.planner for run in runs]
+    names = apart([run.planner for run in runs], folders)
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def apart(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """The names of runs, with their folder (absolute) where several have the same."""
     shared = Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
     return [
-        replace(run, name=name if names.count(name) == 1 else f"{name} ({run.path.relative_to(shared)})")
-        for run, name in zip(runs, names, strict=True)
+        name if names.count(name) == 1 else f"{name} ({folder.relative_to(shared)})"
+        for name, folder in zip(names, folders, strict=True)
     ]
 
 

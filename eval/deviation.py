@@ -10,9 +10,10 @@ import torch
 from omegaconf import DictConfig
 from torch.nn import functional as F
 
+from eval.laws import plain_logits
 from keep_agent.assemble import Oracle, expert_oracle, make_env, make_episodes
 from keep_agent.brain import make_method, plan_with
-from keep_agent.errors import KeepError
+from keep_agent.errors import ConfigError, KeepError
 from keep_agent.examples import make_examples
 from keep_agent.loop import run_episode
 from memory.encoder import make_encoder
@@ -24,19 +25,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from memory.report import Prefill
+    from memory.stages import Layout
     from planners.kv import KVPlanner
     from planners.styles import FactView
 
 
-def divergence(prefill: Prefill, plain: torch.Tensor) -> float:
-    """Nats, KL(plain || method) of the token behind the prompt; ``plain`` (vocabulary,) are logits."""
+def divergence(prefill: Prefill, reference: torch.Tensor) -> float:
+    """Nats, KL(reference || method) of the token behind the prompt; ``reference`` (vocabulary,) are logits."""
     found = prefill.logits[0].double().log_softmax(-1)
-    return float(F.kl_div(found, plain.double().log_softmax(-1), reduction="sum", log_target=True))
+    return float(F.kl_div(found, reference.double().log_softmax(-1), reduction="sum", log_target=True))
 
 
 @dataclass
 class Deviation:
-    """Of one method from the plain forward of the same prompts: logits of the last prompt row, over all steps."""
+    """Of one method from the plain forward of its own prompts: logits of the last prompt row, over all steps."""
 
     model: str
     method: str
@@ -50,9 +52,9 @@ class Deviation:
     token_layers: int = 0
     possible: int = 0  # prompt rows x layers
 
-    def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
-        """``plain`` (vocabulary,) are the reference's logits of the same prompt."""
-        found, plain = prefill.logits[0].double(), plain.double()
+    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+        """``reference`` (vocabulary,) are the plain forward's logits of the same prompt."""
+        found, plain = prefill.logits[0].double(), reference.double()
         gap = (found - plain).abs()
         self.steps += 1
         self.max_abs = max(self.max_abs, float(gap.max()))
@@ -82,8 +84,8 @@ class Deviation:
 class Record(Protocol):
     """What is kept of one method's prompts."""
 
-    def add(self, prefill: Prefill, plain: torch.Tensor, same_skill: bool) -> None:
-        """``plain`` (vocabulary,) are the plain forward's logits of the same prompt."""
+    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+        """``reference`` (vocabulary,) are the logits that the prompt's are held against."""
         ...
 
 
@@ -101,7 +103,8 @@ class Shadow:
     ) -> None:
         """The first of ``planners`` is the one whose skills the others' are compared with.
 
-        What is executed is the ``oracle``'s skill, or the first planner's.
+        With an ``oracle``, its skill is executed, and each planner's logits are held against the plain forward of its
+        own prompt. Without one the first planner leads: its skill is executed, and its logits are the reference of all.
         """
         self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
 
@@ -114,17 +117,21 @@ class Shadow:
             planner.observe(facts)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        plain: dict[tuple[int, ...], torch.Tensor] = {}  # most methods have the same prompt
-        wanted = ""
+        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # most methods have the same prompt
+        wanted, leader = "", None
         for name, planner in self._planners.items():
             decision = planner.decide(admissible, info)
             wanted = wanted or decision.skill
-            prompt = decision.prefill.layout.token_ids
-            key = tuple(prompt.tolist())
-            if key not in plain:
-                plain[key] = self._engine.forward_plain(prompt)[-1]
-            self._records[name].add(decision.prefill, plain[key], decision.skill == wanted)
+            leader = decision.prefill.logits[0] if leader is None else leader
+            reference = self._plain(decision.prefill.layout, plain) if self._oracle else leader
+            self._records[name].add(decision.prefill, reference, decision.skill == wanted)
         return Decision(self._oracle(info) if self._oracle else wanted)
+
+    def _plain(self, layout: Layout, known: dict[tuple[tuple[int, int], ...], torch.Tensor]) -> torch.Tensor:
+        key = tuple(zip(layout.token_ids.tolist(), layout.positions.tolist(), strict=True))
+        if key not in known:
+            known[key] = plain_logits(self._engine, layout)
+        return known[key]
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         for planner in self._planners.values():
@@ -150,10 +157,20 @@ def make_planners(
 def measure(
     engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
 ) -> list[Deviation]:
-    """Deviations of the methods whose composed ``configs`` (of one setting) are given, with the engine's model."""
+    """Deviations of the methods whose composed ``configs`` (of one setting) are given, with the engine's model.
+
+    :raises ConfigError: a method has no prompt that could be computed plainly
+    """
     setting = next(iter(configs.values()))
     found = {name: Deviation(model, name) for name in configs}
-    shadow = Shadow(engine, make_planners(engine, tokenizer, configs), found, expert_oracle(setting.env))
+    planners = make_planners(engine, tokenizer, configs)
+    for name, planner in planners.items():
+        if planner.session.method.capabilities.per_layer:
+            raise ConfigError(
+                f"--methods {name}: with memory.retrieval.layers=each every layer holds other rows, so there is no one "
+                "prompt for a plain forward; choose other layers, or hold it against full recomputation: planner=NAME"
+            )
+    shadow = Shadow(engine, planners, found, expert_oracle(setting.env))
     for _ in play(shadow, setting):
         """Every episode counts; nothing is left to do in between."""
     return list(found.values())

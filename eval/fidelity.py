@@ -40,7 +40,7 @@ from planners.checkpoint import BUNDLED
 
 METHODS = ("full_recompute", "prefix_cache", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
-CURVE_SETTING = (*SETTING[:2], "prompt.style=linked", "eval.episodes=20")
+CURVE_SETTING = (*SETTING, "eval.episodes=20")  # of two eval.episodes the last counts
 POSITIONS = 8192
 PLANNER = "planner="
 

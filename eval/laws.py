@@ -69,7 +69,7 @@ def recompute_nothing(engine: Engine) -> float:
     layout = prompt.layout(prompt.blocks())
     owner, rows = layout.segment_of, torch.arange(layout.rows, device=layout.token_ids.device)
     visible = ((owner[:, None] == owner[None]) | (owner[:, None] < 0)) & (rows[None] <= rows[:, None])
-    expected = engine.forward_plain(prompt.ids, _masks(engine, visible))
+    expected = engine.forward_plain(prompt.ids, _masks(engine, visible, rows))
     return relative(prompt.logits(Nothing()), expected[-1])
 
 
@@ -106,14 +106,24 @@ def load_otherwise(engine: Engine) -> float:
     return max(relative(prompt.logits(recompute, loading), expected) for loading in (NextLayer(), LayerBalanced()))
 
 
-def _masks(engine: Engine, visible: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks as the family's own forward takes them."""
+def plain_logits(engine: Engine, layout: Layout) -> torch.Tensor:
+    """(vocabulary,) logits of transformers' own forward of a prompt's rows, each at its own position.
+
+    Where positions leave gaps the masks are ours: by itself, transformers takes a gap for the end of a text.
+    """
+    places = layout.positions
+    gaps = bool((places.diff() != 1).any())
+    masks = _masks(engine, places[None] <= places[:, None], places) if gaps else None
+    return engine.forward_plain(layout.token_ids, masks, places[None])[-1]
+
+
+def _masks(engine: Engine, visible: torch.Tensor, places: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    """Additive masks as the family's own forward takes them, for rows at the positions ``places``."""
     config = engine.model.module.config
     window = getattr(config, "sliding_window", None)
-    rows = torch.arange(visible.shape[0], device=visible.device)
 
     def additive(width: int | None) -> torch.Tensor:
-        seen = visible if width is None else visible & (rows[None] > rows[:, None] - width)
+        seen = visible if width is None else visible & (places[None] > places[:, None] - width)
         mask = torch.zeros(1, 1, *seen.shape, dtype=engine.model.module.dtype, device=seen.device)
         return mask.masked_fill(~seen, torch.finfo(mask.dtype).min)
 

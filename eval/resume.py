@@ -12,7 +12,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.runfolder import RunFolder
 
 Folder = TypeVar("Folder", bound=RunFolder)
-FREE = ("eval.out", "eval.resume", "eval.progress", "wandb")  # may differ when a run is resumed
+FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", "bertscore")  # may differ when a run is resumed
 
 
 def begin(
@@ -38,8 +38,8 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     """
     here, there = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
-    for override in given:
-        key = override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
+    keys = [override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in given]
+    for key in keys:
         if not _free(key):
             changed |= _changes(_leaves(_at(here, key), key), _leaves(_at(there, key), key))
     if changed:
@@ -49,6 +49,8 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     merged.eval.progress = config.eval.progress
     if "wandb" in config:
         merged.wandb = config.wandb
+    if "bertscore" in keys and "bertscore" in config:  # a null that nobody asked for takes nothing back
+        merged.bertscore = config.bertscore
     return merged
 
 

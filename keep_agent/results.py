@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-PARTS = ("update", "embed", "encode", "retrieve", "load", "prefill")
+PARTS = ("update", "embed", "encode", "retrieve", "ask", "load", "prefill")
 STOPS = ("success", "done", "max_steps", "crash")
 
 

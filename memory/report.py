@@ -34,6 +34,7 @@ class Timings:
     embed: float = 0.0  # the sentence encoder
     encode: float = 0.0  # blocks that were missing
     retrieve: float = 0.0  # choice, plan, look-up and layout
+    ask: float = 0.0  # the pass that only makes query states, for a latent choice
     load: float = 0.0  # waiting for transfers
     prefill: float = 0.0
 

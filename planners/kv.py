@@ -53,6 +53,7 @@ class KVPlanner:
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
         self._instruction, self._skills = "", ""
         self._now = ""  # the agent's own line: part of every query, never of the memory
+        self._decided = ""
         self._focus: list[int] = []  # what the last decision was for, as the model wrote it
         self._turns: list[Turn] = []
         self._written: list[tuple[str, str | None]] = []  # segment edits since the last decision, for the trace
@@ -62,7 +63,8 @@ class KVPlanner:
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()
-        self._instruction, self._skills, self._now, self._focus = instruction, skills, "", []
+        self._instruction, self._skills, self._now = instruction, skills, ""
+        self._decided, self._focus = "", []
         self._turns, self._written, self._told, self._done, self._tasks = [], [], 0, 0, 0
 
     def observe(self, facts: Sequence[FactView]) -> None:
@@ -72,6 +74,7 @@ class KVPlanner:
         prefill = self.session.prefill(clean(self._instruction), self._query(), self._whole_query)
         began = time.perf_counter()
         skill, scores, tokens = self._choose(prefill, admissible)
+        self._decided = skill
         took = (time.perf_counter() - began) * 1e3
         written, self._written = self._written, []
         extra: dict[str, Any] = {"written": written}
@@ -80,10 +83,12 @@ class KVPlanner:
         return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
+        """``skill`` may be another's; then what this planner's own was for is no part of the turn."""
         turn = Turn(skill, "" if ok else message)
         self._turns.append(turn)
         if self._appends:
-            self.session.append_turn(self._format.answer(turn, self._focus))
+            focus = self._focus if skill == self._decided else []
+            self.session.append_turn(self._format.answer(turn, focus))
         self.session.advance()
         self._write(self._history(len(self._turns) - PROGRESS))
 

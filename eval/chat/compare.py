@@ -1,12 +1,14 @@
 """Runs that answered the same questions, side by side: ``python -m eval.chat.compare RUN [RUN ...]``.
 
-Only questions that every run has answered count; the first run is what the others are divided by.
+Only questions that every run has answered count; the first run is what the others are held against. The interval of a
+difference is a 95 % bootstrap with conversations as clusters.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,11 +17,14 @@ from rich.table import Table
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
 from eval.cli import guarded
-from eval.tables import make_console, number, percent
+from eval.compare import Interval, apart
+from eval.intervals import mean_interval
+from eval.tables import bounds, make_console, number, percent
 from keep_agent.errors import DataError
 from keep_agent.runfolder import read_config
 
-HEADINGS = ("F1", "average", "accuracy %", "abstained %", "recall %", "prefill", "x fewer", "encoded", "KV", "TTFT ms")
+QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
+COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
 
 def find_answers(paths: Sequence[Path]) -> list[Path]:
@@ -30,7 +35,7 @@ def find_answers(paths: Sequence[Path]) -> list[Path]:
         if not below:
             raise DataError(f"no answered questions under {path}: give a folder that holds {ANSWERS}")
         found += below
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(path.resolve() for path in found))
 
 
 def name_of(path: Path) -> str:
@@ -44,32 +49,53 @@ def name_of(path: Path) -> str:
 
 def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
     """The rows of questions that all runs have answered. Raises DataError if there is none."""
-    shared = set.intersection(*({(row.id, row.question) for row in rows} for rows in runs))
+    shared = set.intersection(*({_key(row) for row in rows} for rows in runs))
     if not shared:
         raise DataError("these runs have no question in common; compare runs of the same data and seed")
-    return [[row for row in rows if (row.id, row.question) in shared] for rows in runs]
+    return [[row for row in rows if _key(row) in shared] for rows in runs]
 
 
-def compare_table(paths: Sequence[Path]) -> Table:
+def _key(row: AnswerRow) -> tuple[str, str, str]:
+    """Conversations made up from other seeds have the same ids, and ask the same of what is answered otherwise."""
+    return row.id, row.question, row.gold
+
+
+def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> tuple[float | None, Interval]:
+    """Mean over questions of (F1 here - F1 there), paired, with its interval."""
+    there = {_key(row): row.scores.f1 for row in base}
+    samples: dict[str, list[float]] = defaultdict(list)
+    for row in run:
+        here, before = row.scores.f1, there[_key(row)]
+        if here is not None and before is not None:
+            samples[row.conversation].append(here - before)
+    values = [value for part in samples.values() for value in part]
+    return (sum(values) / len(values), mean_interval(samples)) if values else (None, None)
+
+
+def compare_tables(paths: Sequence[Path]) -> tuple[Table, Table]:
+    """Quality and cost, a row per run."""
     runs = common([AnswerFolder.read(path) for path in paths])
-    summaries = [summarize(rows, {}) for rows in runs]
-    first = summaries[0]["prefill_tokens"]["mean"]
-    table = Table(title=f"{len(runs[0])} questions that all runs have answered")
-    table.add_column("run", no_wrap=True)
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
-    for path, found in zip(paths, summaries, strict=True):
+    quality = _table(f"{len(runs[0])} questions that all runs have answered", QUALITY)
+    cost = _table("cost of an answer", COST)
+    first = summarize(runs[0], {})["prefill_tokens"]["mean"]
+    for name, rows in zip(apart([name_of(path) for path in paths], paths), runs, strict=True):
+        found = summarize(rows, {})
         text, prefill = found["answerable"], found["prefill_tokens"]["mean"]
-        quality = (text["f1"], text["average"], text["accuracy"], found["adversarial"]["abstained"])
-        table.add_row(
-            name_of(path),
-            *(percent(value) for value in (*quality, found["evidence_recall"])),
-            number(prefill, 1),
-            number(first / prefill, 1),
-            number(found["encoded_tokens"]["mean"], 1),
-            number(found["kv_length"]["mean"], 1),
-            number(found["ttft_ms"]["p50"], 1),
-        )
+        difference, interval = (None, None) if rows is runs[0] else f1_difference(rows, runs[0])
+        others = text["average"], text["accuracy"], found["adversarial"]["abstained"], found["evidence_recall"]
+        gain = percent(difference, "+") + bounds(interval, 100, 1)
+        quality.add_row(name, percent(text["f1"]), gain, *(percent(value) for value in others))
+        lengths = found["encoded_tokens"]["mean"], found["kv_length"]["mean"]
+        costs = prefill, first / prefill, *lengths, found["ttft_ms"]["p50"]
+        cost.add_row(name, *(number(value, 1) for value in costs))
+    return quality, cost
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title)
+    table.add_column("run", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
@@ -77,7 +103,7 @@ def main() -> None:
     described = argparse.ArgumentParser(prog="python -m eval.chat.compare", description=__doc__)
     described.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, or folders that hold some")
     arguments = described.parse_args()
-    sys.exit(guarded(lambda: make_console().print(compare_table(find_answers(arguments.runs)))))
+    sys.exit(guarded(lambda: make_console().print(*compare_tables(find_answers(arguments.runs)))))
 
 
 if __name__ == "__main__":

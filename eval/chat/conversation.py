@@ -55,7 +55,8 @@ class Conversation:
     """What one memory holds while ``questions`` are asked.
 
     Conversations of one ``group`` follow one another in the same memory: what was encoded for one stays for the next.
-    ``lived``: whoever is asked was there when it was held; else it is put before them together with the question.
+    ``lived``: whoever is asked was there when it was held; else it is put before them together with the question, and
+    the rows of that prompt stay for the next as well.
     """
 
     id: str
@@ -75,6 +76,11 @@ class Conversation:
                     f"conversation {self.id}: the answer {question.answer!r} of question {question.id} is none of its "
                     f"{len(question.choices)} choices"
                 )
+
+
+def together(one: Conversation, other: Conversation) -> bool:
+    """Are they remembered in one memory, because they are of one group or the same?"""
+    return one is other or (one.group != "" and one.group == other.group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from eval.chat.conversation import Conversation, Question, check_unit, pieces
+from eval.chat.conversation import Asked, Conversation, Question, check_unit, pieces, together
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.split import Split, Stopwatch
 from memory.report import Prefill
@@ -62,8 +62,7 @@ class Reader:
         if before is conversation:
             return Reading()
         began, tokens = time.perf_counter(), 0.0
-        follows = before is not None and conversation.group != "" and conversation.group == before.group
-        self._session.reset(blocks=not follows)
+        self._session.reset(blocks=before is None or not together(before, conversation))
         for session in conversation.sessions:
             last = ""
             for piece in pieces(session, self._unit):
@@ -74,18 +73,32 @@ class Reader:
                 tokens += computed(self._session.prefill(last, self._prompt.pause()))
         return Reading(tokens, 1e3 * (time.perf_counter() - began))
 
+    def remind(self, asked: Asked) -> None:
+        """Make the memory what it was behind a question that an earlier run has answered, and told the cost of."""
+        conversation, question = asked
+        self.read(conversation)
+        self._prefill(question)
+
     def answer(self, question: Question) -> Answer:
-        """Greedy text, or the likeliest choice. Nothing of a question stays: each is asked as if it were the first."""
-        session, stopwatch = self._session, self._stopwatch
+        """Greedy text, or the likeliest choice.
+
+        Nothing of a question about a lived conversation stays: each is asked as if it were the first. A prompt that
+        was not lived through is all there is to harvest: its rows stay for the next of its group.
+        """
+        stopwatch = self._stopwatch
         with stopwatch.running() if stopwatch else nullcontext():
             began = time.perf_counter()
-            prefill = session.prefill(question.text, self._prompt.query(question), lasting=False)
+            prefill = self._prefill(question)
             asked = time.perf_counter()
             text, tokens, decoded = self._choose(prefill, question) if question.choices else self._write(prefill)
             done = time.perf_counter()
         wall, score = 1e3 * (done - began), 1e3 * (done - asked)
         split = stopwatch.split(prefill, wall) if stopwatch else None
         return Answer(text, prefill, tokens, prefill.cache.length + decoded, wall, score, split)
+
+    def _prefill(self, question: Question) -> Prefill:
+        lasting = self._read is not None and not self._read.lived
+        return self._session.prefill(question.text, self._prompt.query(question), lasting=lasting)
 
     def _write(self, prefill: Prefill) -> tuple[str, int, int]:
         ids = self._session.generate(prefill, self._max_new_tokens, self._prompt.stops())

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from eval.answers import bert_scores, check_bertscore
-from eval.chat.conversation import Asked, Conversation, draw
+from eval.chat.conversation import Asked, Conversation, draw, together
 from eval.chat.debate import debates
 from eval.chat.generated import generated
 from eval.chat.load import load_conversations
@@ -65,10 +65,15 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
         reader = make_reader(config, engine, encoder)
         run = earlier or AnswerFolder.create(folder, OmegaConf.to_container(config, resolve=True))
         with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
+            answered: list[Asked] = []  # by an earlier run, and not in this memory
             for index, asked in enumerate(questions):
-                if index not in run.finished:
-                    run.commit(_ask(reader, index, asked, encoder))
-                    tell()
+                if index in run.finished:
+                    answered.append(asked)
+                    continue
+                _remind(reader, answered, asked)
+                answered.clear()
+                run.commit(_ask(reader, index, asked, encoder))
+                tell()
     return _finish(run, config, console)
 
 
@@ -107,6 +112,13 @@ def _check(config: DictConfig) -> None:
         check_bertscore(config.bertscore)
 
 
+def _remind(reader: Reader, answered: Sequence[Asked], asked: Asked) -> None:
+    """Bring back what the questions before ``asked`` have left in its memory."""
+    for earlier in answered:
+        if together(earlier[0], asked[0]):
+            reader.remind(earlier)
+
+
 def _ask(reader: Reader, index: int, asked: Asked, encoder: CachedEncoder) -> AnswerRow:
     conversation, question = asked
     reading = reader.read(conversation)
@@ -126,9 +138,13 @@ def _bert(rows: Sequence[AnswerRow], model: str | None) -> Mapping[int, float]:
 
 def _finish(run: AnswerFolder, config: DictConfig, console: Console) -> dict[str, Any]:
     rows = sorted(run.results, key=lambda row: row.index)
+    try:
+        bert = _bert(rows, config.bertscore)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; no answer is lost: eval.resume={run.path} bertscore=NAME, or null") from error
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     summary = {
-        **summarize(rows, _bert(rows, config.bertscore)),
+        **summarize(rows, bert),
         "similarity_encoder": config.prompt.encoder,
         "seed": config.eval.seed,
         "config": plain,

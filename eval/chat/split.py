@@ -25,7 +25,7 @@ class Split:
     attention: float = 0.0  # attention modules; the rotation of the rows they compute is in it
     mlp: float = 0.0
     rope: float = 0.0  # stored keys rotated to their positions
-    topk: float = 0.0  # what chooses the memory: sentence encoder, choice, plan and look-up
+    topk: float = 0.0  # what chooses the memory: sentence encoder, choice, plan and look-up; no pass through the layers
     memory: float = 0.0  # groups, transfers into the working cache, harvest
     other: float = 0.0  # embeddings, norms, the head, the choice of rows, and whatever nobody claims
 
@@ -78,7 +78,8 @@ class Stopwatch:
 
     def _ender(self, part: str) -> Callable[..., None]:
         def end(*_: Any) -> None:
-            self._seconds[part] += self._now() - self._began
+            rotated = sum(stop - start for start, stop in self._rotations if start >= self._began)  # counted as rope
+            self._seconds[part] += self._now() - self._began - rotated
 
         return end
 

@@ -56,7 +56,7 @@ class Blocks:
         lost, asked = self._lost.count(names, units), 0
         if self._latent is not None:
             stored = [block for block in blocks.values() if block is not None]
-            chosen, asked = self._latent.choose(stored, context.block, query)
+            chosen, asked = self._latent.choose(stored, context.block, query, clock)
             units = [unit for name, unit in zip(names, units, strict=True) if not name or name in chosen]
             names = [name for name in names if not name or name in chosen]
         hits = [bool(name) and name not in missing for name in names]

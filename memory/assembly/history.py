@@ -55,7 +55,7 @@ class History:
         self._memory = memory
         slots = self._slots(len(context.ids))
         new = (*memory.token_ids[len(self._pool.told) :], *query)
-        parts, asked = ([], 0) if slots is not None else self._choose(context.block, new)
+        parts, asked = ([], 0) if slots is not None else self._choose(context.block, new, clock)
         parts += self._rest(len(memory.token_ids))
         pieces = memory.cut([edge for start, stop, _ in parts for edge in (start, stop)])[1::2]
         blocks = [block for _, _, block in parts]
@@ -80,10 +80,10 @@ class History:
         name = identity(self._engine.model_key, ids[: layout.context], (), seen)
         self._pool.grow(told, stops, name, partial(self._engine.harvest, result.cache, rows))
 
-    def _choose(self, context: KVBlock | None, new: Sequence[int]) -> tuple[list[Part], int]:
+    def _choose(self, context: KVBlock | None, new: Sequence[int], clock: Clock) -> tuple[list[Part], int]:
         """The blocks of the prompt, in order of time, and the token-layers that asking for them took."""
         kept = self._pool.kept
-        numbers, asked = (range(len(kept)), 0) if self._latent is None else self._latent.choose(context, new)
+        numbers, asked = (range(len(kept)), 0) if self._latent is None else self._latent.choose(context, new, clock)
         latest_first = [(kept[n].start, kept[n].stop, self._pool.block(n)) for n in reversed(numbers)]
         return latest_first[::-1], asked  # where all have to be in, a full storage must drop the last, not the first
 

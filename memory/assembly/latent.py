@@ -8,6 +8,7 @@ import torch
 
 from memory.block import KVBlock
 from memory.boxes import Boxes, BoxIndex
+from memory.clock import Clock
 from memory.engine.engine import Engine
 from memory.stages import Filling, LatentRetrieval, Unit
 
@@ -30,11 +31,12 @@ class LatentChoice:
     def per_layer(self) -> bool:
         return self.retrieval.capabilities.per_layer
 
-    def choose(self, context: KVBlock | None, token_ids: Sequence[int]) -> tuple[list[int], int]:
+    def choose(self, context: KVBlock | None, token_ids: Sequence[int], clock: Clock) -> tuple[list[int], int]:
         """Numbers of the blocks that ``token_ids`` choose, rising, and the token-layers it took to ask."""
         if self.retrieval.takes_all(self.index):
             return list(range(len(self.index))), 0
-        queries = self._engine.query_states(context, token_ids, self._layers)
+        with clock.part("ask"):
+            queries = self._engine.query_states(context, token_ids, self._layers)
         return self.retrieval.choose(queries, self.index), len(token_ids) * (self._layers[-1] + 1)
 
 
@@ -46,7 +48,7 @@ class NamedChoice:
         self._names: list[str] = []
 
     def choose(
-        self, blocks: Sequence[KVBlock], context: KVBlock | None, token_ids: Sequence[int]
+        self, blocks: Sequence[KVBlock], context: KVBlock | None, token_ids: Sequence[int], clock: Clock
     ) -> tuple[set[str], int]:
         """Names of those of ``blocks`` that ``token_ids`` choose, and the token-layers it took to ask."""
         given, index = {block.identity: block for block in blocks}, self._latent.index
@@ -57,7 +59,7 @@ class NamedChoice:
         if new:
             index.append(Boxes.around([given[name].k for name in new], index.layers))
         self._names += new
-        numbers, asked = self._latent.choose(context, token_ids)
+        numbers, asked = self._latent.choose(context, token_ids, clock)
         return {self._names[number] for number in numbers}, asked
 
 

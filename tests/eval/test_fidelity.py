@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from eval.fidelity import METHODS, parser, report
-from eval.laws import LAWS
+from eval.fidelity import CURVE_SETTING, METHODS, parser, report
+from eval.laws import LAWS, RandomPrompt, plain_logits, relative
 from eval.tables import make_console
+from eval.variants import compose_variants
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
+from memory.loading.serial import Serial
+from memory.recompute.full import Full
 
 EXACT = 1e-5
 
@@ -73,6 +77,34 @@ def test_every_law_holds_for_every_family(law: str, family: str) -> None:
         assert LAWS[law](engine) < EXACT
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plain_forward_takes_rows_where_they_stand(family: str) -> None:
+    """Coupled positions leave out what was not chosen."""
+    with Engine(tiny_model(family, dtype=torch.float32), "inline") as engine:
+        layout = RandomPrompt(engine).layout([None] * 4)
+        gaps = replace(layout, positions=layout.positions + 40 * (torch.arange(layout.rows) > 30))
+        found = engine.prefill(gaps, Full(), Serial()).logits[0]
+        assert relative(found, plain_logits(engine, gaps)) < EXACT
+        assert relative(found, plain_logits(engine, layout)) > EXACT
+
+
+def test_methods_without_one_prompt_are_refused(tiny_model: Path) -> None:
+    each = "memart+memory.retrieval.layers=each"
+    arguments = ["prompt.encoder=hashed", "--families", "none", "--model", str(tiny_model), "--methods", each]
+    with pytest.raises(ConfigError, match=r"--methods memart.*layers=each.*planner=NAME"):
+        report(parser().parse_args(arguments), make_console())
+
+
+def test_the_curve_holds_other_prompts_against_full_recomputations_decisions(tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "points.json"
+    methods = "planner=full_reuse,prefix_cache,memart+memory.retrieval.layers=each"
+    overrides = [methods, "env.stream=1", "eval.episodes=1", "env.max_steps=3", "prompt.encoder=hashed"]
+    options = ["--model", str(tiny_model), "--ratios", "own", "--json", str(file)]
+    report(parser().parse_intermixed_args([*overrides, "model.dtype=float32", *options]), make_console())
+    ruler, *others = json.loads(file.read_text())["curve"]
+    assert ruler["kl"] == 0 and all(one["kl"] > 1e-6 for one in others), "a transcript is another prompt"
+
+
 def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tmp_path: Path) -> None:
     file, plot = tmp_path / "curve.json", tmp_path / "curve.png"
     overrides = [
@@ -95,6 +127,12 @@ def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tm
     assert kept[0]["computed_ratio"] < kept[1]["computed_ratio"]
     assert kept[1]["kl"] < reuse["kl"] and ruler["kl"] < 1e-3
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_curve_is_of_twenty_houses_of_two_tasks() -> None:
+    config = compose_variants(["keep"], CURVE_SETTING)["keep"]
+    assert (config.eval.episodes, config.env.stream) == (20, 2)
+    assert (config.env.skills, config.env.observability, config.prompt.style) == ("grounded", "partial", "linked")
 
 
 def test_without_shares_every_method_is_as_configured(tiny_model: Path, tmp_path: Path) -> None:

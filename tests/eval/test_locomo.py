@@ -24,10 +24,11 @@ from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
 from eval.chat.split import PARTS as SPLIT
 from eval.chat.summary import summarize
 from eval.cli import BAD_INPUT
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
 from memory.encoder import HashedNgrams, make_encoder
+from memory.engine.engine import Engine
 from memory.engine.rope import RopeTables
 
 METHODS = [path.stem for path in sorted((Path(locomo.__file__).parents[1] / "configs" / "memory").glob("*.yaml"))]
@@ -92,8 +93,9 @@ def test_whole_memory_reuse_that_is_exact_gives_the_same_answers(answers: Answer
 
 @pytest.mark.parametrize("name", ["keep", "prefix_cache", "memart", "sparsex"])
 def test_a_question_is_answered_as_if_it_were_the_first(answers: Answers, name: str) -> None:
-    everything = {row.id: row for row in answers(f"planner={name}")}
-    some = answers(f"planner={name}", "limit=4", "eval.seed=0")
+    talk = f"planner={name}", "generated.debates=0"  # the prompts of a debate follow one another
+    everything = {row.id: row for row in answers(*talk)}
+    some = answers(*talk, "limit=4", "eval.seed=0")
     assert len(some) == 4
     for row in some:
         other = everything[row.id]
@@ -108,6 +110,8 @@ def test_agents_reuse_what_others_said_wherever_it_stands(answers: Answers) -> N
     assert all(row.numbers.hit_tokens > 0 for row in later)
     assert later[-1].numbers.hit_tokens > 0.5 * later[-1].numbers.memory_tokens, "only the notes are new"
     assert sum(row.numbers.hit_tokens for row in exact) < 0.1 * sum(row.numbers.hit_tokens for row in reused)
+    harvested = answers("planner=sparsex", *only)
+    assert [row.numbers.hit_tokens for row in harvested] == [row.numbers.hit_tokens for row in reused]
 
 
 def test_text_memory_prefills_its_top_segments_whole(answers: Answers) -> None:
@@ -146,6 +150,32 @@ def test_rotation_within_a_transfer_counts_once(answers: Answers, monkeypatch: p
     monkeypatch.setattr(RopeTables, "rotate_layers", slow)
     for row in answers("planner=full_reuse", "profile=true", "limit=3"):
         assert row.split.memory + 50 < row.numbers.parts["load"] < row.split.rope + 50
+
+
+@pytest.mark.parametrize("layers", ["all", "each"])
+def test_what_a_latent_retrieval_computes_counts_once(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, layers: str
+) -> None:
+    """Asking passes through the layers that hooks stand around; layers that choose for themselves rotate within."""
+    plain, make = RopeTables.rotate_layers, runs.make_engine
+
+    def slow(self: RopeTables, *given: object, **named: object) -> object:
+        time.sleep(0.01)
+        return plain(self, *given, **named)
+
+    def make_slow(config: DictConfig) -> Engine:
+        engine = make(config)
+        for layer in engine.decoder.layers:
+            layer.mlp.register_forward_hook(lambda *_: time.sleep(0.01))
+        return engine
+
+    monkeypatch.setattr(RopeTables, "rotate_layers", slow)
+    monkeypatch.setattr(runs, "make_engine", make_slow)
+    chosen = "memory.retrieval.top_k=4", f"memory.retrieval.layers={layers}"
+    for row in answers("planner=memart", *chosen, "profile=true", "generated.debates=0", "limit=2"):
+        assert (row.numbers.parts["ask"] > 10) == (layers == "all")
+        assert row.split.topk < row.numbers.parts["ask"] or layers == "each"
+        assert row.split.other > -5 and row.split.rope > 10
 
 
 @pytest.mark.parametrize("way", ["letters", "texts"])
@@ -244,10 +274,13 @@ def test_a_run_shows_tables_and_writes_its_folder(call: Command, tiny_model: Pat
     assert summary["config"]["planner"]["name"] == "keep" and "torch" in summary["versions"]
 
 
+@pytest.mark.parametrize(
+    "own", [("planner=keep",), ("planner=sparsex",), ("planner=sparsex", "generated.conversations=0", "limit=5")]
+)
 def test_an_interrupted_run_is_resumed_to_the_same_end(
-    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
 ) -> None:
-    arguments = f"model={tiny_model}", *SMALL, "limit=6"
+    arguments = f"model={tiny_model}", *SMALL, "limit=6", "generated.agents=5", *own
     call(*arguments, "eval.out=whole")
     calls: list[int] = []
 
@@ -266,9 +299,34 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(
     assert call(f"eval.resume={folder}", "limit=7")[0] == BAD_INPUT
     assert call(f"eval.resume={folder}")[0] == 0
     one, two = (AnswerFolder.resume(the_run(out)).results for out in ("whole", "part"))
-    assert [(row.id, row.answer, row.scores, row.kv_length) for row in one] == [
-        (row.id, row.answer, row.scores, row.kv_length) for row in two
-    ]
+    assert [without_times(row) for row in one] == [without_times(row) for row in two]
+
+
+def without_times(row: AnswerRow) -> dict[str, object]:
+    plain = row.to_json()
+    numbers = {name: value for name, value in plain["numbers"].items() if name != "parts" and not name.endswith("_ms")}
+    return plain | {"numbers": numbers, "reading": row.reading.tokens}
+
+
+def test_a_bertscore_that_cannot_be_had_costs_no_answer(
+    call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scores(answers: list[str], _: list[str], model: str) -> list[float]:
+        if model == "typo":
+            raise ConfigError("bertscore=typo cannot be loaded")
+        return [0.25] * len(answers)
+
+    monkeypatch.setattr(runs, "check_bertscore", lambda model: None)
+    monkeypatch.setattr(runs, "bert_scores", scores)
+    code, _, err = call(f"model={tiny_model}", *SMALL, "limit=4", "generated.debates=0", "bertscore=typo")
+    folder = the_run()
+    assert code == BAD_INPUT and f"eval.resume={folder.resolve()} bertscore=NAME" in err
+    assert call(f"eval.resume={folder}")[0] == BAD_INPUT, "what was asked for still is"
+    assert call(f"eval.resume={folder}", "bertscore=good")[0] == 0
+    summary = json.loads((folder / SUMMARY).read_text())
+    assert summary["answerable"]["bertscore"] == 0.25 and summary["config"]["bertscore"] == "good"
+    assert call(f"eval.resume={folder}", "bertscore=null")[0] == 0
+    assert json.loads((folder / SUMMARY).read_text())["answerable"]["bertscore"] is None
 
 
 @pytest.mark.parametrize(
@@ -318,6 +376,7 @@ def test_runs_of_the_same_questions_stand_side_by_side(
     base = f"model={tiny_model}", *SMALL
     call(*base, "limit=4", "planner=full_recompute", "prompt.budget=3", "memory.retrieval.mixed=false", "eval.out=a")
     call(*base, "limit=6", "planner=keep", "eval.out=b")
+    call(*base, "limit=6", "planner=keep", "memory/recompute=none", "eval.out=c")
 
     def show(*paths: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["compare", *paths])
@@ -330,5 +389,22 @@ def test_runs_of_the_same_questions_stand_side_by_side(
     both &= {row.id for row in AnswerFolder.resume(the_run("b")).results}
     assert code == 0 and f"{len(both)} questions" in out
     assert "full_recompute, embedding 3" in out and "keep, embedding 40" in out
+    assert "F1 gain" in out
+    code, out, _ = show("b", "c")
+    assert code == 0 and "keep, embedding 40 (b/" in out and "keep, embedding 40 (c/" in out
     code, _, err = show("a", "nowhere")
     assert code == BAD_INPUT and "no answered questions under nowhere" in err
+
+
+def test_questions_are_paired_with_their_gold_answers(answers: Answers) -> None:
+    rows = [row for row in answers("limit=9") if row.scores.f1 is not None]
+    better = [replace(row, scores=replace(row.scores, f1=row.scores.f1 + 0.25)) for row in reversed(rows)]
+    other = replace(better[0], gold=better[0].gold + " or so")
+    here, there = compare.common([[other, *better[1:]], rows])
+    assert len(here) == len(there) == len(rows) - 1 and other not in here
+    difference, interval = compare.f1_difference(here, there)
+    assert difference == pytest.approx(0.25)
+    clusters = {row.conversation for row in here}
+    assert interval == (pytest.approx((0.25, 0.25)) if len(clusters) > 1 else None)
+    with pytest.raises(DataError, match="no question in common"):
+        compare.common([[other], rows])

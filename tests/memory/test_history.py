@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.assembly.latent import NamedChoice
+from memory.clock import Clock
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.history import History
 from memory.construction.per_segment import PerSegment
@@ -373,7 +374,7 @@ def test_boxes_of_blocks_that_are_gone_are_forgotten(engine: Engine) -> None:
     choice = NamedChoice(engine, Latent(top_k=1))
     blocks = engine.encode([(None, [5, 6]), (None, [7, 8, 9])], ["a", "b"])
     for given_ in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
-        names, _ = choice.choose(given_, None, [5])
+        names, _ = choice.choose(given_, None, [5], Clock())
         assert names <= {block.identity for block in given_} and len(names) == 1
         assert len(choice._latent.index) == len(given_)
 

@@ -72,12 +72,14 @@ def prompt(tokenizer: PreTrainedTokenizerFast, decision: Decision) -> list[str]:
     return [line.strip() for line in text.removeprefix(BOS).split("\n")]
 
 
-def play(planner: KVPlanner, skills: tuple[str, ...] = ("open cabinet 1", "go to cabinet 2")) -> list[Decision]:
+def play(planner: KVPlanner, forced: bool = False) -> list[Decision]:
+    """Two turns and a third decision; what is executed is the planner's own choice only if it is ``forced`` to it."""
+    skills = ("open cabinet 1", "go to cabinet 2")
     planner.reset("Get the mug", "grounded")
     planner.observe(FACTS)
-    decisions = [planner.decide(SKILLS, {})]
+    decisions = [planner.decide(skills[:1] if forced else SKILLS, {})]
     planner.feedback(skills[0], False, "you are not at cabinet 1")
-    decisions.append(planner.decide(SKILLS, {}))
+    decisions.append(planner.decide(skills[1:] if forced else SKILLS, {}))
     planner.feedback(skills[1], True, "")
     planner.observe([AT_TWO])
     return [*decisions, planner.decide(SKILLS, {})]
@@ -104,7 +106,7 @@ def _joined(lines: list[str]) -> list[str]:
 
 
 def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
-    first, second, last = play(make(engine, tokenizer, "append"))
+    first, second, last = play(make(engine, tokenizer, "append"), forced=True)
     texts = [prompt(tokenizer, decision) for decision in (first, second, last)]
     told = [
         *texts[0][:-1],
@@ -117,6 +119,19 @@ def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerF
     ]
     assert _joined(texts[2]) == _joined(told)
     assert last.prefill.counts.hit_tokens > 0
+
+
+def test_a_skill_that_another_decided_is_told_without_a_focus(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    planner = make(engine, tokenizer, "append")
+    planner.reset("Get the mug", "grounded")
+    planner.observe(FACTS)
+    for own, executed in (("go to cabinet 1", "open cabinet 1"), ("go to cabinet 2", "go to cabinet 2")):
+        focus = planner.decide([own], {}).extra["focus"]
+        planner.feedback(executed, True, "")
+    told = _joined([line for line in prompt(tokenizer, planner.decide(SKILLS, {})) if line.startswith("next")])
+    assert told == _joined(["next open cabinet_1", f"next {focus} go to cabinet_2", "next"])
 
 
 def test_a_finished_task_becomes_memory_and_the_next_one_starts(
