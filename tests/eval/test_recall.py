@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from eval.probes.prober import Cell
+from eval.probes.prober import Cell, Prober
 from eval.probes.signals import SIGNALS, watch
 from eval.recall import parser, report
 from eval.tables import make_console
+from eval.variants import compose_variants
 from keep_agent.brain import load_tokenizer
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
@@ -58,6 +60,36 @@ def test_memory_longer_than_the_model_reaches_back_only_where_positions_are_deco
     rates = {one["method"]: one for one in json.loads((tmp_path / "recall.json").read_text())["scores"]}
     assert rates["memart"]["accuracy"] >= rates["coupled"]["accuracy"] + 0.3
     assert rates["memart"]["prefill_tokens"] == 2
+
+
+def test_what_is_stored_for_one_probe_is_gone_before_the_next(tiny_model: Path) -> None:
+    """A pool that holds the lines of one probe holds those of each: left there, they would push later ones out."""
+    cell, lines = Cell("two_hop", "after", 20), 20 * 30  # a line has at most 30 tokens of this tokenizer
+    with Engine(load_model(str(tiny_model), "float32")) as engine:
+        capacity = lines * engine.spec.bytes_per_token
+        pools = ("sparsex", f"small:sparsex+memory.frozen.capacity_bytes={capacity}")
+        configs = compose_variants(pools, ["prompt.encoder=hashed", f"prompt.budget={GREATEST}"])
+        prober = Prober(engine, make_format("default", load_tokenizer(str(tiny_model))), configs)
+        for trial in range(4):
+            large, small = prober.ask(cell, trial, 0)
+            assert large.computed_ratio == small.computed_ratio < 0.9
+
+
+@pytest.mark.parametrize("method", ["sparsex", "sparsex_hops"])
+def test_lines_that_cannot_be_stored_together_are_refused_before_anything_is_asked(method: str) -> None:
+    """They would be computed anew without a word. The message names a capacity that works."""
+    options = ["--kinds", "two_hop", "--cues", "after", "--segments", "20", "--trials", "1"]
+
+    def ask(capacity: int) -> None:
+        named = f"{method}+memory.frozen.capacity_bytes={capacity}"
+        report(parser().parse_args(["--methods", named, *options]), make_console())
+
+    with pytest.raises(ConfigError, match=f"{method}.* stores.* pool of 100000; add .memory.frozen.capacity") as caught:
+        ask(100_000)
+    enough = int(re.search(r"add .memory.frozen.capacity_bytes=(\d+)", str(caught.value))[1])
+    with pytest.raises(ConfigError, match="pool of"):
+        ask(enough - 1)
+    ask(enough)
 
 
 def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
