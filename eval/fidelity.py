@@ -26,9 +26,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve
-from eval.cli import expand_model, guarded
+from eval.cli import check_target, expand_model, guarded
 from eval.deviation import Deviation, measure
 from eval.laws import LAWS
+from eval.plots import check_figure
 from eval.tables import make_console, number, percent
 from eval.variants import compose_variants, names
 from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
@@ -131,6 +132,14 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         tables(arguments, console)
 
 
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Before anything is played: can the files be written that are asked for?"""
+    if arguments.json:
+        check_target(arguments.json)
+    if arguments.plot:
+        check_figure(arguments.plot)
+
+
 def curve(methods: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
     """Agreement with full recomputation against what is recomputed."""
     if len(arguments.model) > 1:
@@ -138,6 +147,7 @@ def curve(methods: Sequence[str], arguments: argparse.Namespace, console: Consol
     own = [override for override in arguments.overrides if not override.startswith(PLANNER)]
     overrides = [*CURVE_SETTING, *own, *(expand_model([f"model={name}" for name in arguments.model]))]
     model = compose_variants(["full_recompute"], overrides)["full_recompute"].model
+    check_outputs(arguments)
     with Engine(make_model(model)) as engine, Progress(console=console, transient=True) as progress:
         task = progress.add_task("episodes", total=None)
         points = measure_curve(
@@ -158,6 +168,7 @@ def tables(arguments: argparse.Namespace, console: Console) -> None:
     if any(override.startswith("model=") for override in arguments.overrides):
         raise ConfigError("models are no override here; use --model NAME_OR_FOLDER")
     configs = compose_variants(arguments.methods, [*SETTING, *arguments.overrides])
+    check_outputs(arguments)
     deviations, laws = families(arguments.families, arguments.tokenizer, configs)
     deviations += trained(arguments.model, configs)
     if laws:

@@ -21,11 +21,14 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 from eval.cli import expand_model, guarded
-from eval.probes.prober import Cell, Prober, ask_all
+from eval.plots import check_figure
+from eval.probes.prober import Answer, Cell, Prober
+from eval.probes.record import RecallFolder, Row, ask_all
 from eval.probes.ruler import TASKS
 from eval.probes.ruler_probes import SEGMENT_TOKENS, Ruler, check_ruler
 from eval.probes.scores import Score, accuracy_figure, accuracy_table, mark_table, scores
@@ -48,6 +51,8 @@ METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "mem
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}")  # every line is in every prompt
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
+FIGURE = "recall.png"
+FREE = ("out", "mark", "ranks")  # options that change no answer: they may differ when a recall goes on
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,7 +84,12 @@ def parser() -> argparse.ArgumentParser:
     add("--mark", type=float, default=0.9, help="accuracy of the ruler that a memory must allow (0.9)")
     add("--seed", type=int, default=0)
     add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
-    add("--out", type=Path, metavar="FOLDER", help="write recall.json and the figures there")
+    add(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write answers, recall.json and figures there; the same command goes on",
+    )
     return described
 
 
@@ -88,8 +98,14 @@ def cells_of(arguments: argparse.Namespace) -> list[Cell]:
     given = arguments.segments or ()
     if not all(size.isdigit() for size in given):
         raise ConfigError(f"--segments {','.join(given)} are no whole numbers")
-    if arguments.trials < 1 or not arguments.methods:
-        raise ConfigError("nothing to ask: use --trials 1 or more, and name --methods")
+    if arguments.trials < 1:
+        raise ConfigError(f"--trials {arguments.trials} asks nothing; use --trials 1 or more")
+    for option in ("methods", "kinds", "cues", "segments"):
+        values = getattr(arguments, option)
+        if values is not None and not values:
+            raise ConfigError(f"--{option} names nothing to ask; name at least one, or leave it out")
+        if values is not None and len(set(values)) < len(values):
+            raise ConfigError(f"--{option} {','.join(values)} names one of them twice")
     unknown = [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]
     if unknown:
         raise ConfigError(f"probe kind {unknown[0]!r} is unknown; choose one of: {', '.join((*KINDS, *TASKS))}")
@@ -125,17 +141,21 @@ def make_probers(
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
+    """Everything that can be wrong with the input or with --out is found before the model is made."""
     cells = cells_of(arguments)
     configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)])
-    model = next(iter(configs.values())).model
+    model, settings = next(iter(configs.values())).model, settings_of(arguments, configs)
+    run = _earlier(arguments.out, settings)
     with Engine(make_model(model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(model, engine.model)
         probers = make_probers(engine, tokenizer, configs, arguments)
         for cell in cells:
             probers[cell.kind].check(cell, arguments.seed)
-        asked = ask_all(probers, cells, arguments.trials, arguments.seed)
-        total = len(cells) * arguments.trials
-        answers = [a for row in track(asked, "probes", total, console=console, transient=True) for a in row]
+        if run:
+            run.check_weights(engine.spec.model_key)
+        elif arguments.out:
+            run = RecallFolder.create(arguments.out, settings | {"weights": engine.spec.model_key})
+        answers = ask(probers, cells, arguments, run, console)
         ranks = measure_ranks(engine, tokenizer, cells, arguments.ranks, arguments.seed) if arguments.ranks else []
     found = scores(answers, list(configs))
     for kind, cue in product(arguments.kinds, arguments.cues):
@@ -148,13 +168,56 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         console.print(f"written to {arguments.out}")
 
 
+def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
+    """What decides the answers: the options, and what was composed of them."""
+    options = {key: value for key, value in vars(arguments).items() if key not in FREE}
+    options["overrides"] = [one for one in arguments.overrides if not one.startswith("eval.")]  # torch threads
+    plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
+    composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
+    return {"options": options, "configs": composed}
+
+
+def _earlier(out: Path | None, settings: Mapping[str, Any]) -> RecallFolder | None:
+    """The answers to go on with, if any."""
+    if out is None:
+        return None
+    check_figure(out / FIGURE)
+    return RecallFolder.earlier(out, settings)
+
+
+def ask(
+    probers: Mapping[str, Prober],
+    cells: Sequence[Cell],
+    arguments: argparse.Namespace,
+    run: RecallFolder | None,
+    console: Console,
+) -> list[Answer]:
+    """The answers of ``run`` and those that are still due, which it gets one by one; in the order of the probes."""
+    rows: list[Row] = [] if run is None else list(run.results)
+    asked = ask_all(probers, cells, arguments.trials, arguments.seed, {row.index for row in rows})
+    total = len(cells) * arguments.trials * len(arguments.methods)
+    with Progress(console=console, transient=True) as bar:
+        line = bar.add_task("answers", total=total, completed=len(rows))
+        try:
+            for row in asked:
+                if run:
+                    run.commit(row)
+                rows.append(row)
+                bar.advance(line)
+        except KeyboardInterrupt:
+            bar.stop()
+            if run:
+                console.print(f"interrupted after {len(rows)} answers; the same command goes on")
+            raise
+    return [row.answer for row in sorted(rows, key=lambda row: row.index)]
+
+
 def _write(arguments: argparse.Namespace, found: Sequence[Score], ranks: Sequence[Ranks]) -> None:
-    arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {key: value for key, value in vars(arguments).items() if key != "out"}
     record: dict[str, Any] = {"settings": settings, "scores": [asdict(one) for one in found]}
     record["ranks"] = [asdict(one) for one in ranks]
     write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
-    accuracy_figure(found, arguments.out / "recall.png")
+    accuracy_figure(found, arguments.out / FIGURE)
     if ranks:
         rank_figure(ranks, arguments.out / "ranks.png")
 

@@ -14,8 +14,8 @@ from keep_agent.settings import check_settings
 
 
 def names(text: str) -> list[str]:
-    """A comma-separated list; ``none`` is an empty one."""
-    return [] if text == "none" else text.split(",")
+    """A comma-separated list; ``none``, or nothing but commas, is an empty one."""
+    return [] if text == "none" else [part for part in text.split(",") if part]
 
 
 def compose_variants(variants: Sequence[str], overrides: Sequence[str]) -> dict[str, DictConfig]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,10 +122,14 @@ class Prober:
                 f"has {self._positions} positions; use fewer --segments or a smaller --segment-tokens"
             )
 
-    def ask(self, cell: Cell, trial: int, seed: int) -> Iterator[Answer]:
-        """The answers of all methods to one probe."""
+    @property
+    def methods(self) -> list[str]:
+        return list(self._sessions)
+
+    def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[Answer]:
+        """The answers of all ``methods`` to one probe, in the order in which they were configured."""
         probe = cell.probe(trial, seed, self._make)
-        for name in self._sessions:
+        for name in self._sessions if methods is None else [name for name in self._sessions if name in methods]:
             yield self._answer(cell, trial, name, probe)
 
     def _answer(self, cell: Cell, trial: int, name: str, probe: Probe) -> Answer:
@@ -205,10 +209,3 @@ class Prober:
 def _freezes(session: MemorySession) -> bool:
     """Is a line found by its tokens, so that it may be stored by itself before the question?"""
     return session.method.layout != "append" and session.method.construction.assembly == "reuse"
-
-
-def ask_all(probers: Mapping[str, Prober], cells: Sequence[Cell], trials: int, seed: int) -> Iterator[list[Answer]]:
-    """The answers to every probe of every cell, probe by probe; ``probers`` by kind."""
-    for cell in cells:
-        for trial in range(trials):
-            yield list(probers[cell.kind].ask(cell, trial, seed))

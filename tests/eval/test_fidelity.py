@@ -66,6 +66,24 @@ def test_what_cannot_be_measured_is_refused(arguments: tuple[str, ...], named: s
         report(parser().parse_args([*arguments]), make_console())
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("planner=keep", "--plot", "c.txt"), r"c.txt is no kind of figure; .*\.png"),
+        (("planner=keep", "--plot", "folder.png"), "folder.png is a folder"),
+        (("planner=keep", "--json", "folder.png"), "folder.png is a folder"),
+        (("--families", "none", "--json", "folder.png"), "folder.png is a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_found_before_the_model_is_made(
+    options: tuple[str, ...], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ConfigError, match=named):
+        report(parser().parse_intermixed_args([*options, "--model", "no/such/model"]), make_console())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("law", LAWS)
 def test_every_law_holds_for_every_family(law: str, family: str) -> None:
@@ -74,7 +92,7 @@ def test_every_law_holds_for_every_family(law: str, family: str) -> None:
 
 
 def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tmp_path: Path) -> None:
-    file, plot = tmp_path / "curve.json", tmp_path / "curve.png"
+    file, plot = tmp_path / "new" / "curve.json", tmp_path / "newer" / "curve.png"
     overrides = [
         "planner=full_reuse,keep",
         "env.stream=1",
