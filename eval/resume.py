@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
+from eval.overrides import key_of, within
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import RunFolder
 
@@ -44,8 +45,8 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     here, there = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     for override in given:
-        key = override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
-        if not _free(key):
+        key = key_of(override)
+        if not within(key, FREE):
             changed |= changes(_at(here, key), _at(there, key), key)
     if changed:
         shown = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
@@ -55,10 +56,6 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     if "wandb" in config:
         merged.wandb = config.wandb
     return merged
-
-
-def _free(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in FREE)
 
 
 def _at(tree: Any, key: str) -> Any:

@@ -93,10 +93,10 @@ class Prober:
         ``aside``: lines told between them that are beside the question. They are more than a prompt may hold, so all
         methods must be such as choose among stored blocks.
         """
-        self._prompt = next(iter(configs.values())).prompt
+        self._budget = max(config.prompt.budget for config in configs.values())
         self._format, self._make, self._quiet = format, make, quiet
         self._positions = engine.spec.max_positions
-        encoder, context = make_encoder(self._prompt.encoder), format.context()
+        encoder, context = make_encoder(next(iter(configs.values())).prompt.encoder), format.context()
         self._sessions = {
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
@@ -113,7 +113,7 @@ class Prober:
         probe = cell.probe(0, seed, self._make)
         for name in self._sessions:
             self._check_frozen(name, probe)
-        lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._prompt.budget :]
+        lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._budget :]
         ends = len(self._format.context()) + self._length(probe.front) + self._length(probe.question)
         tokens = ends + sum(lengths) + probe.room(self._length)
         if tokens > self._positions:
