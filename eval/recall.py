@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from eval.cli import expand_model, guarded
+from eval.overrides import check_overrides, key_of
 from eval.plots import check_figure
 from eval.probes.prober import Answer, Cell, Prober
 from eval.probes.record import RecallFolder, Row, ask_all
@@ -34,8 +35,9 @@ from eval.probes.ruler_probes import SEGMENT_TOKENS, Ruler, check_ruler
 from eval.probes.scores import Score, accuracy_figure, accuracy_table, mark_table, scores
 from eval.probes.signals import Ranks, measure_ranks, rank_figure, rank_table
 from eval.probes.wording import TextFormat
+from eval.resume import use_threads
 from eval.tables import make_console
-from eval.variants import compose_variants, names
+from eval.variants import REMEMBERS, compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import write_atomic
@@ -47,10 +49,14 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from transformers import PreTrainedTokenizerBase
 
+    from planners.formats import Format
+
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
 SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}")  # every line is in every prompt
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
+READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")
+INSTEAD = {"planner": "--methods", "memory": "--methods", "eval.seed": "--seed", "prompt": "prompt.format"}
 FIGURE = "recall.png"
 FREE = ("out", "mark", "ranks")  # options that change no answer: they may differ when a recall goes on
 
@@ -60,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         prog="keep-eval-recall", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = described.add_argument
-    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"as for eval.alfred, after {' '.join(SETTING)}")
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"of {', '.join(READ)}; after {' '.join(SETTING)}")
     add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the first is the ruler")
     add(
         "--kinds",
@@ -71,13 +77,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
     add("--segments", type=names, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
-    add(
-        "--segment-tokens",
-        type=int,
-        default=SEGMENT_TOKENS,
-        metavar="N",
-        help=f"of a document (default {SEGMENT_TOKENS})",
-    )
+    add("--segment-tokens", type=int, metavar="N", help=f"of a document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps between the lines and the question: groups become static (0)")
     add("--filler", type=int, default=0, metavar="N", help="lines told between them, for methods like memart (0)")
@@ -93,13 +93,13 @@ def parser() -> argparse.ArgumentParser:
     return described
 
 
-def cells_of(arguments: argparse.Namespace) -> list[Cell]:
-    """Says what is wrong with a kind, cue or size before anything runs. Raises `ConfigError`."""
-    given = arguments.segments or ()
-    if not all(size.isdigit() for size in given):
-        raise ConfigError(f"--segments {','.join(given)} are no whole numbers")
-    if arguments.trials < 1:
-        raise ConfigError(f"--trials {arguments.trials} asks nothing; use --trials 1 or more")
+def check_options(arguments: argparse.Namespace) -> None:
+    """Says what cannot be asked, and what would be ignored. Raises `ConfigError`."""
+    if not all(size.isdigit() for size in arguments.segments or ()):
+        raise ConfigError(f"--segments {','.join(arguments.segments)} are no whole numbers")
+    for option, least in (("trials", 1), ("quiet", 0), ("filler", 0), ("ranks", 0)):
+        if getattr(arguments, option) < least:
+            raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use --{option} {least} or more")
     for option in ("methods", "kinds", "cues", "segments"):
         values = getattr(arguments, option)
         if values is not None and not values:
@@ -109,8 +109,28 @@ def cells_of(arguments: argparse.Namespace) -> list[Cell]:
     unknown = [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]
     if unknown:
         raise ConfigError(f"probe kind {unknown[0]!r} is unknown; choose one of: {', '.join((*KINDS, *TASKS))}")
-    if arguments.ranks and set(arguments.kinds) & set(TASKS):
-        raise ConfigError(f"--ranks ranks lines, but {', '.join(TASKS)} have none; use --ranks 0 with them")
+    _check_kinds(arguments, [kind for kind in arguments.kinds if kind in TASKS])
+
+
+def _check_kinds(arguments: argparse.Namespace, tasks: Sequence[str]) -> None:
+    """Options and overrides that only one of the two families of probes knows."""
+    if arguments.ranks and tasks:
+        raise ConfigError(f"--ranks ranks lines, but {', '.join(tasks)} have none; use --ranks 0 with them")
+    if arguments.filler and tasks:
+        raise ConfigError(f"--filler tells lines, but {', '.join(tasks)} have none; use --filler 0 with them")
+    if arguments.segment_tokens is not None and not tasks:
+        raise ConfigError(
+            f"--segment-tokens {arguments.segment_tokens} is the size of documents, but {', '.join(arguments.kinds)} "
+            f"have lines; leave it out, or ask {', '.join(TASKS)}"
+        )
+    check_overrides(arguments.overrides, READ, INSTEAD)
+    if len(tasks) == len(arguments.kinds) and "prompt.format" in map(key_of, arguments.overrides):
+        raise ConfigError(f"prompt.format is of lines, but {', '.join(tasks)} have a format of their own; leave it out")
+
+
+def cells_of(arguments: argparse.Namespace) -> list[Cell]:
+    """Every kind with every cue and size. Raises `ConfigError` for a cue or size there is not."""
+    given = arguments.segments or ()
     cells = []
     for kind, cue in product(arguments.kinds, arguments.cues):
         sizes = map(int, given) if given else DOCUMENTS if kind in TASKS else SIZES
@@ -123,6 +143,11 @@ def cells_of(arguments: argparse.Namespace) -> list[Cell]:
     return cells
 
 
+def line_format(tokenizer: PreTrainedTokenizerBase, prompt: DictConfig) -> Format:
+    """How lines in planner-tiny's language become tokens."""
+    return make_format(prompt.format, tokenizer, (), prompt.start)
+
+
 def make_probers(
     engine: Engine,
     tokenizer: PreTrainedTokenizerBase,
@@ -132,7 +157,7 @@ def make_probers(
     """By kind; the two families of probes have prompt formats of their own."""
     prompt, found = next(iter(configs.values())).prompt, {}
     if set(arguments.kinds) & set(KINDS):
-        format = make_format(prompt.format, tokenizer, (), prompt.start)
+        format = line_format(tokenizer, prompt)
         found |= dict.fromkeys(KINDS, Prober(engine, format, configs, arguments.quiet, aside=arguments.filler))
     if set(arguments.kinds) & set(TASKS):
         ruler = Ruler(TextFormat(tokenizer, prompt.start), arguments.segment_tokens)
@@ -142,12 +167,16 @@ def make_probers(
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
     """Everything that can be wrong with the input or with --out is found before the model is made."""
+    check_options(arguments)
+    if arguments.segment_tokens is None:
+        arguments.segment_tokens = SEGMENT_TOKENS
     cells = cells_of(arguments)
-    configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)])
-    model, settings = next(iter(configs.values())).model, settings_of(arguments, configs)
+    configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], REMEMBERS)
+    first, settings = next(iter(configs.values())), settings_of(arguments, configs)
     run = _earlier(arguments.out, settings)
-    with Engine(make_model(model, arguments.seed)) as engine:
-        tokenizer = make_tokenizer(model, engine.model)
+    use_threads(first)
+    with Engine(make_model(first.model, arguments.seed)) as engine:
+        tokenizer = make_tokenizer(first.model, engine.model)
         probers = make_probers(engine, tokenizer, configs, arguments)
         for cell in cells:
             probers[cell.kind].check(cell, arguments.seed)
@@ -156,7 +185,10 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         elif arguments.out:
             run = RecallFolder.create(arguments.out, settings | {"weights": engine.spec.model_key})
         answers = ask(probers, cells, arguments, run, console)
-        ranks = measure_ranks(engine, tokenizer, cells, arguments.ranks, arguments.seed) if arguments.ranks else []
+        ranks: list[Ranks] = []
+        if arguments.ranks:
+            format = line_format(tokenizer, first.prompt)
+            ranks = measure_ranks(engine, format, cells, arguments.ranks, arguments.seed)
     found = scores(answers, list(configs))
     for kind, cue in product(arguments.kinds, arguments.cues):
         console.print(accuracy_table(found, kind, cue))

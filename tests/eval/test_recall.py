@@ -174,8 +174,50 @@ def test_signals_are_ranked_over_the_memory_alone() -> None:
         (("--kinds", "needle,needle"), "--kinds needle,needle names one of them twice"),
         (("--methods", "keep,keep"), "twice"),
         (("--methods", "memart,keep", "--filler", "10"), "--filler=10.*memart, not keep"),
+        (("--quiet", "-1"), "--quiet -1.*use --quiet 0 or more"),
+        (("--kinds", "needle,vt", "--filler", "10"), "--filler tells lines, but vt have none"),
+        (("--segment-tokens", "100"), "--segment-tokens 100 .* but needle, two_hop, tracking have lines"),
+        (("--kinds", "vt", "prompt.format=lota"), "prompt.format.*vt have a format of their own"),
+        (("eval.seed=3",), "eval.seed=3 is not read here; use --seed"),
+        (("planner=keep",), "planner=keep is not read here; use --methods"),
+        (("memory=keep",), "memory=keep is not read here; use --methods"),
+        (("env.stream=2",), "env.stream=2 is not read here; what is: memory, model, .*eval.threads"),
+        (("prompt.style=linked",), "prompt.style=linked is not read here"),
+        (("eval.threads=0",), "eval.threads=0"),
+        (
+            ("--methods", "full_recompute,keep+model.dtype=float32"),
+            r"keep\+model.*'model.dtype=float32' is not a method's",
+        ),
+        (
+            ("--methods", "keep,one:keep+prompt.encoder=nonsense"),
+            "one: 'prompt.encoder=nonsense' is not a method's own",
+        ),
+        (("--methods", "keep,one:keep+planner.policy=generate"), "one: 'planner.policy.*memory, prompt.budget are"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        report(parser().parse_args([*arguments]), make_console())
+        report(parser().parse_intermixed_args([*arguments]), make_console())
+
+
+ONE_PROBE = ("--methods", "full_recompute", "--kinds", "needle", "--cues", "after", "--segments", "8", "--trials", "1")
+
+
+def test_ranks_are_of_prompts_as_they_were_asked_for(tiny_model: Path, tmp_path: Path) -> None:
+    overrides = [f"model={tiny_model}", "model.dtype=float32", "prompt.start=mug_1"]
+    own = [*overrides, *ONE_PROBE, "--ranks", "1", "--out", str(tmp_path)]
+    report(parser().parse_intermixed_args(own), make_console())
+    probe = Cell("needle", "after", 8).probe(0, 0)
+    with Engine(load_model(str(tiny_model), "float32")) as engine:
+        tokenizer = load_tokenizer(str(tiny_model))
+        started, plain = (watch(engine, make_format("default", tokenizer, (), s), probe) for s in ("mug_1", None))
+    ranks = {one["signal"]: one["named"] for one in json.loads((tmp_path / "recall.json").read_text())["ranks"]}
+    assert ranks == {signal: named for signal, (named, _) in started.items()}
+    assert ranks != {signal: named for signal, (named, _) in plain.items()}
+
+
+def test_threads_are_as_many_as_asked_for(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    report(parser().parse_intermixed_args([f"model={tiny_model}", "eval.threads=3", *ONE_PROBE]), make_console())
+    assert asked == [3]
