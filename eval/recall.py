@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from planners.formats import Format
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
-SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}")  # every line is in every prompt
+# Every line is in every prompt, in the order in which it was told: a group is a header with its lines and takes in none
+# that is similar. A threshold of 1 would not do: to the encoder `watch_1 box_2` and `watch_2 box_1` are the same.
+SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}", "memory.grouping.bound=1")
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
 READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")

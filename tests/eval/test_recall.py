@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import random
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 import torch
 
-from eval.probes.prober import Cell, Prober
+from eval.probes.prober import Cell, Probe, Prober
 from eval.probes.signals import SIGNALS, watch
-from eval.recall import parser, report
+from eval.recall import SETTING, parser, report
 from eval.tables import make_console
 from eval.variants import compose_variants
 from keep_agent.brain import load_tokenizer
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
+from memory.report import Prefill
+from memory.session import MemorySession
 from planners.checkpoint import BUNDLED
 from planners.formats import make_format
 from planners.recall import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
@@ -68,7 +70,7 @@ def test_what_is_stored_for_one_probe_is_gone_before_the_next(tiny_model: Path) 
     with Engine(load_model(str(tiny_model), "float32")) as engine:
         capacity = lines * engine.spec.bytes_per_token
         pools = ("sparsex", f"small:sparsex+memory.frozen.capacity_bytes={capacity}")
-        configs = compose_variants(pools, ["prompt.encoder=hashed", f"prompt.budget={GREATEST}"])
+        configs = compose_variants(pools, SETTING)
         prober = Prober(engine, make_format("default", load_tokenizer(str(tiny_model))), configs)
         for trial in range(4):
             large, small = prober.ask(cell, trial, 0)
@@ -90,6 +92,27 @@ def test_lines_that_cannot_be_stored_together_are_refused_before_anything_is_ask
     with pytest.raises(ConfigError, match="pool of"):
         ask(enough - 1)
     ask(enough)
+
+
+class Noting(Prober):
+    """Notes which lines stood in the prompt."""
+
+    def prefill(self, session: MemorySession, probe: Probe) -> Prefill:
+        found = super().prefill(session, probe)
+        self.told = [fact.id for fact in probe.facts]
+        self.shown = [span.segment for span in found.layout.segments]
+        return found
+
+
+def test_lines_stand_in_the_order_in_which_they_were_told(tiny_model: Path) -> None:
+    """Groups that become static meanwhile move to the front of a prompt, and similar lines into one place."""
+    with Engine(load_model(str(tiny_model), "float32")) as engine:
+        format = make_format("default", load_tokenizer(str(tiny_model)))
+        for quiet in (0, 12):
+            prober = Noting(engine, format, compose_variants(["keep"], SETTING), quiet)
+            for kind, trial in product(KINDS, range(4)):
+                assert len(list(prober.ask(Cell(kind, "after", 60), trial, 0))) == 1
+                assert prober.shown == prober.told
 
 
 def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
