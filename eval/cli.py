@@ -52,6 +52,15 @@ def one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def check_target(file: Path) -> None:
+    """Can ``file`` be written in the end? Makes its folder. Raises ConfigError, or OSError that names the folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder; name a file in it")
+    if not os.access(file.parent, os.W_OK):
+        raise ConfigError(f"{file} cannot be written; name a file in a folder that may be written")
+
+
 def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[str]], Any]) -> int:
     """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 

@@ -8,7 +8,7 @@ With ``planner=NAME[,NAME...]`` it draws a curve instead: full recomputation pla
 --model), every method decides beside it at several shares of recomputed rows (--ratios), and the table and figure say
 how often it takes the same next skill, and at what KL.
 
-KEY=VALUE are the overrides of `python -m eval.alfred`.
+KEY=VALUE are overrides of `python -m eval.alfred`; those that would change nothing here are refused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve
-from eval.cli import expand_model, guarded
+from eval.cli import check_target, expand_model, guarded
 from eval.deviation import Deviation, measure
 from eval.laws import LAWS
+from eval.overrides import check_overrides, key_of
+from eval.plots import check_figure
+from eval.resume import use_threads
 from eval.tables import make_console, number, percent
 from eval.variants import compose_variants, names
 from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
@@ -42,7 +45,11 @@ METHODS = ("full_recompute", "prefix_cache", "full_reuse", "epic", "cacheblend",
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
 CURVE_SETTING = (*SETTING, "eval.episodes=20")  # of two eval.episodes the last counts
 POSITIONS = 8192
+MODELS = ("model", "model.name")  # keys that name one
 PLANNER = "planner="
+READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+INSTEAD = {"memory": "planner=A,B or --methods"}  # a group would be that of all methods
+TABLES, CURVE = ("methods", "families", "tokenizer"), ("ratios", "plot")  # options of only one of the two
 
 
 def families(
@@ -63,10 +70,11 @@ def families(
 def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
     """Deviations of models by name or folder, as ``model=NAME`` takes them."""
     deviations: list[Deviation] = []
+    seed = next(iter(configs.values())).eval.seed
     for name in names:
         model = next(iter(configs.values())).model.copy()
         model.name = name
-        with Engine(make_model(model)) as engine:
+        with Engine(make_model(model, seed)) as engine:
             deviations += measure(engine, make_tokenizer(model, engine.model), configs, name)
     return deviations
 
@@ -108,15 +116,16 @@ def parser() -> argparse.ArgumentParser:
     described = argparse.ArgumentParser(
         prog="keep-eval-fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    described.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"after {' '.join(SETTING)}")
-    described.add_argument("--families", type=names, default=list(FAMILIES), metavar="A,B",
+    described.add_argument("overrides", nargs="*", metavar="KEY=VALUE",
+                           help=f"of planner=A,B, {', '.join(READ)}; after {' '.join(SETTING)}")  # fmt: skip
+    described.add_argument("--families", type=names, metavar="A,B",
                            help=f"tiny random models, or none (default: {','.join(FAMILIES)})")  # fmt: skip
     described.add_argument("--model", action="append", default=[], help="a trained model: name or folder; repeatable")
-    described.add_argument("--methods", type=names, default=list(METHODS), metavar="A,B",
+    described.add_argument("--methods", type=names, metavar="A,B",
                            help=f"the first is the ruler for skills (default: {','.join(METHODS)})")  # fmt: skip
-    described.add_argument("--tokenizer", default=str(BUNDLED), help="tokenizer of the random models")
+    described.add_argument("--tokenizer", help="of the random models (default: planner-tiny's)")
     shares = ",".join(map(str, RATIOS))
-    described.add_argument("--ratios", type=_shares, default=list(RATIOS), metavar="R,R",
+    described.add_argument("--ratios", type=_shares, metavar="R,R",
                            help=f"shares for the curve, or own: as configured (default: {shares})")  # fmt: skip
     described.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve there (PNG)")
     described.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
@@ -125,23 +134,43 @@ def parser() -> argparse.ArgumentParser:
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
     planners = [override.removeprefix(PLANNER) for override in arguments.overrides if override.startswith(PLANNER)]
+    overrides = [override for override in arguments.overrides if not override.startswith(PLANNER)]
+    check_overrides(overrides, READ, INSTEAD)
+    where = "the tables; leave it or planner= out" if planners else "the curve; give planner=A,B too, or leave it out"
+    for option in TABLES if planners else CURVE:
+        if getattr(arguments, option) is not None:
+            raise ConfigError(f"--{option} is for {where}")
     if planners:
-        curve(names(planners[-1]), arguments, console)
+        methods = names(planners[-1])
+        if len(planners) > 1 or not methods:
+            raise ConfigError(f"{PLANNER}{' planner='.join(planners)} draws no curve; name methods in one planner=A,B")
+        curve(methods, overrides, arguments, console)
     else:
-        tables(arguments, console)
+        tables(overrides, arguments, console)
 
 
-def curve(methods: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
+def check_outputs(arguments: argparse.Namespace) -> None:
+    """Before anything is played: can the files be written that are asked for?"""
+    if arguments.json:
+        check_target(arguments.json)
+    if arguments.plot:
+        check_figure(arguments.plot)
+
+
+def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
     """Agreement with full recomputation against what is recomputed."""
-    if len(arguments.model) > 1:
-        raise ConfigError(f"a curve is one model's, not {len(arguments.model)}: name --model once")
-    own = [override for override in arguments.overrides if not override.startswith(PLANNER)]
-    overrides = [*CURVE_SETTING, *own, *(expand_model([f"model={name}" for name in arguments.model]))]
-    model = compose_variants(["full_recompute"], overrides)["full_recompute"].model
-    with Engine(make_model(model)) as engine, Progress(console=console, transient=True) as progress:
+    twice = arguments.model and any(key_of(override) in MODELS for override in overrides)
+    if twice or len(arguments.model) > 1:
+        raise ConfigError(f"a curve is one model's, --model {' --model '.join(arguments.model)} is not all: name one")
+    overrides = [*CURVE_SETTING, *expand_model([*overrides, *(f"model={name}" for name in arguments.model)])]
+    config = compose_variants(["full_recompute"], overrides)["full_recompute"]
+    model, shares = config.model, RATIOS if arguments.ratios is None else arguments.ratios
+    check_outputs(arguments)
+    use_threads(config)
+    with Engine(make_model(model, config.eval.seed)) as engine, Progress(console=console, transient=True) as progress:
         task = progress.add_task("episodes", total=None)
         points = measure_curve(
-            engine, make_tokenizer(model, engine.model), methods, arguments.ratios, overrides,
+            engine, make_tokenizer(model, engine.model), methods, shares, overrides,
             lambda done, total: progress.update(task, completed=done, total=total),
         )  # fmt: skip
     console.print(curve_table(points))
@@ -151,14 +180,17 @@ def curve(methods: Sequence[str], arguments: argparse.Namespace, console: Consol
         curve_figure(points, arguments.plot)
 
 
-def tables(arguments: argparse.Namespace, console: Console) -> None:
+def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
     """Laws and deviations of tiny random models, deviations of trained ones."""
-    if not arguments.methods or not (arguments.families or arguments.model):
+    methods = METHODS if arguments.methods is None else arguments.methods
+    random = FAMILIES if arguments.families is None else arguments.families
+    if not methods or not (random or arguments.model):
         raise ConfigError("nothing to measure: name --methods, and --families or --model")
-    if any(override.startswith("model=") for override in arguments.overrides):
-        raise ConfigError("models are no override here; use --model NAME_OR_FOLDER")
-    configs = compose_variants(arguments.methods, [*SETTING, *arguments.overrides])
-    deviations, laws = families(arguments.families, arguments.tokenizer, configs)
+    _check_models(overrides, random, arguments)
+    configs = compose_variants(methods, [*SETTING, *overrides])
+    check_outputs(arguments)
+    use_threads(next(iter(configs.values())))
+    deviations, laws = families(random, arguments.tokenizer or str(BUNDLED), configs)
     deviations += trained(arguments.model, configs)
     if laws:
         console.print(law_table(laws))
@@ -166,6 +198,17 @@ def tables(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.json:
         found: dict[str, Any] = {"laws": laws, "deviations": [deviation.summary() for deviation in deviations]}
         write_atomic(arguments.json, json.dumps(found, indent=2) + "\n")
+
+
+def _check_models(overrides: Sequence[str], random: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Random models take no settings, trained ones no tokenizer but by model.tokenizer."""
+    for override in overrides:
+        if key_of(override) in MODELS:
+            raise ConfigError("models are no override here; use --model NAME_OR_FOLDER")
+        if key_of(override).startswith("model.") and not arguments.model:
+            raise ConfigError(f"{override} changes no random model; name a --model, or leave it out")
+    if arguments.tokenizer is not None and not random:
+        raise ConfigError("--tokenizer is of random models; name --families, or use model.tokenizer")
 
 
 def main() -> None:

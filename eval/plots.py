@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eval.cli import check_target
 from keep_agent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,16 +18,34 @@ COLORS = ("#24313c", "#d9702b", "#2a9d8f", "#8a5aa8", "#3b6fb5", "#a7862a", "#c1
 MARKERS = "os^Dv<>PX*"
 
 
+def check_figure(file: Path) -> None:
+    """Can a figure be drawn into ``file``? Asked before what takes hours. Makes its folder.
+
+    :raises ConfigError: matplotlib is not installed, it knows no such kind of file, or the place cannot be written
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ModuleNotFoundError as error:
+        raise ConfigError("figures need matplotlib: pip install 'keep-agent[plot]'") from error
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if _kind(file) not in kinds:
+        raise ConfigError(f"{file} is no kind of figure; let its name end in one of: .{', .'.join(sorted(kinds))}")
+    check_target(file)
+
+
+def _kind(file: Path) -> str:
+    return file.suffix.lower().lstrip(".") or "png"
+
+
 @contextmanager
 def figure(file: Path, panels: int = 1, share_y: bool = True) -> Iterator[list[Axes]]:
     """Axes of ``panels`` side by side; the figure is written to ``file`` (by a temporary name) in the end.
 
-    :raises ConfigError: matplotlib is not installed
+    :raises ConfigError: as `check_figure`
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ConfigError("figures need matplotlib: pip install 'keep-agent[plot]'") from error
+    check_figure(file)
+    from matplotlib.figure import Figure
+
     drawn = Figure(figsize=(1.2 + 4.6 * panels, 4.2), facecolor=PAPER, layout="constrained")
     axes = list(drawn.subplots(1, panels, squeeze=False, sharey=share_y)[0])
     for axis in axes:
@@ -36,9 +55,8 @@ def figure(file: Path, panels: int = 1, share_y: bool = True) -> Iterator[list[A
         for spine in axis.spines.values():
             spine.set_color(GRID)
     yield axes
-    file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.tmp")
-    drawn.savefig(temporary, format=file.suffix.lstrip(".") or "png", dpi=150)
+    drawn.savefig(temporary, format=_kind(file), dpi=150)
     temporary.replace(file)
 
 

@@ -21,18 +21,23 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 from eval.cli import expand_model, guarded
-from eval.probes.prober import Cell, Prober, ask_all
+from eval.overrides import check_overrides, key_of
+from eval.plots import check_figure
+from eval.probes.prober import Answer, Cell, Prober
+from eval.probes.record import RecallFolder, Row, ask_all
 from eval.probes.ruler import TASKS
 from eval.probes.ruler_probes import SEGMENT_TOKENS, Ruler, check_ruler
 from eval.probes.scores import Score, accuracy_figure, accuracy_table, mark_table, scores
 from eval.probes.signals import Ranks, measure_ranks, rank_figure, rank_table
 from eval.probes.wording import TextFormat
+from eval.resume import use_threads
 from eval.tables import make_console
-from eval.variants import compose_variants, names
+from eval.variants import REMEMBERS, compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import write_atomic
@@ -44,10 +49,18 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from transformers import PreTrainedTokenizerBase
 
+    from planners.formats import Format
+
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
-SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}")  # every line is in every prompt
+# Every line is in every prompt, in the order in which it was told: a group is a header with its lines and takes in none
+# that is similar. A threshold of 1 would not do: to the encoder `watch_1 box_2` and `watch_2 box_1` are the same.
+SETTING = ("prompt.encoder=hashed", f"prompt.budget={GREATEST}", "memory.grouping.bound=1")
 SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
+READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")
+INSTEAD = {"planner": "--methods", "memory": "--methods", "eval.seed": "--seed", "prompt": "prompt.format"}
+FIGURE = "recall.png"
+FREE = ("out", "mark", "ranks")  # options that change no answer: they may differ when a recall goes on
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         prog="keep-eval-recall", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = described.add_argument
-    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"as for eval.alfred, after {' '.join(SETTING)}")
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=f"of {', '.join(READ)}; after {' '.join(SETTING)}")
     add("--methods", type=names, default=list(METHODS), metavar="A,B", help="the first is the ruler")
     add(
         "--kinds",
@@ -66,35 +79,60 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--cues", type=names, default=list(CUES), metavar="A,B", help=f"default: {','.join(CUES)}")
     add("--segments", type=names, metavar="N,N", help="lines of memory (10 to 200), or documents (4)")
-    add(
-        "--segment-tokens",
-        type=int,
-        default=SEGMENT_TOKENS,
-        metavar="N",
-        help=f"of a document (default {SEGMENT_TOKENS})",
-    )
+    add("--segment-tokens", type=int, metavar="N", help=f"of a document (default {SEGMENT_TOKENS})")
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps between the lines and the question: groups become static (0)")
     add("--filler", type=int, default=0, metavar="N", help="lines told between them, for methods like memart (0)")
     add("--mark", type=float, default=0.9, help="accuracy of the ruler that a memory must allow (0.9)")
     add("--seed", type=int, default=0)
     add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
-    add("--out", type=Path, metavar="FOLDER", help="write recall.json and the figures there")
+    add(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write answers, recall.json and figures there; the same command goes on",
+    )
     return described
 
 
-def cells_of(arguments: argparse.Namespace) -> list[Cell]:
-    """Says what is wrong with a kind, cue or size before anything runs. Raises `ConfigError`."""
-    given = arguments.segments or ()
-    if not all(size.isdigit() for size in given):
-        raise ConfigError(f"--segments {','.join(given)} are no whole numbers")
-    if arguments.trials < 1 or not arguments.methods:
-        raise ConfigError("nothing to ask: use --trials 1 or more, and name --methods")
+def check_options(arguments: argparse.Namespace) -> None:
+    """Says what cannot be asked, and what would be ignored. Raises `ConfigError`."""
+    if not all(size.isdigit() for size in arguments.segments or ()):
+        raise ConfigError(f"--segments {','.join(arguments.segments)} are no whole numbers")
+    for option, least in (("trials", 1), ("quiet", 0), ("filler", 0), ("ranks", 0)):
+        if getattr(arguments, option) < least:
+            raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use --{option} {least} or more")
+    for option in ("methods", "kinds", "cues", "segments"):
+        values = getattr(arguments, option)
+        if values is not None and not values:
+            raise ConfigError(f"--{option} names nothing to ask; name at least one, or leave it out")
+        if values is not None and len(set(values)) < len(values):
+            raise ConfigError(f"--{option} {','.join(values)} names one of them twice")
     unknown = [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]
     if unknown:
         raise ConfigError(f"probe kind {unknown[0]!r} is unknown; choose one of: {', '.join((*KINDS, *TASKS))}")
-    if arguments.ranks and set(arguments.kinds) & set(TASKS):
-        raise ConfigError(f"--ranks ranks lines, but {', '.join(TASKS)} have none; use --ranks 0 with them")
+    _check_kinds(arguments, [kind for kind in arguments.kinds if kind in TASKS])
+
+
+def _check_kinds(arguments: argparse.Namespace, tasks: Sequence[str]) -> None:
+    """Options and overrides that only one of the two families of probes knows."""
+    if arguments.ranks and tasks:
+        raise ConfigError(f"--ranks ranks lines, but {', '.join(tasks)} have none; use --ranks 0 with them")
+    if arguments.filler and tasks:
+        raise ConfigError(f"--filler tells lines, but {', '.join(tasks)} have none; use --filler 0 with them")
+    if arguments.segment_tokens is not None and not tasks:
+        raise ConfigError(
+            f"--segment-tokens {arguments.segment_tokens} is the size of documents, but {', '.join(arguments.kinds)} "
+            f"have lines; leave it out, or ask {', '.join(TASKS)}"
+        )
+    check_overrides(arguments.overrides, READ, INSTEAD)
+    if len(tasks) == len(arguments.kinds) and "prompt.format" in map(key_of, arguments.overrides):
+        raise ConfigError(f"prompt.format is of lines, but {', '.join(tasks)} have a format of their own; leave it out")
+
+
+def cells_of(arguments: argparse.Namespace) -> list[Cell]:
+    """Every kind with every cue and size. Raises `ConfigError` for a cue or size there is not."""
+    given = arguments.segments or ()
     cells = []
     for kind, cue in product(arguments.kinds, arguments.cues):
         sizes = map(int, given) if given else DOCUMENTS if kind in TASKS else SIZES
@@ -107,6 +145,11 @@ def cells_of(arguments: argparse.Namespace) -> list[Cell]:
     return cells
 
 
+def line_format(tokenizer: PreTrainedTokenizerBase, prompt: DictConfig) -> Format:
+    """How lines in planner-tiny's language become tokens."""
+    return make_format(prompt.format, tokenizer, (), prompt.start)
+
+
 def make_probers(
     engine: Engine,
     tokenizer: PreTrainedTokenizerBase,
@@ -116,7 +159,7 @@ def make_probers(
     """By kind; the two families of probes have prompt formats of their own."""
     prompt, found = next(iter(configs.values())).prompt, {}
     if set(arguments.kinds) & set(KINDS):
-        format = make_format(prompt.format, tokenizer, (), prompt.start)
+        format = line_format(tokenizer, prompt)
         found |= dict.fromkeys(KINDS, Prober(engine, format, configs, arguments.quiet, aside=arguments.filler))
     if set(arguments.kinds) & set(TASKS):
         ruler = Ruler(TextFormat(tokenizer, prompt.start), arguments.segment_tokens)
@@ -125,18 +168,29 @@ def make_probers(
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
+    """Everything that can be wrong with the input or with --out is found before the model is made."""
+    check_options(arguments)
+    if arguments.segment_tokens is None:
+        arguments.segment_tokens = SEGMENT_TOKENS
     cells = cells_of(arguments)
-    configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)])
-    model = next(iter(configs.values())).model
-    with Engine(make_model(model, arguments.seed)) as engine:
-        tokenizer = make_tokenizer(model, engine.model)
+    configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], REMEMBERS)
+    first, settings = next(iter(configs.values())), settings_of(arguments, configs)
+    run = _earlier(arguments.out, settings)
+    use_threads(first)
+    with Engine(make_model(first.model, arguments.seed)) as engine:
+        tokenizer = make_tokenizer(first.model, engine.model)
         probers = make_probers(engine, tokenizer, configs, arguments)
         for cell in cells:
             probers[cell.kind].check(cell, arguments.seed)
-        asked = ask_all(probers, cells, arguments.trials, arguments.seed)
-        total = len(cells) * arguments.trials
-        answers = [a for row in track(asked, "probes", total, console=console, transient=True) for a in row]
-        ranks = measure_ranks(engine, tokenizer, cells, arguments.ranks, arguments.seed) if arguments.ranks else []
+        if run:
+            run.check_weights(engine.spec.model_key)
+        elif arguments.out:
+            run = RecallFolder.create(arguments.out, settings | {"weights": engine.spec.model_key})
+        answers = ask(probers, cells, arguments, run, console)
+        ranks: list[Ranks] = []
+        if arguments.ranks:
+            format = line_format(tokenizer, first.prompt)
+            ranks = measure_ranks(engine, format, cells, arguments.ranks, arguments.seed)
     found = scores(answers, list(configs))
     for kind, cue in product(arguments.kinds, arguments.cues):
         console.print(accuracy_table(found, kind, cue))
@@ -148,13 +202,56 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         console.print(f"written to {arguments.out}")
 
 
+def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
+    """What decides the answers: the options, and what was composed of them."""
+    options = {key: value for key, value in vars(arguments).items() if key not in FREE}
+    options["overrides"] = [one for one in arguments.overrides if not one.startswith("eval.")]  # torch threads
+    plain = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
+    composed = {name: {part: config[part] for part in ("memory", "model", "prompt")} for name, config in plain.items()}
+    return {"options": options, "configs": composed}
+
+
+def _earlier(out: Path | None, settings: Mapping[str, Any]) -> RecallFolder | None:
+    """The answers to go on with, if any."""
+    if out is None:
+        return None
+    check_figure(out / FIGURE)
+    return RecallFolder.earlier(out, settings)
+
+
+def ask(
+    probers: Mapping[str, Prober],
+    cells: Sequence[Cell],
+    arguments: argparse.Namespace,
+    run: RecallFolder | None,
+    console: Console,
+) -> list[Answer]:
+    """The answers of ``run`` and those that are still due, which it gets one by one; in the order of the probes."""
+    rows: list[Row] = [] if run is None else list(run.results)
+    asked = ask_all(probers, cells, arguments.trials, arguments.seed, {row.index for row in rows})
+    total = len(cells) * arguments.trials * len(arguments.methods)
+    with Progress(console=console, transient=True) as bar:
+        line = bar.add_task("answers", total=total, completed=len(rows))
+        try:
+            for row in asked:
+                if run:
+                    run.commit(row)
+                rows.append(row)
+                bar.advance(line)
+        except KeyboardInterrupt:
+            bar.stop()
+            if run:
+                console.print(f"interrupted after {len(rows)} answers; the same command goes on")
+            raise
+    return [row.answer for row in sorted(rows, key=lambda row: row.index)]
+
+
 def _write(arguments: argparse.Namespace, found: Sequence[Score], ranks: Sequence[Ranks]) -> None:
-    arguments.out.mkdir(parents=True, exist_ok=True)
     settings = {key: value for key, value in vars(arguments).items() if key != "out"}
     record: dict[str, Any] = {"settings": settings, "scores": [asdict(one) for one in found]}
     record["ranks"] = [asdict(one) for one in ranks]
     write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
-    accuracy_figure(found, arguments.out / "recall.png")
+    accuracy_figure(found, arguments.out / FIGURE)
     if ranks:
         rank_figure(ranks, arguments.out / "ranks.png")
 

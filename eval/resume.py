@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
+from eval.overrides import key_of, within
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import RunFolder
 
@@ -23,11 +24,16 @@ def begin(
     if earlier is not None:
         config = resumed_config(config, earlier.config, given)
     check(config)
+    use_threads(config)
+    return earlier, config
+
+
+def use_threads(config: DictConfig) -> None:
+    """As many torch threads as the config says; null leaves the choice to torch."""
     if config.eval.threads:
         import torch
 
         torch.set_num_threads(config.eval.threads)
-    return earlier, config
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence[str]) -> DictConfig:
@@ -38,10 +44,10 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     """
     here, there = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
-    keys = [override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in given]
+    keys = [key_of(override) for override in given]
     for key in keys:
-        if not _free(key):
-            changed |= _changes(_leaves(_at(here, key), key), _leaves(_at(there, key), key))
+        if not within(key, FREE):
+            changed |= changes(_at(here, key), _at(there, key), key)
     if changed:
         shown = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
         raise ConfigError(f"{config.eval.resume} was run otherwise: {shown}; leave these out or start anew")
@@ -54,10 +60,6 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     return merged
 
 
-def _free(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in FREE)
-
-
 def _at(tree: Any, key: str) -> Any:
     """The value under a dotted key; None where there is none."""
     for part in key.split("."):
@@ -65,12 +67,14 @@ def _at(tree: Any, key: str) -> Any:
     return tree
 
 
+def changes(here: Any, there: Any, prefix: str = "") -> dict[str, str]:
+    """By dotted key what is not as it was there: the value here, and in brackets what it was."""
+    new, old = _leaves(here, prefix), _leaves(there, prefix)
+    keys = [key for key in new.keys() | old.keys() if new.get(key) != old.get(key)]
+    return {key: f"{new.get(key)} (was {old.get(key)})" for key in keys}
+
+
 def _leaves(value: Any, prefix: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {prefix: value}
-    return {k: v for key, inner in value.items() for k, v in _leaves(inner, f"{prefix}.{key}").items()}
-
-
-def _changes(here: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, str]:
-    keys = [key for key in here.keys() | there.keys() if here.get(key) != there.get(key)]
-    return {key: f"{here.get(key)} (was {there.get(key)})" for key in keys}
+    return {k: v for key, inner in value.items() for k, v in _leaves(inner, f"{prefix}.{key}".lstrip(".")).items()}

@@ -4,24 +4,31 @@ of one's own, ``one_hop:keep+memory.recompute.max_hops=0``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
+from eval.overrides import key_of, within
 from keep_agent.errors import ConfigError
 from keep_agent.settings import check_settings
 
+REMEMBERS = ("memory", "prompt.budget")
+DECIDES = (*REMEMBERS, "planner", "prompt.style")
+
 
 def names(text: str) -> list[str]:
-    """A comma-separated list; ``none`` is an empty one."""
-    return [] if text == "none" else text.split(",")
+    """A comma-separated list; ``none``, or nothing but commas, is an empty one."""
+    return [] if text == "none" else [part for part in text.split(",") if part]
 
 
-def compose_variants(variants: Sequence[str], overrides: Sequence[str]) -> dict[str, DictConfig]:
+def compose_variants(
+    variants: Sequence[str], overrides: Sequence[str], own: Collection[str] = DECIDES
+) -> dict[str, DictConfig]:
     """The config of every variant by its name, under the same ``overrides``; after a ``+`` come a variant's own.
 
-    :raises ConfigError: a variant is named twice, or has no memory
+    :param own: what methods may differ in; all else is taken from the first of them, so it has to be the same
+    :raises ConfigError: a variant is named twice, has no memory, or differs from the others in more than ``own``
     """
     parted = [variant.partition(":") for variant in variants]
     described = {label: what or label for label, _, what in parted}
@@ -30,8 +37,14 @@ def compose_variants(variants: Sequence[str], overrides: Sequence[str]) -> dict[
     with initialize_config_module("configs", version_base="1.3"):
         configs = {}
         for label, what in described.items():
-            planner, *own = what.split("+")
-            configs[label] = compose("alfred", [f"planner={planner}", *overrides, *own])
+            planner, *extra = what.split("+")
+            for override in extra:
+                if not within(key_of(override), own):
+                    raise ConfigError(
+                        f"--methods {label}: {override!r} is not a method's own, as {', '.join(own)} are; "
+                        "give it to all methods, without the +"
+                    )
+            configs[label] = compose("alfred", [f"planner={planner}", *overrides, *extra])
     for variant, config in configs.items():
         check_settings(config)
         if "memory" not in config:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,10 +93,10 @@ class Prober:
         ``aside``: lines told between them that are beside the question. They are more than a prompt may hold, so all
         methods must be such as choose among stored blocks.
         """
-        self._prompt = next(iter(configs.values())).prompt
+        self._budget = max(config.prompt.budget for config in configs.values())
         self._format, self._make, self._quiet = format, make, quiet
         self._positions = engine.spec.max_positions
-        encoder, context = make_encoder(self._prompt.encoder), format.context()
+        encoder, context = make_encoder(next(iter(configs.values())).prompt.encoder), format.context()
         self._sessions = {
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
             for name, config in configs.items()
@@ -108,9 +109,11 @@ class Prober:
             )
 
     def check(self, cell: Cell, seed: int) -> None:
-        """Does the first probe of a cell fit, with its answer? Raises `CapacityError` if not."""
+        """Does the first probe of a cell fit, with its answer? Raises `CapacityError` or `ConfigError` if not."""
         probe = cell.probe(0, seed, self._make)
-        lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._prompt.budget :]
+        for name in self._sessions:
+            self._check_frozen(name, probe)
+        lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._budget :]
         ends = len(self._format.context()) + self._length(probe.front) + self._length(probe.question)
         tokens = ends + sum(lengths) + probe.room(self._length)
         if tokens > self._positions:
@@ -119,17 +122,24 @@ class Prober:
                 f"has {self._positions} positions; use fewer --segments or a smaller --segment-tokens"
             )
 
-    def ask(self, cell: Cell, trial: int, seed: int) -> Iterator[Answer]:
-        """The answers of all methods to one probe."""
+    @property
+    def methods(self) -> list[str]:
+        return list(self._sessions)
+
+    def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[Answer]:
+        """The answers of all ``methods`` to one probe, in the order in which they were configured."""
         probe = cell.probe(trial, seed, self._make)
-        for name in self._sessions:
+        for name in self._sessions if methods is None else [name for name in self._sessions if name in methods]:
             yield self._answer(cell, trial, name, probe)
 
     def _answer(self, cell: Cell, trial: int, name: str, probe: Probe) -> Answer:
         session = self._sessions[name]
-        prefill = self.prefill(session, probe)
-        said = session.generate(prefill, probe.room(self._length), self._format.stops())
-        session.reset()  # so that there is only one method's memory at a time
+        self._check_frozen(name, probe)
+        try:
+            prefill = self.prefill(session, probe)
+            said = session.generate(prefill, probe.room(self._length), self._format.stops())
+        finally:
+            self._forget(session, probe)  # so that there is only one probe's and one method's memory at a time
         counts = prefill.counts
         return Answer(
             cell,
@@ -159,12 +169,32 @@ class Prober:
 
     def _told_before(self, session: MemorySession, probe: Probe) -> None:
         """Methods that harvest what they computed meet the lines once before the question."""
-        assembly = session.method.construction.assembly
         if session.method.layout == "append":
             session.prefill("", self._format.line("\n"))
-        elif assembly == "reuse":
+        elif _freezes(session):
             for fact in probe.facts:
                 session.freeze(self._format.line(fact.text))
+
+    def _forget(self, session: MemorySession, probe: Probe) -> None:
+        """What is frozen outlives a session's reset: left there, it would push the next probe's lines out."""
+        session.reset()
+        if _freezes(session):
+            for fact in probe.facts:
+                session.thaw(self._format.line(fact.text))
+
+    def _check_frozen(self, name: str, probe: Probe) -> None:
+        """A pool too small would drop lines without a word, and they would be computed anew. Raises `ConfigError`."""
+        session = self._sessions[name]
+        if not _freezes(session):
+            return
+        pool, lines = session.method.frozen, {tuple(self._format.line(fact.text)) for fact in probe.facts}
+        nbytes = session.engine.spec.bytes_per_token * sum(map(len, lines))
+        if nbytes > pool.watermark * pool.capacity_bytes:
+            raise ConfigError(
+                f"{name} stores the lines of a probe one by one, {nbytes} bytes, more than {pool.watermark:g} of its "
+                f"pool of {pool.capacity_bytes}; add +memory.frozen.capacity_bytes={math.ceil(nbytes / pool.watermark)}"
+                " or more to the method, or use fewer --segments"
+            )
 
     def _tell_filler(self, session: MemorySession) -> None:
         """In turns of `CHUNK` lines."""
@@ -176,8 +206,6 @@ class Prober:
             session.prefill("", self._format.line("\n"))
 
 
-def ask_all(probers: Mapping[str, Prober], cells: Sequence[Cell], trials: int, seed: int) -> Iterator[list[Answer]]:
-    """The answers to every probe of every cell, probe by probe; ``probers`` by kind."""
-    for cell in cells:
-        for trial in range(trials):
-            yield list(probers[cell.kind].ask(cell, trial, seed))
+def _freezes(session: MemorySession) -> bool:
+    """Is a line found by its tokens, so that it may be stored by itself before the question?"""
+    return session.method.layout != "append" and session.method.construction.assembly == "reuse"

@@ -62,7 +62,10 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class MultiQuery:
-    """mq_niah: sentences that give a key its magic number, at least one per document; the numbers of several keys."""
+    """mq_niah: sentences that give a key its magic number, as many in each document; the numbers of several keys.
+
+    They are at least ``hidden``, and as many more as it takes to give every document the same number.
+    """
 
     hidden: int = 8
     asked: int = 4
@@ -72,7 +75,7 @@ class MultiQuery:
 
     def write(self, count: int, documents: int, rng: random.Random) -> Written:
         words = Words(rng)
-        numbers = rng.sample(range(10**6, 10**7), max(self.hidden, documents))
+        numbers = rng.sample(range(10**6, 10**7), documents * math.ceil(self.hidden / documents))
         held = {words.draw(): str(number) for number in numbers}
         asked = rng.sample(list(held), self.asked)
         needles = [f"The magic number of {key} is {number}." for key, number in held.items()]

@@ -21,11 +21,8 @@ from eval.probes.prober import Cell
 from memory.assembly.layout import lay_out, place
 from memory.loading.serial import Serial
 from memory.stages import Capabilities, Layout, Probe, Unit
-from planners.formats import make_format
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from memory.engine.engine import Engine
     from planners.formats import Format
     from planners.recall import Probe as Question
@@ -91,11 +88,9 @@ def _rank(values: torch.Tensor, start: int, stop: int) -> float:
     return 100 * float((values > values[start:stop].max()).sum()) / len(values)
 
 
-def measure_ranks(
-    engine: Engine, tokenizer: PreTrainedTokenizerBase, cells: Sequence[Cell], trials: int, seed: int
-) -> list[Ranks]:
+def measure_ranks(engine: Engine, format: Format, cells: Sequence[Cell], trials: int, seed: int) -> list[Ranks]:
     """Medians over ``trials`` probes of every kind and cue, at its largest number of lines."""
-    format, found = make_format("default", tokenizer), []
+    found = []
     largest: dict[tuple[str, str], Cell] = {}
     for cell in cells:
         largest[cell.kind, cell.cue] = max(cell, largest.get((cell.kind, cell.cue), cell), key=lambda c: c.segments)

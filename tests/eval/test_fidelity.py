@@ -63,11 +63,52 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
         (("--families", "none"), "nothing to measure"),
         (("--methods", "none"), "nothing to measure"),
         (("--families", "qwen2", "eval.episodes=0"), "eval.episodes=0"),
+        (("planner=keep", "--methods", "keep"), "--methods is for the tables"),
+        (("planner=keep", "--families", "qwen2"), "--families is for the tables"),
+        (("planner=keep", "--tokenizer", "x"), "--tokenizer is for the tables"),
+        (("--plot", "x.png"), "--plot is for the curve"),
+        (("--ratios", "own"), "--ratios is for the curve"),
+        (("planner=keep", "planner=epic"), "planner=keep planner=epic draws no curve"),
+        (("planner=,",), "planner=, draws no curve"),
+        (("planner=keep", "model=planner-tiny", "--model", "x"), "--model x is not all"),
+        (("eval.trace=false",), "eval.trace=false is not read here; what is: env, memory.* eval.threads"),
+        (("memory=keep",), "memory=keep is not read here; use .*--methods"),
+        (("model=x",), "use --model"),
+        (("model.dtype=float32",), "model.dtype=float32 changes no random model"),
+        (("--families", "none", "--model", "x", "--tokenizer", "x"), "--tokenizer is of random models"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments: tuple[str, ...], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        report(parser().parse_args([*arguments]), make_console())
+        report(parser().parse_intermixed_args([*arguments]), make_console())
+
+
+def test_threads_are_as_many_as_asked_for(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    overrides = ["prompt.encoder=hashed", "env.stream=1", "env.max_steps=1", "eval.threads=3"]
+    options = ["--families", "none", "--model", str(tiny_model), "--methods", "full_recompute"]
+    report(parser().parse_intermixed_args([*overrides, *options]), make_console())
+    report(parser().parse_intermixed_args([*overrides, "planner=full_recompute", *options[2:4]]), make_console())
+    assert asked == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("planner=keep", "--plot", "c.txt"), r"c.txt is no kind of figure; .*\.png"),
+        (("planner=keep", "--plot", "folder.png"), "folder.png is a folder"),
+        (("planner=keep", "--json", "folder.png"), "folder.png is a folder"),
+        (("--families", "none", "--json", "folder.png"), "folder.png is a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_found_before_the_model_is_made(
+    options: tuple[str, ...], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ConfigError, match=named):
+        report(parser().parse_intermixed_args([*options, "--model", "no/such/model"]), make_console())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -106,7 +147,7 @@ def test_the_curve_holds_other_prompts_against_full_recomputations_decisions(tin
 
 
 def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tmp_path: Path) -> None:
-    file, plot = tmp_path / "curve.json", tmp_path / "curve.png"
+    file, plot = tmp_path / "new" / "curve.json", tmp_path / "newer" / "curve.png"
     overrides = [
         "planner=full_reuse,keep",
         "env.stream=1",

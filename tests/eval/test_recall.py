@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import pairwise
+import re
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 import torch
 
-from eval.probes.prober import Cell
+from eval.probes.prober import Cell, Probe, Prober
 from eval.probes.signals import SIGNALS, watch
-from eval.recall import parser, report
+from eval.recall import SETTING, parser, report
 from eval.tables import make_console
+from eval.variants import compose_variants
 from keep_agent.brain import load_tokenizer
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
+from memory.report import Prefill
+from memory.session import MemorySession
 from planners.checkpoint import BUNDLED
 from planners.formats import make_format
 from planners.recall import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
@@ -58,6 +62,57 @@ def test_memory_longer_than_the_model_reaches_back_only_where_positions_are_deco
     rates = {one["method"]: one for one in json.loads((tmp_path / "recall.json").read_text())["scores"]}
     assert rates["memart"]["accuracy"] >= rates["coupled"]["accuracy"] + 0.3
     assert rates["memart"]["prefill_tokens"] == 2
+
+
+def test_what_is_stored_for_one_probe_is_gone_before_the_next(tiny_model: Path) -> None:
+    """A pool that holds the lines of one probe holds those of each: left there, they would push later ones out."""
+    cell, lines = Cell("two_hop", "after", 20), 20 * 30  # a line has at most 30 tokens of this tokenizer
+    with Engine(load_model(str(tiny_model), "float32")) as engine:
+        capacity = lines * engine.spec.bytes_per_token
+        pools = ("sparsex", f"small:sparsex+memory.frozen.capacity_bytes={capacity}")
+        configs = compose_variants(pools, SETTING)
+        prober = Prober(engine, make_format("default", load_tokenizer(str(tiny_model))), configs)
+        for trial in range(4):
+            large, small = prober.ask(cell, trial, 0)
+            assert large.computed_ratio == small.computed_ratio < 0.9
+
+
+@pytest.mark.parametrize("method", ["sparsex", "sparsex_hops"])
+def test_lines_that_cannot_be_stored_together_are_refused_before_anything_is_asked(method: str) -> None:
+    """They would be computed anew without a word. The message names a capacity that works."""
+    options = ["--kinds", "two_hop", "--cues", "after", "--segments", "20", "--trials", "1"]
+
+    def ask(capacity: int) -> None:
+        named = f"{method}+memory.frozen.capacity_bytes={capacity}"
+        report(parser().parse_args(["--methods", named, *options]), make_console())
+
+    with pytest.raises(ConfigError, match=f"{method}.* stores.* pool of 100000; add .memory.frozen.capacity") as caught:
+        ask(100_000)
+    enough = int(re.search(r"add .memory.frozen.capacity_bytes=(\d+)", str(caught.value))[1])
+    with pytest.raises(ConfigError, match="pool of"):
+        ask(enough - 1)
+    ask(enough)
+
+
+class Noting(Prober):
+    """Notes which lines stood in the prompt."""
+
+    def prefill(self, session: MemorySession, probe: Probe) -> Prefill:
+        found = super().prefill(session, probe)
+        self.told = [fact.id for fact in probe.facts]
+        self.shown = [span.segment for span in found.layout.segments]
+        return found
+
+
+def test_lines_stand_in_the_order_in_which_they_were_told(tiny_model: Path) -> None:
+    """Groups that become static meanwhile move to the front of a prompt, and similar lines into one place."""
+    with Engine(load_model(str(tiny_model), "float32")) as engine:
+        format = make_format("default", load_tokenizer(str(tiny_model)))
+        for quiet in (0, 12):
+            prober = Noting(engine, format, compose_variants(["keep"], SETTING), quiet)
+            for kind, trial in product(KINDS, range(4)):
+                assert len(list(prober.ask(Cell(kind, "after", 60), trial, 0))) == 1
+                assert prober.shown == prober.told
 
 
 def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
@@ -135,11 +190,57 @@ def test_signals_are_ranked_over_the_memory_alone() -> None:
         (("--segments", "3"), "3 segments.*use 8 to 250"),
         (("--segments", "ten"), "ten"),
         (("--trials", "0"), "--trials 1"),
-        (("--methods", "none"), "--methods"),
+        (("--methods", "none"), "--methods names nothing"),
+        (("--kinds", ","), "--kinds names nothing"),
+        (("--cues", "none"), "--cues names nothing"),
+        (("--segments", "none"), "--segments names nothing"),
+        (("--kinds", "needle,needle"), "--kinds needle,needle names one of them twice"),
         (("--methods", "keep,keep"), "twice"),
         (("--methods", "memart,keep", "--filler", "10"), "--filler=10.*memart, not keep"),
+        (("--quiet", "-1"), "--quiet -1.*use --quiet 0 or more"),
+        (("--kinds", "needle,vt", "--filler", "10"), "--filler tells lines, but vt have none"),
+        (("--segment-tokens", "100"), "--segment-tokens 100 .* but needle, two_hop, tracking have lines"),
+        (("--kinds", "vt", "prompt.format=lota"), "prompt.format.*vt have a format of their own"),
+        (("eval.seed=3",), "eval.seed=3 is not read here; use --seed"),
+        (("planner=keep",), "planner=keep is not read here; use --methods"),
+        (("memory=keep",), "memory=keep is not read here; use --methods"),
+        (("env.stream=2",), "env.stream=2 is not read here; what is: memory, model, .*eval.threads"),
+        (("prompt.style=linked",), "prompt.style=linked is not read here"),
+        (("eval.threads=0",), "eval.threads=0"),
+        (
+            ("--methods", "full_recompute,keep+model.dtype=float32"),
+            r"keep\+model.*'model.dtype=float32' is not a method's",
+        ),
+        (
+            ("--methods", "keep,one:keep+prompt.encoder=nonsense"),
+            "one: 'prompt.encoder=nonsense' is not a method's own",
+        ),
+        (("--methods", "keep,one:keep+planner.policy=generate"), "one: 'planner.policy.*memory, prompt.budget are"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        report(parser().parse_args([*arguments]), make_console())
+        report(parser().parse_intermixed_args([*arguments]), make_console())
+
+
+ONE_PROBE = ("--methods", "full_recompute", "--kinds", "needle", "--cues", "after", "--segments", "8", "--trials", "1")
+
+
+def test_ranks_are_of_prompts_as_they_were_asked_for(tiny_model: Path, tmp_path: Path) -> None:
+    overrides = [f"model={tiny_model}", "model.dtype=float32", "prompt.start=mug_1"]
+    own = [*overrides, *ONE_PROBE, "--ranks", "1", "--out", str(tmp_path)]
+    report(parser().parse_intermixed_args(own), make_console())
+    probe = Cell("needle", "after", 8).probe(0, 0)
+    with Engine(load_model(str(tiny_model), "float32")) as engine:
+        tokenizer = load_tokenizer(str(tiny_model))
+        started, plain = (watch(engine, make_format("default", tokenizer, (), s), probe) for s in ("mug_1", None))
+    ranks = {one["signal"]: one["named"] for one in json.loads((tmp_path / "recall.json").read_text())["ranks"]}
+    assert ranks == {signal: named for signal, (named, _) in started.items()}
+    assert ranks != {signal: named for signal, (named, _) in plain.items()}
+
+
+def test_threads_are_as_many_as_asked_for(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    report(parser().parse_intermixed_args([f"model={tiny_model}", "eval.threads=3", *ONE_PROBE]), make_console())
+    assert asked == [3]

@@ -74,11 +74,11 @@ def test_answers_are_unique_and_the_seed_decides(ruler: Ruler, kind: str) -> Non
     assert cell.probe(3, 1, ruler.make) == cell.probe(3, 1, ruler.make) != cell.probe(4, 1, ruler.make)
 
 
-@pytest.mark.parametrize("documents", [1, DOCUMENTS, 12])
-def test_every_document_hides_a_magic_number_and_several_are_asked_for(ruler: Ruler, documents: int) -> None:
+@pytest.mark.parametrize(("documents", "each"), [(1, 8), (3, 3), (4, 2), (5, 2), (6, 2), (7, 2), (8, 1), (12, 1)])
+def test_every_document_hides_magic_numbers_and_several_are_asked_for(ruler: Ruler, documents: int, each: int) -> None:
     probe = probe_of(ruler, "mq_niah", documents=documents)
     held = [dict(re.findall(r"magic number of (\w+) is (\d+)\.", fact.text)) for fact in probe.facts]
-    assert all(held) and sum(map(len, held)) == max(MultiQuery().hidden, documents)
+    assert list(map(len, held)) == [each] * documents and documents * each >= MultiQuery().hidden
     numbers = {key: number for document in held for key, number in document.items()}
     assert len(set(numbers.values())) == sum(map(len, held))
     asked = re.findall(r"\w+", re.search(r"numbers of (.*) in the documents", probe.question)[1].replace(" and ", ","))

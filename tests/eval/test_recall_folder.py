@@ -1,0 +1,96 @@
+"""A recall that was cut short goes on where it stopped; what cannot be written is found before anything is asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.recall import parser, report
+from eval.tables import make_console
+from keep_agent.errors import ConfigError
+
+OPTIONS = ("--kinds", "needle,tracking", "--cues", "after", "--segments", "8", "--trials", "2", "prompt.encoder=hashed")
+METHODS = ("--methods", "full_recompute,sparsex")
+ANSWERS = 2 * 2 * 2  # kinds, trials, methods
+
+
+def recall(*arguments: str) -> None:
+    report(parser().parse_intermixed_args([*arguments]), make_console())
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recall") / "deep" / "whole"
+    recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(folder))
+    return folder
+
+
+@pytest.fixture
+def torn(whole: Path, tmp_path: Path) -> Path:
+    """As it is left by a kill: three answers and a half, of which the first is changed: it shows if asked again."""
+    folder = tmp_path / "torn"
+    shutil.copytree(whole, folder)
+    first, *lines = (whole / "answers.jsonl").read_text().splitlines(keepends=True)
+    changed = json.dumps(json.loads(first) | {"prefill_tokens": 0.5}) + "\n"
+    (folder / "answers.jsonl").write_text(changed + "".join(lines[:2]) + lines[2][:40])
+    for name in ("recall.json", "recall.png"):
+        (folder / name).unlink()
+    return folder
+
+
+def test_the_same_command_asks_what_is_left(tiny_model: Path, whole: Path, torn: Path) -> None:
+    recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn), "--mark", "0.5", "eval.threads=1")
+    due, lines = ((folder / "answers.jsonl").read_text().splitlines() for folder in (whole, torn))
+    assert len(lines) == ANSWERS and lines[1:] == due[1:] and json.loads(lines[0])["prefill_tokens"] == 0.5
+    expected, found = (json.loads((folder / "recall.json").read_text())["scores"] for folder in (whole, torn))
+    assert found[1:] == expected[1:]
+    assert found[0]["prefill_tokens"] == (0.5 + json.loads(due[2])["prefill_tokens"]) / 2
+    assert (torn / "recall.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--trials", "3"), r"torn was asked otherwise: trials=3 \(was 2\); .*another folder"),
+        (("--methods", "full_recompute"), r"methods=\['full_recompute'\] \(was \['full_recompute', 'sparsex'\]\)"),
+        (("prompt.start=next",), r"overrides=\[.*prompt.start=next.*\] \(was"),
+    ],
+)
+def test_other_settings_do_not_go_on(tiny_model: Path, torn: Path, arguments: tuple[str, ...], named: str) -> None:
+    before = (torn / "answers.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=named):
+        recall(f"model={tiny_model}", *OPTIONS, *METHODS, *arguments, "--out", str(torn))
+    assert (torn / "answers.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("part", ["configs", "weights"])
+def test_defaults_and_weights_that_changed_meanwhile_do_not_go_on(tiny_model: Path, torn: Path, part: str) -> None:
+    saved = json.loads((torn / "config.json").read_text())
+    saved["configs"]["sparsex"]["memory"]["recompute"]["share"] = 0.9
+    text = json.dumps(saved) if part == "configs" else (torn / "config.json").read_text().replace('hts": "', 'hts": "f')
+    (torn / "config.json").write_text(text)
+    named = {"configs": r"sparsex.memory.recompute.share=0.04 \(was 0.9\)", "weights": "other weights"}[part]
+    with pytest.raises(ConfigError, match=named):
+        recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn))
+
+
+def test_a_folder_of_something_else_is_left_alone(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_text('{"f1": 1')
+    with pytest.raises(ConfigError, match=r"answers.jsonl without config.json"):
+        recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"planner": {}}')
+    with pytest.raises(ConfigError, match="another command"):
+        recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(tmp_path))
+    assert (tmp_path / "answers.jsonl").read_text() == '{"f1": 1'
+
+
+def test_without_matplotlib_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"keep-agent\[plot\]"):
+        recall("model=no/such/model", *OPTIONS, *METHODS, "--out", str(tmp_path))
