@@ -23,7 +23,7 @@ from rich.table import Table
 from eval.cli import guarded
 from eval.intervals import mean_interval, ratio_interval
 from eval.metrics import cluster_of, costs, goal_condition_rate, success_rate
-from eval.tables import bounds, make_console, number, percent
+from eval.tables import bounds, make_console, markdown, number, percent
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers
 from keep_agent.runfolder import find_runs, read_config, read_results, write_atomic
@@ -247,6 +247,7 @@ def parser() -> argparse.ArgumentParser:
                                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     described.add_argument("runs", nargs="+", type=Path, help="run folders, or folders (a multirun's) that hold some")
     described.add_argument("--baseline", help=f"name of the run to compare with (default: {BASELINE}, else the first)")
+    described.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     described.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
     return described
 
@@ -257,9 +258,11 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     unequal = differences(runs)
     rows = [compare(run, base) for run in runs]
     cells = [cell for run in runs for cell in by_length(run, base)]
-    console.print(rows_table(rows, base.name))
-    if cells:
-        console.print(length_table(cells))
+    for table in [rows_table(rows, base.name), *([length_table(cells)] if cells else [])]:
+        if arguments.markdown:
+            console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
+        else:
+            console.print(table)
     if unequal:
         console.print(f"[yellow]note:[/] these runs differ in more than their method: {', '.join(unequal)}")
     if arguments.json:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +20,16 @@ def make_console() -> Console:
     """The terminal; what is piped somewhere is not cut at 80 columns."""
     console = Console()
     return console if console.is_terminal else Console(width=FILE_WIDTH)
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown behind its title, for documents."""
+    title, table.title, table.box = table.title, None, box.MARKDOWN
+    console = Console(width=1000, color_system=None)
+    with console.capture() as written:
+        console.print(table)
+    lines = [line.strip() for line in written.get().splitlines() if line.strip()]
+    return "\n".join([f"{title}", "", *(re.sub(" {2,}", " ", line) for line in lines)])
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from eval.compare import Run, by_length, choose_baseline, compare, differences, load_runs, paired, success_difference
+from eval.compare import (
+    Run,
+    by_length,
+    choose_baseline,
+    compare,
+    differences,
+    length_table,
+    load_runs,
+    paired,
+    success_difference,
+)
+from eval.tables import markdown
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.runfolder import RunFolder
@@ -79,6 +90,15 @@ def test_runs_of_one_name_are_told_apart_by_their_folder(tmp_path: Path) -> None
         choose_baseline(runs, "keep")
     with pytest.raises(ConfigError, match="no run is called 'kept'"):
         choose_baseline(runs, "kept")
+
+
+def test_tables_can_be_had_in_markdown() -> None:
+    base, fast = run("a", episode(0, True, 10.0)), run("b", episode(0, True, 5.0))
+    table = length_table(by_length(fast, base))
+    title, gap, heads, rule, *rows = markdown(table).splitlines()
+    assert (title, gap) == ("by prompt length", "") and set(rule) == set("|-")
+    assert heads.count("|") == rule.count("|") == rows[0].count("|") == 7
+    assert rows[0] == "| 0–249 | b | 1 | 5.0 | 0.500 | 0.500 |"
 
 
 def test_a_crashed_episode_stays_in_the_comparison() -> None:
