@@ -50,9 +50,8 @@ LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
 PLANS = Mix(plans=4)
 RECALL = Mix(probes=6, questions=6, recall=True)
-TRAJECTORIES = Mix(
-    trajectories=2, steps=0, probes=0, transcript=1500
-)  # eight times the decisions per row, in the other layout
+# The other layout, with eight times the decisions per row.
+TRAJECTORIES = Mix(trajectories=2, steps=0, probes=0, transcript=1500)
 
 
 def rollout_files(data: Path) -> list[Path]:

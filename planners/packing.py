@@ -21,6 +21,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, takewhile
 
 from planners.prompt import CUE, FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, entity_text, query_text, task_line
 from planners.recall import KINDS, Asked, make_scene
@@ -200,13 +201,12 @@ class Packer:
 
     def _together(self, replays: Sequence[_Replay]) -> list[_Replay]:
         """The first, and as many of those that follow as fit into a trajectory."""
-        chosen, room = [replays[0]], self.mix.transcript
-        for number, following in enumerate(replays[1:], 2):
-            length = sum(len(self._encode(text)) for one in replays[:number] for text, _ in self._told(one, ""))
-            if not following.task.steps or length > room:
-                break
-            chosen.append(following)
-        return chosen
+        if not self.mix.transcript:
+            return [replays[0]]
+        lengths = accumulate(sum(len(self._encode(text)) for text, _ in self._told(one, "")) for one in replays)
+        pairs = zip(replays, lengths, strict=True)
+        fitting = takewhile(lambda pair: pair[0].task.steps and pair[1] <= self.mix.transcript, pairs)
+        return [replay for replay, _ in fitting] or [replays[0]]
 
     def _trajectory(self, replays: Sequence[_Replay]) -> Slot:
         """A finished task is remembered in its first wording, so that this one is told."""
