@@ -163,7 +163,7 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
         ("same next skill, %", lambda one: 100 * one.same_skill),
         ("KL to full recomputation, nats", lambda one: one.kl),
     )
-    with figure(file, 2, share_y=False) as axes:
+    with figure(file, 2) as axes:
         for axis, (label, height) in zip(axes, panels, strict=True):
             axis.set_xlabel("token-layers computed / all", fontsize=8)
             axis.set_ylabel(label, fontsize=8)

@@ -38,16 +38,24 @@ def _kind(file: Path) -> str:
 
 
 @contextmanager
-def figure(file: Path, panels: int = 1, share_y: bool = True) -> Iterator[list[Axes]]:
-    """Axes of ``panels`` side by side; the figure is written to ``file`` (by a temporary name) in the end.
+def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> Iterator[list[Axes]]:
+    """Axes of ``panels``, ``columns`` side by side; the figure is written to ``file`` (by a temporary name) in the end.
+
+    With a ``y_label`` all panels share what it names, else each has a scale of its own.
 
     :raises ConfigError: as `check_figure`
     """
     check_figure(file)
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(1.2 + 4.6 * panels, 4.2), facecolor=PAPER, layout="constrained")
-    axes = list(drawn.subplots(1, panels, squeeze=False, sharey=share_y)[0])
+    columns = min(columns, panels)
+    rows = -(-panels // columns)
+    drawn = Figure(figsize=(1.2 + 4.6 * columns, 4.2 * rows), facecolor=PAPER, layout="constrained")
+    axes = list(drawn.subplots(rows, columns, squeeze=False, sharey=bool(y_label)).flat)
+    drawn.supylabel(y_label, fontsize=8, color=INK)
+    for spare in axes[panels:]:
+        spare.remove()
+    axes = axes[:panels]
     for axis in axes:
         axis.set_facecolor(PAPER)
         axis.grid(color=GRID, linewidth=0.6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from rich.table import Table
@@ -93,15 +94,15 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
 
 
 def accuracy_figure(found: Sequence[Score], file: Path) -> None:
-    """Accuracy against segments of memory, one panel per kind and cue."""
-    panels = list(dict.fromkeys((one.cell.kind, one.cell.cue) for one in found))
-    with figure(file, len(panels)) as axes:
-        for axis, (kind, cue) in zip(axes, panels, strict=True):
+    """Accuracy against segments of memory: a column of panels for each kind, a row for each cue."""
+    kinds = list(dict.fromkeys(one.cell.kind for one in found))
+    cues = list(dict.fromkeys(one.cell.cue for one in found))
+    with figure(file, len(kinds) * len(cues), len(kinds), "right answers, %") as axes:
+        for axis, (cue, kind) in zip(axes, product(cues, kinds), strict=True):
             axis.set_title(f"{kind}, cue {cue}", fontsize=9)
             axis.set_xlabel("segments of memory", fontsize=8)
             for number_, method in enumerate(dict.fromkeys(one.method for one in found)):
                 own = [o for o in found if (o.cell.kind, o.cell.cue, o.method) == (kind, cue, method)]
                 sizes, rates = [o.cell.segments for o in own], [100 * o.accuracy for o in own]
                 axis.plot(sizes, rates, label=method, **style(number_))
-        axes[0].set_ylabel("right answers, %", fontsize=8)
         axes[-1].legend(fontsize=7)

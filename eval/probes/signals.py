@@ -121,14 +121,14 @@ def rank_table(ranks: Sequence[Ranks]) -> Table:
 
 def rank_figure(ranks: Sequence[Ranks], file: Path) -> None:
     """Solid: the line that the question names; dashed: the line that holds the answer."""
-    panels = list(dict.fromkeys(one.cell for one in ranks))
-    with figure(file, len(panels)) as axes:
+    panels = sorted(dict.fromkeys(one.cell for one in ranks), key=lambda cell: cell.cue)
+    columns = len({cell.kind for cell in panels})
+    with figure(file, len(panels), columns, "rank of the needle, % of memory rows") as axes:
         for axis, cell in zip(axes, panels, strict=True):
             axis.set_title(f"{cell.kind}, cue {cell.cue}, {cell.segments} lines", fontsize=9)
             axis.set_xlabel("layer", fontsize=8)
             for number, one in enumerate(one for one in ranks if one.cell == cell):
                 axis.plot(one.named, label=one.signal, **style(number + 1))
                 axis.plot(one.holds, linestyle="--", **style(number + 1))
-        axes[0].set_ylabel("rank of the needle, % of memory rows", fontsize=8)
         axes[0].invert_yaxis()
         axes[-1].legend(fontsize=7)
