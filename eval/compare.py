@@ -26,7 +26,7 @@ from eval.metrics import cluster_of, costs, goal_condition_rate, success_rate
 from eval.tables import bounds, make_console, markdown, number, percent
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers
-from keep_agent.runfolder import find_runs, read_config, read_results, write_atomic
+from keep_agent.runfolder import RunFolder, find_runs, read_config, write_atomic
 
 BASELINE = "full_recompute"
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares
@@ -85,7 +85,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
     configs = [read_config(folder) for folder in folders]
     runs = [
-        Run("", folder, config, {result.id: result for result in read_results(folder)})
+        Run("", folder, config, {result.id: result for result in RunFolder.read(folder)})
         for folder, config in zip(folders, configs, strict=True)
     ]
     names = apart([run.planner for run in runs], folders)

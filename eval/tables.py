@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from rich import box
@@ -24,12 +25,13 @@ def make_console() -> Console:
 
 def markdown(table: Table) -> str:
     """The table in Markdown behind its title, for documents."""
-    title, table.title, table.box = table.title, None, box.MARKDOWN
+    plain = copy(table)
+    plain.title, plain.box = None, box.MARKDOWN
     console = Console(width=1000, color_system=None)
     with console.capture() as written:
-        console.print(table)
+        console.print(plain)
     lines = [line.strip() for line in written.get().splitlines() if line.strip()]
-    return "\n".join([f"{title}", "", *(re.sub(" {2,}", " ", line) for line in lines)])
+    return "\n".join([f"{table.title}", "", *(re.sub(" {2,}", " ", line) for line in lines)])
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -120,11 +120,6 @@ def read_config(path: Path) -> dict[str, Any]:
     return _read_object(path / CONFIG, path)
 
 
-def read_results(path: Path) -> list[EpisodeResult]:
-    """The committed episodes of a run, as `RunFolder.read` has them."""
-    return RunFolder.read(path)
-
-
 def find_runs(path: Path) -> list[Path]:
     """Run folders at or below ``path``, sorted by name. Raises DataError when there are none."""
     found = sorted(file.parent for file in path.rglob(CONFIG) if (file.parent / EPISODES).exists())

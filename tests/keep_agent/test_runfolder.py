@@ -17,7 +17,6 @@ from keep_agent.runfolder import (
     RunFolder,
     find_runs,
     read_config,
-    read_results,
     write_atomic,
 )
 
@@ -41,7 +40,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_results_survive_the_disk(run: RunFolder) -> None:
-    assert read_results(run.path) == [result(0), result(1), result(2)]
+    assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
     assert RunFolder.resume(run.path).finished == {0, 1, 2}
     assert read_config(run.path) == {"planner": {"name": "keep"}}
 
@@ -55,7 +54,7 @@ def test_a_kill_at_any_byte_loses_only_the_unmarked_episode(run: RunFolder, cut:
     kept = [json.loads(line)["episode"] for line in (run.path / TRACE).read_text().splitlines()]
     assert kept == ["e0", "e0", "e1", "e1"]
     again.commit(result(2), [entry(2)])
-    assert read_results(run.path) == [result(0), result(1), result(2)]
+    assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
 
 
 def test_a_torn_trace_line_goes_with_its_episode(run: RunFolder) -> None:
@@ -76,7 +75,7 @@ def test_a_whole_but_damaged_line_is_named_not_dropped(run: RunFolder) -> None:
 def test_a_second_run_never_writes_into_the_first(run: RunFolder) -> None:
     other = RunFolder.create(run.path, {})
     assert other.path.name == "run-2"
-    assert len(read_results(run.path)) == 3
+    assert len(RunFolder.read(run.path)) == 3
 
 
 def test_runs_that_begin_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
