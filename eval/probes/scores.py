@@ -83,7 +83,10 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
         own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
-        good = [one.cell.segments for one in own if one.method == found[0].method and one.accuracy >= mark]
+        ruler = [one for one in own if one.method == found[0].method]
+        good = [one.cell.segments for one in ruler if one.accuracy >= mark]
+        if not good:
+            table.add_row(kind, cue, "none", ruler[0].method, f"≤ {percent(max(one.accuracy for one in ruler))}")
         for one in own:
             if good and one.cell.segments == max(good):
                 shares = number(one.computed_ratio), number(one.recomputed_ratio)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from eval.probes.prober import Cell, Probe, Prober
+from eval.probes.scores import Score, mark_table
 from eval.probes.signals import SIGNALS, watch
 from eval.recall import SETTING, parser, report
 from eval.tables import make_console
@@ -121,6 +122,15 @@ def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
     assert all(0 <= rank <= 100 for one in record["ranks"] for rank in (*one["named"], *one["holds"]))
     for name in ("recall.png", "ranks.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_cue_that_the_ruler_never_masters_is_named_not_left_out() -> None:
+    def at(cue: str, segments: int, accuracy: float) -> Score:
+        return Score(Cell("needle", cue, segments), "full_recompute", 10, accuracy, 0.0, None, 1.0, 1.0, 1.0, 0.0)
+
+    table = mark_table([at("after", 20, 1.0), at("after", 40, 0.8), at("before", 20, 0.3), at("before", 40, 0.1)], 0.9)
+    cues, segments, right = (list(table.columns[column].cells) for column in (1, 2, 4))
+    assert list(zip(cues, segments, right, strict=True)) == [("after", "20", "100.0"), ("before", "none", "≤ 30.0")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
