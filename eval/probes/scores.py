@@ -84,14 +84,14 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
     for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
         own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
         ruler = [one for one in own if one.method == found[0].method]
-        good = [one.cell.segments for one in ruler if one.accuracy >= mark]
-        if not good:
+        largest = max((one.cell.segments for one in ruler if one.accuracy >= mark), default=None)
+        if largest is None:
             table.add_row(kind, cue, "none", ruler[0].method, f"≤ {percent(max(one.accuracy for one in ruler))}")
         for one in own:
-            if good and one.cell.segments == max(good):
+            if one.cell.segments == largest:
                 shares = number(one.computed_ratio), number(one.recomputed_ratio)
                 gap = percent(one.gap, "+"), bounds(one.gap_interval, 100, 1)
-                table.add_row(kind, cue, str(max(good)), one.method, percent(one.accuracy), *gap, *shares)
+                table.add_row(kind, cue, str(largest), one.method, percent(one.accuracy), *gap, *shares)
         table.add_section()
     return table
 
