@@ -199,11 +199,11 @@ class Probe(Protocol):
         """(prompt rows,) attention that the active rows ``sources`` give to each row: sum over them and heads."""
         ...
 
-    def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(kv_heads, len(rows), head_dim) K (unrotated) and V that ``layer`` would compute for ``rows``."""
+    def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+        """Per kind (``k``: unrotated) the (kv_heads, len(rows), head_dim) that ``layer`` would compute for ``rows``."""
         ...
 
-    def cached_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
         """What the blocks hold for the same rows."""
         ...
 

@@ -45,8 +45,8 @@ class Watch:
         return torch.arange(layout.context, layout.rows)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        _, fresh = probe.fresh_kv(layer + 1, self._known)
-        _, cached = probe.cached_kv(layer + 1, self._known)
+        (fresh,) = probe.fresh_kv(layer + 1, self._known, "v")
+        (cached,) = probe.cached_kv(layer + 1, self._known, "v")
         attention = (probe.mass_on_rows(rows)[self._known] for rows in (self._new[-1:], self._new))
         for signal, values in zip(SIGNALS, ((fresh - cached).pow(2).sum((0, 2)), *attention), strict=True):
             self.seen[signal].append(values)

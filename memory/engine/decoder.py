@@ -60,14 +60,14 @@ class Decoder:
         logits = self.module.lm_head(self.module.model.norm(hidden))
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
-    def bare_kv(self, index: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unrotated keys and values ``(kv_heads, rows, head_dim)`` that layer ``index`` makes of (1, rows, hidden).
+    def bare_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+        """Per kind ``(kv_heads, rows, head_dim)``: unrotated keys, or values, of layer ``index`` for (1, rows, hidden).
 
         Norm, projections and k-norm only: no attention, no MLP.
         """
         attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
-        k = self._heads(attention.k_proj(normed), getattr(attention, "k_norm", None))
-        return k, self._heads(attention.v_proj(normed), None)
+        makers = {"k": (attention.k_proj, getattr(attention, "k_norm", None)), "v": (attention.v_proj, None)}
+        return tuple(self._heads(project(normed), norm) for project, norm in map(makers.__getitem__, kinds))
 
     def bare_q(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         """Unrotated queries ``(heads, rows, head_dim)`` that layer ``index`` makes of (1, rows, hidden)."""

@@ -86,8 +86,8 @@ class LayerProbe:
         heads = self.attended.query.shape[1]
         return heads * self._row_weights(rows, causal=True).sum(0)
 
-    def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(kv_heads, len(rows), head_dim) unrotated K, and V, that ``layer`` computes for active ``rows``.
+    def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+        """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that ``layer`` computes for active ``rows``.
 
         :raises ConfigError: for layers other than this one and the next, or rows that are not active.
         """
@@ -99,11 +99,10 @@ class LayerProbe:
         index, padding = self._numbers_of(rows), row_padding(rows)
         if padding:
             index = torch.cat([index, index[-1:].expand(padding)])
-        k, v = self.decoder.bare_kv(layer, hidden[:, index])
-        return k[:, : rows.numel()], v[:, : rows.numel()]
+        return tuple(made[:, : rows.numel()] for made in self.decoder.bare_kv(layer, hidden[:, index], kinds))
 
-    def cached_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(kv_heads, len(rows), head_dim) K and V that the blocks hold for ``rows``.
+    def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+        """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that the blocks hold for ``rows``.
 
         Only blocks of these rows are touched.
 
@@ -119,9 +118,8 @@ class LayerProbe:
         stops = np.cumsum([p.block.tokens for p in placed])  # where each block ends when they stand in a row
         ends = np.array([p.stop for p in placed])
         index = torch.from_numpy(wanted + (stops - ends)[number])
-        keys = torch.cat([p.block.k[layer] for p in placed], 1)[:, index]
-        values = torch.cat([p.block.v[layer] for p in placed], 1)[:, index]
-        return keys.to(rows.device), values.to(rows.device)
+        held = ([getattr(p.block, kind)[layer] for p in placed] for kind in kinds)
+        return tuple(torch.cat(parts, 1)[:, index].to(rows.device) for parts in held)
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         """Note in the trace how this layer's choice came about."""

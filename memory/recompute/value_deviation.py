@@ -63,8 +63,8 @@ class ValueDeviation:
 
     def _deviations(self, layer: int, rows: torch.Tensor, probe: Probe) -> torch.Tensor:
         """(len(rows),) in float32 or finer."""
-        pairs = zip("kv", probe.fresh_kv(layer, rows), probe.cached_kv(layer, rows), strict=True)
-        return sum(_squared_distance(new, old) for kind, new, old in pairs if kind in self.deviation)
+        fresh, cached = probe.fresh_kv(layer, rows, self.deviation), probe.cached_kv(layer, rows, self.deviation)
+        return sum(map(_squared_distance, fresh, cached))
 
 
 def _squared_distance(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

@@ -18,14 +18,14 @@ class Drift:
         self.keys, self.values = keys, values
         self.asked: list[int] = []
 
-    def fresh_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
         self.asked.append(layer)
-        k, v = (torch.tensor([by.get(row, 0.0) for row in rows.tolist()]) for by in (self.keys, self.values))
-        return k[None, :, None].expand(2, -1, 4), v[None, :, None].expand(2, -1, 4)
+        written = [{"k": self.keys, "v": self.values}[kind] for kind in kinds]
+        drifts = (torch.tensor([by.get(row, 0.0) for row in rows.tolist()]) for by in written)
+        return tuple(drift[None, :, None].expand(2, -1, 4) for drift in drifts)
 
-    def cached_kv(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        zeros = torch.zeros(2, rows.numel(), 4)
-        return zeros, zeros
+    def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.zeros(2, rows.numel(), 4) for _ in kinds)
 
 
 LAYOUT = make_layout([4, 2, 4], fresh=[1])  # rows 1..4, 5..6 fresh, 7..10 behind one context row, then 11..13

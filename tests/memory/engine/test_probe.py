@@ -133,6 +133,14 @@ def test_fresh_kv_is_what_the_layers_compute(any_engine: Engine) -> None:
             assert relative(v, truth.v[at][:, rows]) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["fresh_kv", "cached_kv"])
+def test_keys_or_values_alone(engine: Engine, name: str) -> None:
+    rows = torch.tensor([30, 98])
+    answers, _ = run(engine, lambda p: [getattr(p, name)(p.layer, rows, kinds) for kinds in ("kv", "k", "v")])
+    for (k, v), (k_alone,), (v_alone,) in answers:
+        assert torch.equal(k, k_alone) and torch.equal(v, v_alone)
+
+
 def test_cached_kv_is_what_the_blocks_hold(engine: Engine) -> None:
     rows = torch.tensor([98, 5, 6, 30])
     answers, layout = run(engine, lambda p: p.cached_kv(3, rows))
