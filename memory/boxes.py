@@ -41,6 +41,7 @@ class BoxIndex:
     ) -> None:
         self.layers = tuple(layers)
         self.tokens: list[int] = []  # in each block
+        self.copies: list[int] = []  # how often each block stands in the memory
         self._low = torch.empty(len(self.layers), kv_heads, 0, head_dim, dtype=dtype, device=device)
         self._high = torch.empty_like(self._low)
 
@@ -55,12 +56,14 @@ class BoxIndex:
         self._low[:, :, first:stop] = boxes.low
         self._high[:, :, first:stop] = boxes.high
         self.tokens += boxes.tokens
+        self.copies += [1] * len(boxes.tokens)
 
     def keep(self, numbers: Sequence[int]) -> None:
         """Remove all blocks but ``numbers`` (rising), which are counted anew."""
         for x in (self._low, self._high):
             x[:, :, : len(numbers)] = x[:, :, list(numbers)]
         self.tokens = [self.tokens[number] for number in numbers]
+        self.copies = [self.copies[number] for number in numbers]
 
     def bound(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """(heads, tokens, blocks): at least q·k for every key k of the block, for ``query`` (heads, tokens, head_dim).

@@ -241,7 +241,7 @@ class LatentRetrieval(Retrieval, Protocol):
         ...
 
     def choose(self, queries: Iterable[torch.Tensor], index: BoxIndex) -> list[int]:
-        """Block numbers, rising; ``queries`` (heads, tokens, head_dim) unrotated, one per layer of the index."""
+        """Block numbers, rising, one for each copy; ``queries`` (heads, tokens, head_dim) unrotated, one per layer."""
         ...
 
     def select_layer(self, layer: int, query: torch.Tensor, index: BoxIndex) -> list[int]:

@@ -55,10 +55,8 @@ class Blocks:
                     blocks[block.identity] = block
         lost, asked = self._lost.count(names, units), 0
         if self._latent is not None:
-            stored = [block for block in blocks.values() if block is not None]
-            chosen, asked = self._latent.choose(stored, context.block, query, clock)
-            units = [unit for name, unit in zip(names, units, strict=True) if not name or name in chosen]
-            names = [name for name in names if not name or name in chosen]
+            chosen, asked = self._latent.choose(names, blocks, context.block, query, clock)
+            units, names = [units[number] for number in chosen], [names[number] for number in chosen]
         hits = [bool(name) and name not in missing for name in names]
         placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
         if placed and self._lossless and context.seen_ids == context.ids:  # the first does stand where it was encoded

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -32,35 +33,58 @@ class LatentChoice:
         return self.retrieval.capabilities.per_layer
 
     def choose(self, context: KVBlock | None, token_ids: Sequence[int], clock: Clock) -> tuple[list[int], int]:
-        """Numbers of the blocks that ``token_ids`` choose, rising, and the token-layers it took to ask."""
+        """Block numbers that ``token_ids`` choose, rising, one for each copy, and the token-layers it took to ask."""
         if self.retrieval.takes_all(self.index):
-            return list(range(len(self.index))), 0
+            return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
         with clock.part("ask"):
             queries = self._engine.query_states(context, token_ids, self._layers)
         return self.retrieval.choose(queries, self.index), len(token_ids) * (self._layers[-1] + 1)
 
 
 class NamedChoice:
-    """A choice among blocks that come and go, each with a name of its own."""
+    """A choice among units whose blocks come and go, each with a name of its own.
+
+    Units of the same text share a block, but each of them takes up rows of the prompt.
+    """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
         self._latent = LatentChoice(engine, retrieval)
         self._names: list[str] = []
 
     def choose(
-        self, blocks: Sequence[KVBlock], context: KVBlock | None, token_ids: Sequence[int], clock: Clock
-    ) -> tuple[set[str], int]:
-        """Names of those of ``blocks`` that ``token_ids`` choose, and the token-layers it took to ask."""
-        given, index = {block.identity: block for block in blocks}, self._latent.index
-        index.keep([number for number, name in enumerate(self._names) if name in given])
-        self._names = [name for name in self._names if name in given]
+        self,
+        names: Sequence[str],
+        blocks: Mapping[str, KVBlock],
+        context: KVBlock | None,
+        token_ids: Sequence[int],
+        clock: Clock,
+    ) -> tuple[list[int], int]:
+        """Numbers of the units that ``token_ids`` choose, rising, and the token-layers it took to ask.
+
+        :param names: of each unit's block in ``blocks``; a unit without one is always in
+        """
+        copies, index = Counter(filter(None, names)), self._latent.index
+        index.keep([number for number, name in enumerate(self._names) if name in copies])
+        self._names = [name for name in self._names if name in copies]
         boxed = set(self._names)
-        new = [name for name in given if name not in boxed]
+        new = [name for name in copies if name not in boxed]
         if new:
-            index.append(Boxes.around([given[name].k for name in new], index.layers))
+            index.append(Boxes.around([blocks[name].k for name in new], index.layers))
         self._names += new
+        index.copies = [copies[name] for name in self._names]
         numbers, asked = self._latent.choose(context, token_ids, clock)
-        return {self._names[number] for number in numbers}, asked
+        return _latest(names, Counter(self._names[number] for number in numbers)), asked
+
+
+def _latest(names: Sequence[str], wanted: Counter[str]) -> list[int]:
+    """Where in ``names`` those are that have none, and of each other as many as are ``wanted``, the last ones."""
+    found = []
+    for number in reversed(range(len(names))):
+        name = names[number]
+        if not name or wanted[name]:
+            wanted[name] -= 1
+            found.append(number)
+    return found[::-1]
 
 
 class LayerSlots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import mul
 
 import torch
 
@@ -34,7 +35,8 @@ class Latent:
     they are summed before the tokens are. With ``layers=each`` every layer chooses for itself, by its own query states.
 
     ``unit=tokens``: ``top_k`` is a number of tokens, filled by the best blocks that still fit. Ties go to the earlier
-    block. Segments are not chosen among: all are told, each once.
+    block. A block that stands in the memory several times is ranked once, and each of its copies is paid for. Segments
+    are not chosen among: all are told, each once.
     """
 
     top_k: int = 128
@@ -77,10 +79,10 @@ class Latent:
 
     def takes_all(self, index: BoxIndex) -> bool:
         """Whether nothing is left out, whatever the query."""
-        return (len(index) if self.unit == "blocks" else sum(index.tokens)) <= self.top_k
+        return sum(map(mul, self._prices(index), index.copies)) <= self.top_k
 
     def choose(self, queries: Iterable[torch.Tensor], index: BoxIndex) -> list[int]:
-        """Numbers of the chosen blocks, rising: the earliest first.
+        """Numbers of the chosen blocks, rising: the earliest first, each as often as copies of it fit.
 
         :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
         """
@@ -97,7 +99,7 @@ class Latent:
             total = votes if total is None else torch.logaddexp(total, votes)
         score = total.amax(0) if self.aggregate == "max" else total.logsumexp(0)
         ranking = _rounded(score).argsort(descending=True, stable=True).tolist()
-        return sorted(ranking[: self.top_k] if self.unit == "blocks" else self._fill(ranking, index.tokens))
+        return sorted(self._fill(ranking, index))
 
     def _votes(self, bound: torch.Tensor) -> torch.Tensor:
         """(tokens, blocks) logarithm of the normalised ``bound`` (heads, tokens, blocks), summed over heads.
@@ -112,13 +114,19 @@ class Latent:
         ranks = torch.empty_like(order).scatter_(-1, order, places)
         return (1 / (ranks + self.constant).double()).sum(0).log()
 
-    def _fill(self, ranking: Iterable[int], tokens: Sequence[int]) -> list[int]:
-        room, chosen = self.top_k, []
+    def _fill(self, ranking: Iterable[int], index: BoxIndex) -> list[int]:
+        room, chosen, prices = self.top_k, [], self._prices(index)
         for number in ranking:
-            if tokens[number] <= room:
-                room -= tokens[number]
-                chosen.append(number)
+            taken = min(index.copies[number], room // prices[number])
+            room -= taken * prices[number]
+            chosen += [number] * taken
+            if not room:
+                break
         return chosen
+
+    def _prices(self, index: BoxIndex) -> Sequence[int]:
+        """What a copy of each block takes of ``top_k``."""
+        return [1] * len(index) if self.unit == "blocks" else index.tokens
 
 
 def _are_numbers(layers: object) -> bool:

@@ -121,6 +121,23 @@ def test_tokens_fill_up_with_the_best_that_fit() -> None:
     assert Latent(top_k=33, unit="tokens").most(16) == 2
 
 
+def test_every_copy_of_a_block_is_paid_for() -> None:
+    keys = [torch.full((1, 1, size, 1), value) for size, value in ((3, 1.0), (4, 4.0), (5, 3.0))]
+    index = BoxIndex((0,), 1, 1)
+    index.append(Boxes.around(keys, (0,)))
+    index.copies = [2, 3, 1]
+    for unit, top_k, chosen in (
+        ("blocks", 2, [1, 1]), ("blocks", 5, [0, 1, 1, 1, 2]), ("blocks", 6, [0, 0, 1, 1, 1, 2]),
+        ("tokens", 8, [1, 1]), ("tokens", 11, [0, 1, 1]), ("tokens", 17, [1, 1, 1, 2]),
+        ("tokens", 23, [0, 0, 1, 1, 1, 2]),
+    ):  # fmt: skip
+        stage = Latent(top_k=top_k, unit=unit)
+        assert stage.choose([torch.ones(1, 1, 1)], index) == chosen
+        assert stage.takes_all(index) == (len(chosen) == 6)
+    index.keep([0, 2])
+    assert index.copies == [2, 1]
+
+
 def test_max_hears_one_token_and_sum_hears_all() -> None:
     """Many tokens like the second block a little; one token wants nothing but the first."""
     keys = [torch.tensor([[[[4.0, 0.0]]]]), torch.tensor([[[[0.0, 1.0]]]])]

@@ -344,6 +344,43 @@ def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any,
     assert len(picked) > 4
 
 
+def told_again(session: MemorySession, lines: int = 60, texts: int = 3, objects: int = 20) -> list[str]:
+    """History ``lines`` of few ``texts`` behind ``objects`` of a text each; the ids of the lines in their order."""
+    for i in range(objects):
+        session.store.put(f"mug_{i}", "object", f"mug mug_{i} on the table\n")
+    ids = [f"did_{i}" for i in range(lines)]
+    for i, id in enumerate(ids):
+        session.advance()
+        session.store.put(id, "history", f"did go to cabinet_{i % texts}\n")
+    return ids
+
+
+@pytest.mark.parametrize("unit", ["blocks", "tokens"])
+@pytest.mark.parametrize("top_k", [1, 5, 60])
+def test_units_of_one_text_share_a_block_but_not_its_place(engine: Engine, unit: str, top_k: int) -> None:
+    """What is chosen fits into ``top_k``; of equal lines the latest are told."""
+    method = history(retrieval=Latent(top_k=top_k, unit=unit), construction=PerSegment(), layout="memory")
+    session = open_session(engine, method)
+    lines = told_again(session)
+    prefill = session.prefill("go to cabinet_1", encode_text("did go to cabinet_1\n"))
+    room = top_k - (len(prefill.units) if unit == "blocks" else prefill.counts.memory_tokens)
+    assert 0 <= room < (1 if unit == "blocks" else 7), "a line has 5 tokens, an object 6"
+    told = {id for use in prefill.units for id in use.segments}
+    for text in range(3):
+        of_text = [id in told for id in lines[text::3]]
+        assert of_text == sorted(of_text)
+
+
+def test_a_choice_of_all_counts_every_unit(engine: Engine) -> None:
+    for top_k, left_out in ((12, 0), (11, 1)):
+        method = history(retrieval=Latent(top_k=top_k), construction=PerSegment(), layout="memory")
+        session = open_session(engine, method)
+        told_again(session, lines=10, texts=2, objects=2)
+        prefill = session.prefill("q", QUERY)
+        assert len(prefill.units) == 12 - left_out
+        assert (prefill.timings.ask == 0) == (not left_out), "nobody is asked where nothing is left out"
+
+
 def test_the_chosen_units_are_those_of_the_boxes(engine: Engine) -> None:
     """Against one matrix of all keys: blocks of one token are their own boxes."""
     parts = {"construction": FixedBlocks(size=1), "layout": "memory"}
@@ -353,8 +390,10 @@ def test_the_chosen_units_are_those_of_the_boxes(engine: Engine) -> None:
     (query,) = engine.query_states(engine.encode([(None, CONTEXT)])[0], QUERY, [2])
     blocks = {p.block.identity: p.block for p in everything.layout.placements}
     keys = torch.cat([block.k[2] for block in blocks.values()], 1).repeat_interleave(2, 0)
-    best = (query @ keys.mT).softmax(-1).sum(0).amax(0).topk(6).indices.tolist()
-    assert {unit.identity for unit in prefill.units} == {list(blocks)[number] for number in best}
+    ranking = (query @ keys.mT).softmax(-1).sum(0).amax(0).argsort(descending=True).tolist()
+    names = [unit.identity for unit in everything.units]
+    best = [n for number in ranking for n in reversed(range(len(names))) if names[n] == list(blocks)[number]]
+    assert [unit.identity for unit in prefill.units] == [names[n] for n in sorted(best[:6])]
 
 
 @given(steps=EDITS)
@@ -374,8 +413,9 @@ def test_boxes_of_blocks_that_are_gone_are_forgotten(engine: Engine) -> None:
     choice = NamedChoice(engine, Latent(top_k=1))
     blocks = engine.encode([(None, [5, 6]), (None, [7, 8, 9])], ["a", "b"])
     for given_ in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
-        names, _ = choice.choose(given_, None, [5], Clock())
-        assert names <= {block.identity for block in given_} and len(names) == 1
+        names = [block.identity for block in given_]
+        numbers, _ = choice.choose(names, dict(zip(names, given_, strict=True)), None, [5], Clock())
+        assert len(numbers) == 1 and numbers[0] < len(given_)
         assert len(choice._latent.index) == len(given_)
 
 
