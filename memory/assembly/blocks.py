@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from memory.assembly.base import Assembled, Context
 from memory.assembly.latent import NamedChoice
@@ -55,7 +56,9 @@ class Blocks:
                     blocks[block.identity] = block
         lost, asked = self._lost.count(names, units), 0
         if self._latent is not None:
-            chosen, asked = self._latent.choose(names, blocks, context.block, query, clock)
+            front = (unit.token_ids for name, unit in zip(names, units, strict=True) if not name)
+            new = [*chain.from_iterable(front), *query]
+            chosen, asked = self._latent.choose(names, blocks, context.block, new, clock)
             units, names = [units[number] for number in chosen], [names[number] for number in chosen]
         hits = [bool(name) and name not in missing for name in names]
         placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)

@@ -344,6 +344,20 @@ def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any,
     assert len(picked) > 4
 
 
+def test_text_in_front_has_a_voice_in_the_choice(engine: Engine) -> None:
+    """All new rows ask, wherever they stand: as if the query began with what is told in front."""
+    front, choices, asked = encode_text("cabinet cabinet_3 closed\n"), [], []
+    for given_, query in ((front, QUERY), ((), [*front, *QUERY]), ((), QUERY)):
+        session = open_session(engine, memart(4, construction=PerSegment(), layout="memory"))
+        furnish(session.store)
+        session.prefill("q", QUERY)
+        prefill = session.prefill("q", query, front_ids=given_)
+        choices.append([unit.identity for unit in prefill.units if unit.identity])
+        asked.append(prefill.counts.encoded_token_layers)
+    assert choices[0] == choices[1] != choices[2]
+    assert asked[0] == asked[1] == (len(front) + len(QUERY)) * LAYERS
+
+
 def told_again(session: MemorySession, lines: int = 60, texts: int = 3, objects: int = 20) -> list[str]:
     """History ``lines`` of few ``texts`` behind ``objects`` of a text each; the ids of the lines in their order."""
     for i in range(objects):
