@@ -18,6 +18,7 @@ from rich.table import Table
 
 from eval.deviation import Shadow, divergence, make_planners, play
 from eval.intervals import mean_interval
+from eval.overrides import key_of
 from eval.plots import figure, style
 from eval.tables import bounds, number, percent
 from eval.variants import compose_variants
@@ -37,6 +38,7 @@ SHARES = {  # the knob that says how much a recompute stage recomputes
     "memory.recompute.value_deviation.ValueDeviation": "memory.recompute.ratio",
     "memory.recompute.sparse_query.SparseQuery": "memory.recompute.share",
 }
+FIRST_ROWS = "memory.recompute.k"
 FIRST = "memory.recompute.first_tokens.FirstTokens"
 FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit: a memory line has four to nine
 
@@ -106,13 +108,15 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[float]) -> list[Variant]:
-    """The settings of a method's knob; a method without one, or without ``ratios``, is a single point."""
-    target = config.memory.recompute["_target_"] if ratios else ""
-    if target == FIRST:
-        return [Variant(label, base, "memory.recompute.k", k) for k in FIRSTS]
-    if target in SHARES:
-        return [Variant(label, base, SHARES[target], ratio) for ratio in ratios]
-    return [Variant(label, base, "", 0.0)]
+    """The settings of a method's knob.
+
+    A method without one, one whose ``base`` sets it, or any without ``ratios``, is a single point.
+    """
+    target = config.memory.recompute["_target_"]
+    knob, values = (FIRST_ROWS, FIRSTS) if target == FIRST else (SHARES.get(target), ratios)
+    if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
+        return [Variant(label, base, "", 0.0)]
+    return [Variant(label, base, knob, value) for value in values]
 
 
 def measure_curve(

@@ -29,7 +29,8 @@ from keep_agent.results import EpisodeResult, StepNumbers
 from keep_agent.runfolder import RunFolder, find_runs, read_config, write_atomic
 
 BASELINE = "full_recompute"
-SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares
+SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares,
+REMEMBERED = ("memory.grouping.", "weights")  # and what those share that have a memory
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 Interval = tuple[float, float] | None
 
@@ -112,9 +113,13 @@ def paired(runs: Sequence[Run]) -> list[Run]:
 
 def differences(runs: Sequence[Run]) -> list[str]:
     """Settings beside planner and memory in which the runs differ; a fair comparison has none."""
-    flat = [{key: value for key, value in _flat(run.config).items() if key.startswith(SETTING)} for run in runs]
-    keys = sorted(set().union(*flat))
-    return [key for key in keys if len({json.dumps(values.get(key)) for values in flat}) > 1]
+    remembering = [run for run in runs if "memory" in run.config]
+    return sorted(_unequal(SETTING, runs) | _unequal(REMEMBERED, remembering))
+
+
+def _unequal(prefixes: tuple[str, ...], runs: Sequence[Run]) -> set[str]:
+    flat = [{key: value for key, value in _flat(run.config).items() if key.startswith(prefixes)} for run in runs]
+    return {key for key in set().union(*flat) if len({json.dumps(values.get(key)) for values in flat}) > 1}
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

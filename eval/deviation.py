@@ -106,6 +106,7 @@ class Shadow:
         With an ``oracle``, its skill is executed, and each planner's logits are held against the plain forward of its
         own prompt. Without one the first planner leads: its skill is executed, and its logits are the reference of all.
         """
+        self.weights = engine.model_key
         self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
 
     def reset(self, instruction: str, skills: str) -> None:

@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     add("--trials", type=int, default=100, help="probes per cell (default 100)")
     add("--quiet", type=int, default=0, help="steps between the lines and the question: groups become static (0)")
     add("--filler", type=int, default=0, metavar="N", help="lines told between them, for methods like memart (0)")
-    add("--mark", type=float, default=0.9, help="accuracy of the ruler that a memory must allow (0.9)")
+    add("--mark", type=float, default=0.9, help="share of right answers of the ruler that a memory must allow (0.9)")
     add("--seed", type=int, default=0)
     add("--ranks", type=int, default=0, metavar="N", help="also rank the needle per layer by three signals, N probes")
     add(
@@ -102,6 +102,8 @@ def check_options(arguments: argparse.Namespace) -> None:
     for option, least in (("trials", 1), ("quiet", 0), ("filler", 0), ("ranks", 0)):
         if getattr(arguments, option) < least:
             raise ConfigError(f"--{option} {getattr(arguments, option)} is too few; use --{option} {least} or more")
+    if not 0 < arguments.mark <= 1:
+        raise ConfigError(f"--mark {arguments.mark:g} is a share of right answers; use a number up to 1, such as 0.9")
     for option in ("methods", "kinds", "cues", "segments"):
         values = getattr(arguments, option)
         if values is not None and not values:
@@ -135,7 +137,7 @@ def cells_of(arguments: argparse.Namespace) -> list[Cell]:
     given = arguments.segments or ()
     cells = []
     for kind, cue in product(arguments.kinds, arguments.cues):
-        sizes = map(int, given) if given else DOCUMENTS if kind in TASKS else SIZES
+        sizes = sorted(map(int, given)) if given else DOCUMENTS if kind in TASKS else SIZES
         cells += [Cell(kind, cue, size) for size in sizes]
     for cell in cells:
         if cell.kind in TASKS:

@@ -20,12 +20,12 @@ def begin(
     kind: type[Folder], config: DictConfig, given: Sequence[str], check: Callable[[DictConfig], None]
 ) -> tuple[Folder | None, DictConfig]:
     """The run that ``config`` goes on with, if any, and the config that counts: checked, with its torch threads set."""
-    earlier = kind.resume(Path(config.eval.resume)) if config.eval.resume else None
-    if earlier is not None:
-        config = resumed_config(config, earlier.config, given)
+    path = Path(config.eval.resume) if config.eval.resume else None
+    if path is not None:
+        config = resumed_config(config, kind.saved(path), given)
     check(config)
     use_threads(config)
-    return earlier, config
+    return (kind.resume(path) if path is not None else None), config
 
 
 def use_threads(config: DictConfig) -> None:
@@ -42,6 +42,8 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     ``given`` are the overrides of the command line. What they set must be as it was; raises ConfigError naming what
     is not.
     """
+    if "eval" not in saved:
+        raise ConfigError(f"{config.eval.resume} holds a run of another command; resume it with that one")
     here, there = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     keys = [key_of(override) for override in given]

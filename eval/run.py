@@ -40,6 +40,9 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_mode(config.wandb.mode)
     with closing(make_planner(config)) as planner:
+        if earlier is not None:
+            earlier.check_weights(planner.weights)
+        plain["weights"] = planner.weights
         run = earlier or RunFolder.create(folder, plain)
         try:
             log = open_log(plain["wandb"], plain, run.path)

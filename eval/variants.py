@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from hydra import compose, initialize_config_module
+from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf import DictConfig
 
 from eval.overrides import key_of, within
@@ -33,7 +34,7 @@ def compose_variants(
     parted = [variant.partition(":") for variant in variants]
     described = {label: what or label for label, _, what in parted}
     if len(described) < len(variants):
-        raise ConfigError(f"--methods {','.join(variants)} names one of them twice")
+        raise ConfigError(f"{','.join(variants)} names a method twice")
     with initialize_config_module("configs", version_base="1.3"):
         configs = {}
         for label, what in described.items():
@@ -41,12 +42,20 @@ def compose_variants(
             for override in extra:
                 if not within(key_of(override), own):
                     raise ConfigError(
-                        f"--methods {label}: {override!r} is not a method's own, as {', '.join(own)} are; "
+                        f"method {label}: {override!r} is not a method's own, as {', '.join(own)} are; "
                         "give it to all methods, without the +"
                     )
-            configs[label] = compose("alfred", [f"planner={planner}", *overrides, *extra])
+            try:
+                configs[label] = compose("alfred", [f"planner={planner}", *overrides, *extra])
+            except MissingConfigException:
+                raise  # a name there is not; its message lists those there are
+            except ConfigCompositionException as error:
+                problem = str(error).partition("\n")[0].rstrip(".")
+                raise ConfigError(
+                    f"method {label}: {problem}; what not all methods have stands behind its method: NAME+KEY=VALUE"
+                ) from error
     for variant, config in configs.items():
         check_settings(config)
         if "memory" not in config:
-            raise ConfigError(f"--methods {variant} has no memory to measure; see `keep-agent methods`")
+            raise ConfigError(f"method {variant} has no memory to measure; see `keep-agent methods`")
     return configs

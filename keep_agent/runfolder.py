@@ -84,10 +84,19 @@ class RunFolder:
     @classmethod
     def resume(cls, path: Path) -> Self:
         """An existing run with its finished episodes; a torn or unmarked tail is cut off."""
-        config = read_config(path)
+        config = cls.saved(path)
         results = list(_committed(path / cls.lines, cls.result))
         _keep_only(path / TRACE, {result.id for result in results})
         return cls(path, config, results)
+
+    @classmethod
+    def saved(cls, path: Path) -> dict[str, Any]:
+        """The config of an existing run. Raises DataError for what is none, or holds another command's results."""
+        config = read_config(path)
+        others = sorted(file.name for file in path.glob("*.jsonl") if file.name not in (cls.lines, TRACE))
+        if others:
+            raise DataError(f"{path} holds {others[0]}, so another command made it; resume it with that one")
+        return config
 
     @classmethod
     def read(cls, path: Path) -> list[Any]:
@@ -98,6 +107,11 @@ class RunFolder:
     def finished(self) -> frozenset[int]:
         """Indices of the committed episodes."""
         return frozenset(result.index for result in self.results)
+
+    def check_weights(self, weights: str | None) -> None:
+        """Raises ConfigError unless it was these (a hash) that gave the results so far."""
+        if self.config.get("weights", weights) != weights:
+            raise ConfigError(f"{self.path} was made by a model with other weights; start a new run")
 
     def commit(self, result: Result, entries: Iterable[Mapping[str, Any]] = ()) -> None:
         """Write a result for good: first its trace, then its line."""

@@ -37,6 +37,11 @@ class Planner(Protocol):
 
     name: str
 
+    @property
+    def weights(self) -> str | None:
+        """A hash of its model's weights; None without a model."""
+        ...
+
     def reset(self, instruction: str, skills: str) -> None:
         """A new episode in a new house: forget everything. ``skills`` is the skill set's name (lota | grounded)."""
         ...

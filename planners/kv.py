@@ -60,6 +60,11 @@ class KVPlanner:
         self._told = 0  # turns of this task that are history segments already
         self._done = self._tasks = 0
 
+    @property
+    def weights(self) -> str:
+        """A hash of the model's weights, dtype and configuration."""
+        return self.session.engine.model_key
+
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()

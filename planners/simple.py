@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class _Forgetful:
     """A planner that needs no memory of its own."""
 
+    weights = None
+
     def reset(self, instruction: str, skills: str) -> None:
         """Nothing to forget."""
 

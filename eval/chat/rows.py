@@ -91,6 +91,11 @@ def score(answer: str, question: Question, encoder: SentenceEncoder) -> Scores:
     return Scores(gave_up, None, token_f1(answer, gold), bleu1(answer, gold), similarity(answer, gold, encoder))
 
 
+def row_id(asked: tuple[Conversation, Question]) -> str:
+    conversation, question = asked
+    return f"{conversation.id}/{question.id}"
+
+
 def answer_row(
     index: int, asked: tuple[Conversation, Question], reading: Reading, answer: Answer, encoder: SentenceEncoder
 ) -> AnswerRow:
@@ -98,7 +103,7 @@ def answer_row(
     decision = Decision("", (), answer.prefill, answer.score_ms, answer.tokens)
     return AnswerRow(
         index=index,
-        id=f"{conversation.id}/{question.id}",
+        id=row_id(asked),
         conversation=conversation.id,
         category=question.category,
         choice=bool(question.choices),

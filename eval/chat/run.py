@@ -17,7 +17,7 @@ from eval.chat.generated import generated
 from eval.chat.load import load_conversations
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.reader import Reader
-from eval.chat.rows import AnswerFolder, AnswerRow, answer_row
+from eval.chat.rows import AnswerFolder, AnswerRow, answer_row, row_id
 from eval.chat.split import Stopwatch
 from eval.chat.summary import summarize
 from eval.chat.tables import quality_table, split_table, tokens_table
@@ -63,6 +63,10 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     with closing(make_engine(config)) as engine:
         encoder = make_encoder(config.prompt.encoder)
         reader = make_reader(config, engine, encoder)
+        if earlier is not None:
+            earlier.check_weights(engine.model_key)
+            _check_questions(earlier, questions)
+        OmegaConf.update(config, "weights", engine.model_key, force_add=True)
         run = earlier or AnswerFolder.create(folder, OmegaConf.to_container(config, resolve=True))
         with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
             answered: list[Asked] = []  # by an earlier run, and not in this memory
@@ -110,6 +114,14 @@ def _check(config: DictConfig) -> None:
         raise ConfigError(f"replay={config.replay} does not work; give true, false or null")
     if config.bertscore is not None:
         check_bertscore(config.bertscore)
+
+
+def _check_questions(run: AnswerFolder, questions: Sequence[Asked]) -> None:
+    """Raises ConfigError if what was answered is not what ``questions`` has there: the data have changed."""
+    asked = {index: (row_id(one), one[1].text) for index, one in enumerate(questions)}
+    for row in run.results:
+        if asked.get(row.index) != (row.id, row.question):
+            raise ConfigError(f"{run.path} answered {row.id}, which the data no longer have there; start a new run")
 
 
 def _remind(reader: Reader, answered: Sequence[Asked], asked: Asked) -> None:

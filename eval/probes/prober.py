@@ -110,7 +110,9 @@ class Prober:
 
     def check(self, cell: Cell, seed: int) -> None:
         """Does the first probe of a cell fit, with its answer? Raises `CapacityError` or `ConfigError` if not."""
-        probe = cell.probe(0, seed, self._make)
+        self._check(cell, cell.probe(0, seed, self._make))
+
+    def _check(self, cell: Cell, probe: Probe) -> None:
         for name in self._sessions:
             self._check_frozen(name, probe)
         lengths = sorted(self._length(fact.text) for fact in probe.facts)[-self._budget :]
@@ -129,12 +131,12 @@ class Prober:
     def ask(self, cell: Cell, trial: int, seed: int, methods: Collection[str] | None = None) -> Iterator[Answer]:
         """The answers of all ``methods`` to one probe, in the order in which they were configured."""
         probe = cell.probe(trial, seed, self._make)
+        self._check(cell, probe)  # documents differ in length
         for name in self._sessions if methods is None else [name for name in self._sessions if name in methods]:
             yield self._answer(cell, trial, name, probe)
 
     def _answer(self, cell: Cell, trial: int, name: str, probe: Probe) -> Answer:
         session = self._sessions[name]
-        self._check_frozen(name, probe)
         try:
             prefill = self.prefill(session, probe)
             said = session.generate(prefill, probe.room(self._length), self._format.stops())

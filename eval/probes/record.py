@@ -13,12 +13,12 @@ from eval.resume import changes
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import CONFIG, SUMMARY, RunFolder, read_config
 
-ANSWERS = "answers.jsonl"
+PROBES = "probes.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of `ANSWERS`."""
+    """A line of `PROBES`."""
 
     index: int  # over all probes and methods, in the order in which they are asked
     answer: Answer
@@ -44,7 +44,7 @@ class RecallFolder(RunFolder):
     The settings have three parts: ``options`` of the command line, composed ``configs``, and the ``weights`` asked.
     """
 
-    lines = ANSWERS
+    lines = PROBES
     result = Row
 
     @classmethod
@@ -54,7 +54,7 @@ class RecallFolder(RunFolder):
         :raises ConfigError: the folder holds other answers than these
         """
         if not (path / CONFIG).exists():
-            for name in (ANSWERS, SUMMARY):
+            for name in (PROBES, SUMMARY):
                 if (path / name).exists():
                     raise ConfigError(f"{path} holds {name} without {CONFIG}; give --out another folder")
             return None
@@ -66,11 +66,6 @@ class RecallFolder(RunFolder):
                 shown = ", ".join(f"{key}={change}" for key, change in sorted(found.items()))
                 raise ConfigError(f"{path} was asked otherwise: {shown}; ask the same, or give --out another folder")
         return cls.resume(path)
-
-    def check_weights(self, weights: str) -> None:
-        """Raises ConfigError unless it was these (a hash) that gave the answers so far."""
-        if self.config["weights"] != weights:
-            raise ConfigError(f"{self.path} was asked of a model with other weights; give --out another folder")
 
 
 def ask_all(

@@ -65,7 +65,7 @@ def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
     sizes = list(dict.fromkeys(one.cell.segments for one in rows))
     table = Table(title=f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, by segments")
     table.add_column("method", no_wrap=True)
-    for heading in (*map(str, sizes), "computed", "prefill tokens"):
+    for heading in (*map(str, sizes), f"computed at {sizes[-1]}", f"prefill tokens at {sizes[-1]}"):
         table.add_column(heading, justify="right")
     for method in dict.fromkeys(one.method for one in rows):
         own = [one for one in rows if one.method == method]

@@ -118,6 +118,15 @@ def test_a_resumed_run_takes_the_same_settings_and_refuses_others(call: Command)
     assert find_runs(Path("outputs")) == [folder]
 
 
+def test_other_weights_do_not_go_on(call: Command, tiny_model: Path) -> None:
+    setting = f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=2", "eval.threads=1"
+    call(alfred.main, "planner=keep", *setting)
+    config = read(the_run(), "config.json")
+    (the_run() / "config.json").write_text(json.dumps(config | {"weights": config["weights"][::-1]}))
+    code, _, err = call(alfred.main, f"eval.resume={the_run()}")
+    assert code == BAD_INPUT and "other weights" in err
+
+
 BAD = [
     (("planner=wizard",), ["wizard", "choose one of", "full_recompute"]),
     (("memory=wizard",), ["wizard", "choose one of", "keep"]),

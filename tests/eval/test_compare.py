@@ -79,6 +79,15 @@ def test_unequal_settings_are_found_and_full_recomputation_is_the_ruler() -> Non
     assert choose_baseline([one, two], None) is two and choose_baseline([one, two], "keep") is one
 
 
+def test_runs_with_a_memory_share_its_grouping_and_their_weights() -> None:
+    def remembering(window: int, weights: str) -> Run:
+        return run("keep", config={"memory": {"name": "keep", "grouping": {"window": window}}, "weights": weights})
+
+    alone = run("expert", config={"weights": None})
+    assert differences([alone, remembering(10, "a"), remembering(10, "a")]) == []
+    assert differences([remembering(10, "a"), remembering(20, "b")]) == ["memory.grouping.window", "weights"]
+
+
 def test_runs_of_one_name_are_told_apart_by_their_folder(tmp_path: Path) -> None:
     for name in ("a/0_keep", "b/0_keep"):
         folder = RunFolder.create(tmp_path / name, {"planner": {"name": "keep"}})

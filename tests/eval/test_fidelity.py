@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eval.agreement import variants_of
 from eval.fidelity import CURVE_SETTING, METHODS, parser, report
 from eval.laws import LAWS, RandomPrompt, plain_logits, relative
 from eval.tables import make_console
@@ -59,7 +60,7 @@ def test_the_laws_are_in_the_table(table: dict) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--methods", "expert", "--families", "qwen2"), "--methods expert has no memory"),
+        (("--methods", "expert", "--families", "qwen2"), "method expert has no memory"),
         (("--families", "none"), "nothing to measure"),
         (("--methods", "none"), "nothing to measure"),
         (("--families", "qwen2", "eval.episodes=0"), "eval.episodes=0"),
@@ -182,6 +183,15 @@ def test_without_shares_every_method_is_as_configured(tiny_model: Path, tmp_path
     report(parser().parse_intermixed_args([*overrides, *options]), make_console())
     points = json.loads(file.read_text())["curve"]
     assert [(one["method"], one["knob"]) for one in points] == [("full_recompute", ""), ("epic", ""), ("keep", "")]
+
+
+def test_a_knob_that_the_method_sets_stays_as_it_is() -> None:
+    own = ["epic", "mine:cacheblend+memory.recompute.ratio=0.2", "keep+memory.recompute.max_hops=0"]
+    configs = compose_variants(own, CURVE_SETTING).items()
+    bases = [text.partition(":")[2] or text for text in own]
+    found = [variants_of(name, base, config, [0.1, 0.2]) for base, (name, config) in zip(bases, configs, strict=True)]
+    assert [one.text for one in found[1]] == ["mine:cacheblend+memory.recompute.ratio=0.2"]
+    assert len(found[0]) > 2 and [one.value for one in found[2]] == [0.1, 0.2]
 
 
 def test_a_share_is_a_number_from_0_to_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -300,6 +301,24 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(
     assert call(f"eval.resume={folder}")[0] == 0
     one, two = (AnswerFolder.resume(the_run(out)).results for out in ("whole", "part"))
     assert [without_times(row) for row in one] == [without_times(row) for row in two]
+
+
+@pytest.mark.parametrize("changed", ["weights", "question"])
+def test_other_weights_or_questions_do_not_go_on(call: Command, tiny_model: Path, changed: str) -> None:
+    call(f"model={tiny_model}", *SMALL, "limit=3", "generated.debates=0")
+    file = the_run() / ("config.json" if changed == "weights" else ANSWERS)
+    before = file.read_text()
+    file.write_text(re.sub(rf'"{changed}": ?"', r"\g<0>x", before, count=1))
+    code, _, err = call(f"eval.resume={the_run()}")
+    assert file.read_text() != before and code == BAD_INPUT
+    assert {"weights": "other weights", "question": "the data no longer have there"}[changed] in err
+
+
+def test_a_run_of_another_command_is_refused(call: Command, tmp_path: Path) -> None:
+    for name, text in (("config.json", '{"options": {}}'), ("probes.jsonl", "{}\n")):
+        (tmp_path / name).write_text(text)
+        code, _, err = call(f"eval.resume={tmp_path}")
+        assert code == BAD_INPUT and "another command" in err
 
 
 def without_times(row: AnswerRow) -> dict[str, object]:

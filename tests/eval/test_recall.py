@@ -14,7 +14,7 @@ import torch
 from eval.probes.prober import Cell, Probe, Prober
 from eval.probes.scores import Score, mark_table
 from eval.probes.signals import SIGNALS, watch
-from eval.recall import SETTING, parser, report
+from eval.recall import SETTING, cells_of, parser, report
 from eval.tables import make_console
 from eval.variants import compose_variants
 from keep_agent.brain import load_tokenizer
@@ -207,6 +207,7 @@ def test_signals_are_ranked_over_the_memory_alone() -> None:
         (("--kinds", "needle,needle"), "--kinds needle,needle names one of them twice"),
         (("--methods", "keep,keep"), "twice"),
         (("--methods", "memart,keep", "--filler", "10"), "--filler=10.*memart, not keep"),
+        (("--mark", "90"), "--mark 90 is a share"),
         (("--quiet", "-1"), "--quiet -1.*use --quiet 0 or more"),
         (("--kinds", "needle,vt", "--filler", "10"), "--filler tells lines, but vt have none"),
         (("--segment-tokens", "100"), "--segment-tokens 100 .* but needle, two_hop, tracking have lines"),
@@ -231,6 +232,12 @@ def test_signals_are_ranked_over_the_memory_alone() -> None:
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         report(parser().parse_intermixed_args([*arguments]), make_console())
+
+
+def test_memories_are_asked_from_small_to_large() -> None:
+    """What stands last is what the tables call the largest."""
+    cells = cells_of(parser().parse_intermixed_args(["--kinds", "vt", "--cues", "after", "--segments", "10,2,4"]))
+    assert [cell.segments for cell in cells] == [2, 4, 10]
 
 
 ONE_PROBE = ("--methods", "full_recompute", "--kinds", "needle", "--cues", "after", "--segments", "8", "--trials", "1")

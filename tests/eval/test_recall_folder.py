@@ -34,9 +34,9 @@ def torn(whole: Path, tmp_path: Path) -> Path:
     """As it is left by a kill: three answers and a half, of which the first is changed: it shows if asked again."""
     folder = tmp_path / "torn"
     shutil.copytree(whole, folder)
-    first, *lines = (whole / "answers.jsonl").read_text().splitlines(keepends=True)
+    first, *lines = (whole / "probes.jsonl").read_text().splitlines(keepends=True)
     changed = json.dumps(json.loads(first) | {"prefill_tokens": 0.5}) + "\n"
-    (folder / "answers.jsonl").write_text(changed + "".join(lines[:2]) + lines[2][:40])
+    (folder / "probes.jsonl").write_text(changed + "".join(lines[:2]) + lines[2][:40])
     for name in ("recall.json", "recall.png"):
         (folder / name).unlink()
     return folder
@@ -44,7 +44,7 @@ def torn(whole: Path, tmp_path: Path) -> Path:
 
 def test_the_same_command_asks_what_is_left(tiny_model: Path, whole: Path, torn: Path) -> None:
     recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn), "--mark", "0.5", "eval.threads=1")
-    due, lines = ((folder / "answers.jsonl").read_text().splitlines() for folder in (whole, torn))
+    due, lines = ((folder / "probes.jsonl").read_text().splitlines() for folder in (whole, torn))
     assert len(lines) == ANSWERS and lines[1:] == due[1:] and json.loads(lines[0])["prefill_tokens"] == 0.5
     expected, found = (json.loads((folder / "recall.json").read_text())["scores"] for folder in (whole, torn))
     assert found[1:] == expected[1:]
@@ -61,10 +61,10 @@ def test_the_same_command_asks_what_is_left(tiny_model: Path, whole: Path, torn:
     ],
 )
 def test_other_settings_do_not_go_on(tiny_model: Path, torn: Path, arguments: tuple[str, ...], named: str) -> None:
-    before = (torn / "answers.jsonl").read_bytes()
+    before = (torn / "probes.jsonl").read_bytes()
     with pytest.raises(ConfigError, match=named):
         recall(f"model={tiny_model}", *OPTIONS, *METHODS, *arguments, "--out", str(torn))
-    assert (torn / "answers.jsonl").read_bytes() == before
+    assert (torn / "probes.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("part", ["configs", "weights"])
@@ -79,13 +79,13 @@ def test_defaults_and_weights_that_changed_meanwhile_do_not_go_on(tiny_model: Pa
 
 
 def test_a_folder_of_something_else_is_left_alone(tiny_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "answers.jsonl").write_text('{"f1": 1')
-    with pytest.raises(ConfigError, match=r"answers.jsonl without config.json"):
+    (tmp_path / "probes.jsonl").write_text('{"f1": 1')
+    with pytest.raises(ConfigError, match=r"probes.jsonl without config.json"):
         recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(tmp_path))
     (tmp_path / "config.json").write_text('{"planner": {}}')
     with pytest.raises(ConfigError, match="another command"):
         recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(tmp_path))
-    assert (tmp_path / "answers.jsonl").read_text() == '{"f1": 1'
+    assert (tmp_path / "probes.jsonl").read_text() == '{"f1": 1'
 
 
 def test_without_matplotlib_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

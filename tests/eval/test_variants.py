@@ -24,13 +24,18 @@ def test_a_variant_has_overrides_of_its_own() -> None:
 )
 def test_what_all_methods_share_is_no_variants_own(override: str) -> None:
     """It would be taken from the first of them, whatever the others say."""
-    with pytest.raises(ConfigError, match=r"--methods keep\+.* is not a method's own.*without the \+"):
+    with pytest.raises(ConfigError, match=r"method keep\+.* is not a method's own.*without the \+"):
         compose_variants(["full_recompute", f"keep+{override}"], [])
 
 
 def test_what_the_caller_does_not_read_is_refused_too() -> None:
     with pytest.raises(ConfigError, match=r"'prompt.style=linked' is not a method's own, as memory are"):
         compose_variants(["keep+memory.grouping.bound=1+prompt.style=linked"], [], own=("memory",))
+
+
+def test_what_only_some_methods_have_stands_behind_them() -> None:
+    with pytest.raises(ConfigError, match=r"method full_recompute: .*'memory.recompute.ratio'.*NAME\+KEY=VALUE"):
+        compose_variants(["cacheblend", "full_recompute"], ["memory.recompute.ratio=0.2"])
 
 
 def test_a_list_has_no_empty_names() -> None:

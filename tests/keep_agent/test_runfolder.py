@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from keep_agent.errors import DataError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.runfolder import (
     CONFIG,
@@ -101,6 +101,23 @@ def test_a_summary_is_whole_or_absent(run: RunFolder, monkeypatch: pytest.Monkey
             run.write_summary({"success_rate": 1.0})
     assert not (run.path / SUMMARY).exists()
     assert json.loads(run.write_summary({"success_rate": 1.0}).read_text()) == {"success_rate": 1.0}
+
+
+def test_a_run_of_another_command_is_left_as_it_is(run: RunFolder) -> None:
+    class Others(RunFolder):
+        lines = "answers.jsonl"
+
+    before = (run.path / TRACE).read_bytes()
+    with pytest.raises(DataError, match=r"holds episodes\.jsonl, so another command made it"):
+        Others.resume(run.path)
+    assert (run.path / TRACE).read_bytes() == before
+
+
+def test_other_weights_do_not_go_on(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {"weights": "aa"})
+    run.check_weights("aa")
+    with pytest.raises(ConfigError, match="run was made by a model with other weights"):
+        run.check_weights("bb")
 
 
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
