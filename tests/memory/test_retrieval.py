@@ -64,6 +64,45 @@ def test_a_group_larger_than_the_budget_is_taken_singly() -> None:
     assert len(Embedding().select("book_13", store, 21)) == 21
 
 
+def shelves(count: int, members: int) -> SegmentStore:
+    """Static groups ``o_GROUP_*`` of so many members, the first of which, ``o_GROUP_0``, the others refer back to."""
+    store = make_store()
+    for group in range(count):
+        store.put(f"o_{group}_0", "receptacle", f"shelf {group * 'very '}high\n")
+        for i in range(1, members):
+            store.put(f"o_{group}_{i}", "object", f"book {group} number {i}\n", parent=f"o_{group}_0")
+    store.graph.update(store)
+    store.step = 10
+    store.graph.update(store)
+    return store
+
+
+@pytest.mark.parametrize("group_score", ["max", "mean"])
+def test_a_group_that_brings_too_many_others_is_taken_singly(group_score: str) -> None:
+    """Three static groups of 25; one member of the first has moved to the second, so together they are 50."""
+    store = shelves(3, 25)
+    store.put("o_0_3", "object", store.get("o_0_3").text, parent="o_1_0")
+    store.graph.update(store)
+    assert store.graph.group_of("o_0_3").static and len(store.graph.group_of("o_0_3").members) == 25
+    chosen = Embedding(group_score=group_score).select("book 0 number 3", store, 40)
+    assert "o_0_3" in chosen and "o_1_0" in chosen
+    assert len(chosen) == 40, "no place stays free"
+    assert all(store.get(id).parent in (None, *chosen) for id in chosen)
+
+
+def test_a_segment_may_refer_into_a_group_that_leaves_no_room_for_it() -> None:
+    store = shelves(2, 39)
+    store.put("agent", "agent", "agent at shelf\n")
+    store.put("pen_1", "object", "pen pen_1\n")
+    store.graph.update(store)
+    store.put("pen_1", "object", "pen pen_1\n", parent="o_0_0")
+    store.graph.update(store)
+    assert len(store.graph.group_of("pen_1").members) == 1
+    chosen = Embedding().select("pen_1", store, 40)
+    assert {"pen_1", "o_0_0", "agent"} < set(chosen) and len(chosen) == 40
+    assert Embedding().select("book 1 number 5", store, 40)[:-1] == list(store.graph.group_of("o_1_5").members)
+
+
 def test_group_scores() -> None:
     with pytest.raises(ConfigError, match="median"):
         Embedding(group_score="median")
