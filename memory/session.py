@@ -211,11 +211,13 @@ class MemorySession:
             return [*front, *self.method.construction.plan(segments, self.store, self.store.step)], query_ids, assembler
         query_ids = [*front_ids, *query_ids]
         if not transcript.fits(segments, self.store, query_ids):
-            query_ids = query_ids if anew is None else anew()
+            query_ids, transcript = query_ids if anew is None else anew(), self._make_transcript()
+            rows = len(transcript.memory(segments, self.store).token_ids) + len(query_ids)
+            self._check_length(len(self._context_ids) + rows, rows)  # before the old transcript is forgotten
             if lasting:
-                transcript.clear()
+                self._transcript = transcript
             else:  # what is asked aside leaves no trace: another transcript, and nothing harvested of it
-                transcript, assembler = self._make_transcript(), self._make_assembler()
+                assembler = self._make_assembler()
         return [transcript.memory(segments, self.store)], query_ids, assembler
 
     def _run(
@@ -227,11 +229,7 @@ class MemorySession:
         clock: Clock,
         lasting: bool,
     ) -> Prefill:
-        rows, limit = prompt.layout.rows, self.engine.spec.max_positions
-        if rows > limit:
-            raise CapacityError(
-                f"a prompt of {rows} tokens is longer than the model's {limit} positions; {self._remedy(prompt)}"
-            )
+        self._check_length(prompt.layout.rows, int(prompt.layout.fresh.sum()))
         stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
         with clock.part("prefill"):
@@ -259,9 +257,12 @@ class MemorySession:
             after_ms=1e3 * after.seconds.get("after", 0.0),
         )
 
-    def _remedy(self, prompt: Assembled) -> str:
-        """How to make a prompt shorter."""
-        retrieval, new = self.method.retrieval, int(prompt.layout.fresh.sum())
+    def _check_length(self, rows: int, new: int) -> None:
+        """Refuse a prompt of so many ``rows``, of which so many are this turn's own."""
+        limit, retrieval = self.engine.spec.max_positions, self.method.retrieval
+        if rows <= limit:
+            return
+        remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
         if retrieval.capabilities.latent:
-            return f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
-        return f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
+            remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
+        raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")

@@ -399,6 +399,21 @@ def test_a_prompt_beyond_the_models_positions_is_refused(engine: Engine) -> None
         session.prefill("q", QUERY)
 
 
+@pytest.mark.parametrize("method", [*APPENDING, lambda: replace(prefix(), layout="append")])
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_turn_that_is_refused_leaves_the_transcript(engine: Engine, method: object, lasting: bool) -> None:
+    session, other = (open_session(engine, method()) for _ in range(2))
+    for one in (session, other):
+        furnish(one.store, 8)
+        one.prefill("where is mug_1", QUERY)
+        one.append_turn([7])
+    with pytest.raises(CapacityError, match="the model's 500 positions"):
+        session.prefill("where is mug_1", [7] * 5000, lasting=lasting)
+    again, expected = (one.prefill("where is mug_2", QUERY) for one in (session, other))
+    assert torch.equal(again.layout.token_ids, expected.layout.token_ids)
+    assert again.counts == expected.counts and again.counts.hit_tokens > 0
+
+
 def test_empty_memory_and_bad_settings(engine: Engine) -> None:
     for method in (*METHODS, *APPENDING):
         prefill = open_session(engine, method()).prefill("q", QUERY)
