@@ -249,22 +249,17 @@ class LatentRetrieval(Retrieval, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """What the slots hold at one layer: the numbers of the blocks, their unrotated keys, and values."""
-
-    blocks: tuple[int, ...]
-    k: torch.Tensor  # (kv_heads, rows, head_dim)
-    v: torch.Tensor
-
-
 class Slots(Protocol):
     """Prompt rows whose keys and values are chosen layer by layer, by the query states of that layer."""
 
     rows: slice
 
-    def fill(self, layer: int, query: torch.Tensor) -> Filling:
-        """What to attend to at ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
+    def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
+        """Numbers of the blocks to attend to at ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
+        ...
+
+    def read(self, layer: int, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unrotated keys of these blocks, and values: (kv_heads, rows, head_dim)."""
         ...
 
 

@@ -11,7 +11,7 @@ from memory.block import KVBlock
 from memory.boxes import Boxes, BoxIndex
 from memory.clock import Clock
 from memory.engine.engine import Engine
-from memory.stages import Filling, LatentRetrieval, Unit
+from memory.stages import LatentRetrieval, Unit
 
 
 class LatentChoice:
@@ -97,8 +97,9 @@ class LayerSlots:
         self.rows = slice(start, start + count)
         self.unit = Unit("slots", (0,) * count, ())  # no token is at home here: it is another one at every layer
 
-    def fill(self, layer: int, query: torch.Tensor) -> Filling:
-        numbers = self._latent.retrieval.select_layer(layer, query, self._latent.index)
+    def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
+        return tuple(self._latent.retrieval.select_layer(layer, query, self._latent.index))
+
+    def read(self, layer: int, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         blocks = [self._block(number) for number in numbers]
-        k, v = (torch.cat([getattr(block, side)[layer] for block in blocks], 1) for side in ("k", "v"))
-        return Filling(tuple(numbers), k, v)
+        return torch.cat([block.k[layer] for block in blocks], 1), torch.cat([block.v[layer] for block in blocks], 1)

@@ -138,6 +138,12 @@ class Loader:
             self._covered[group.first : group.last] |= covered
             self._start(group)
 
+    def note(self, layer: int, start: float, nbytes: int) -> None:
+        """Count a copy that ``layer`` itself made, and waited for, since ``start``."""
+        end = time.perf_counter()
+        self.intervals.append(LoadInterval(layer, layer + 1, start, end, nbytes))
+        self.waited += end - start
+
     def cover(self, rows: slice) -> None:
         """Count rows as present at every layer (the context prefix)."""
         self._covered[:, rows] = True

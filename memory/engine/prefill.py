@@ -189,12 +189,14 @@ class Prefill:
 
     def _fill(self, layer: int, query: torch.Tensor) -> None:
         """Give the slots what this layer's queries (1, heads, active rows, head_dim) choose."""
-        filling, rows = self._slots.fill(layer, query[0]), self._slots.rows
-        k, v = filling.k.to(query.device), filling.v.to(query.device)
+        blocks, rows = self._slots.choose(layer, query[0]), self._slots.rows
+        start = time.perf_counter()
+        k, v = (held[None].to(query.device) for held in self._slots.read(layer, blocks))
         angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self._angles.items()}
-        self.cache.write_raw(layer, rows, k[None])
-        self.cache.write(layer, rows, self.decoder.rope.rotate_layers(k[None], angles, layer), v[None])
-        self.trace.slots.append(filling.blocks)
+        self.cache.write_raw(layer, rows, k)
+        self.cache.write(layer, rows, self.decoder.rope.rotate_layers(k, angles, layer), v)
+        self.loader.note(layer, start, k.nbytes + v.nbytes)
+        self.trace.slots.append(blocks)
 
     def _segment_layers(self) -> tuple[int, ...]:
         """Per segment the last layer at which one of its rows was active."""

@@ -101,6 +101,18 @@ def test_only_new_rows_are_computed(engine: Engine, method: Any, hits: int | Non
         assert prefill.after_ms < 50
 
 
+@pytest.mark.parametrize("method", [history, memart, per_layer])
+def test_whatever_is_not_computed_is_loaded(engine: Engine, method: Any) -> None:
+    """Rows that each layer fills for itself, too: their bytes count, and their time is loading."""
+    for prefill in answered(open_session(engine, method()), 4):
+        counts, trace = prefill.counts, prefill.trace
+        assert counts.loaded_bytes == counts.hit_tokens * engine.spec.bytes_per_token
+        spent = 1e3 * sum(load.end - load.start for load in trace.loads)
+        assert prefill.timings.load >= 0.99 * spent
+        for layer in range(LAYERS) if counts.hit_tokens else ():
+            assert any(load.first <= layer < load.last for load in trace.loads)
+
+
 def test_the_rest_of_a_turn_is_in_every_prompt_and_in_the_next_block(engine: Engine) -> None:
     session = open_session(engine, memart(1))
     furnish(session.store)
