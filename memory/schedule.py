@@ -53,6 +53,6 @@ class Schedule:
     def _fall(self, index: int, count: int) -> float:
         """From 1 at the first to 0 at the last."""
         if self.shape == "step":
-            return float(index < max(1, round(count * self.until)))
+            return float(index < min(count - 1, max(1, round(count * self.until))))
         x = index / (count - 1)
         return 1 - x if self.shape == "linear" else (1 + math.cos(math.pi * x)) / 2

@@ -36,6 +36,15 @@ def test_the_first_choice_waits_for_a_layer_that_knows_the_query() -> None:
         assert 2 <= len(whole) <= layers / 5 and ratios[len(whole)] < 0.2
 
 
+@pytest.mark.parametrize(("layers", "whole"), [(12, 2), (24, 4)])
+def test_a_step_leaves_a_layer_behind_it(layers: int, whole: int) -> None:
+    assert Schedule().ratios(layers).count(1.0) == whole
+    for until in (0.0, 0.5, 0.96, 0.999):
+        for count in (2, 3, layers - 1):
+            first, *_, last = Schedule(until=until).ratios(count + 1)
+            assert first > last, f"{count} layers, until {until}"
+
+
 def test_counts_are_rounded_and_no_share_becomes_none() -> None:
     assert Schedule("linear", 0.25).counts(5, 8) == [8, 4, 3, 1, 1]
     assert Schedule("step", 0.01).counts(3, 8) == [8, 1, 1]
