@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 from memory.block import KVBlock
@@ -37,6 +38,14 @@ class Assembled:
     found: int = 0  # how many of them were stored, from the first on
     missing: Mapping[str, Placement] = field(default_factory=dict)  # by virtual hash: units to harvest, and where
     slots: Slots | None = None
+
+
+def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
+    """The leading units that an exact prefix may hold.
+
+    It ends before the first unit that may not be stored, or not under the key that the prefix is stored under.
+    """
+    return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
 
 
 class Assembler(Protocol):

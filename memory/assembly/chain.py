@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from memory.assembly.base import Assembled, Context
+from memory.assembly.base import Assembled, Context, storable
 from memory.assembly.layout import lay_out, place, uses
 from memory.clock import Clock
 from memory.engine.engine import Engine
@@ -41,17 +41,18 @@ class Chain:
         if self._index is None:
             key = self._engine.model_key
             self._index = PrefixIndex(self._holder, self._size, key, context.ids, self._namespace)
-        memory = Unit.joined(units)
-        total = len(memory.token_ids)
-        names = self._index.chain([*memory.token_ids, *query] if self._whole else memory.token_ids)
-        found = self._index.match(names[: total // self._size])
+        memory, own = Unit.joined(units), storable(units, self._namespace)
+        total, stored = len(memory.token_ids), sum(len(unit.token_ids) for unit in own)
+        told = [*memory.token_ids[:stored], *(query if self._whole and stored == total else ())]
+        names = self._index.chain(told)
+        found = self._index.match(names[: stored // self._size])
         stops = [self._size * number for number in range(1, len(found) + 1)]
         pieces = memory.cut([*stops, total] if (stops or [0])[-1] < total else stops)
         blocks = [*found, *[None] * (len(pieces) - len(found))]
         placed = place(pieces, len(context.ids), blocks, [block is not None for block in blocks])
         layout = lay_out(context.ids, placed, query, True, self._engine.decoder.device)
-        lost = len(self._previous) - common_prefix(self._previous, memory.token_ids)
-        self._previous = memory.token_ids
+        lost = len(self._previous) - common_prefix(self._previous, told[:stored])
+        self._previous = memory.token_ids[:stored]
         return Assembled(layout, uses(placed), context.block, invalidated=lost, chain=tuple(names), found=len(found))
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, takewhile
+from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memory.assembly.base import Assembled, Context
+from memory.assembly.base import Assembled, Context, storable
 from memory.assembly.layout import lay_out, uses
 from memory.assembly.lost import Lost
 from memory.block import KVBlock, identity
@@ -101,16 +101,13 @@ class Reuse:
         return virtual_hash(self._engine.model_key, token_ids, extra_key or self._namespace)
 
     def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
-        """Names of the blocks of an exact prefix and those that are stored; none where the storage is lossy.
-
-        It ends before the first unit that may not be stored, or not under the key that the prefix is stored under.
-        """
+        """Names of the blocks of an exact prefix and those that are stored; none where the storage is lossy."""
         if not self._lossless:
             return [], []
         if self._index is None:
             size, key = self._method.construction.block_size, self._engine.model_key
             self._index = PrefixIndex(self._holder, size, key, context.ids, self._namespace)
-        own = takewhile(lambda unit: unit.reusable and unit.namespace in ("", self._namespace), units)
+        own = storable(units, self._namespace)
         names = self._index.chain(list(chain.from_iterable(unit.token_ids for unit in own)))
         return names, self._index.match(names)
 
