@@ -61,6 +61,7 @@ class MemorySession:
         self._assembler = self._make_assembler()
         self._transcript = self._make_transcript() if method.layout == "append" else None
         self._context: Context | None = None
+        self._opened = 0  # tokens encoded for the context that no prompt has counted yet
         self._cold = True
 
     def prefill(
@@ -86,13 +87,13 @@ class MemorySession:
             raise ConfigError("query_ids is empty: give at least one token, behind which the logits are wanted")
         clock = self._encoder.clock = Clock()
         with clock.part("encode"):
-            context, encoded = self._need_context()
+            context = self._need_context()
         with clock.part("update"):
             flips = self.store.graph.update(self.store)
         with clock.part("retrieve"):
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
             prompt = assembler.assemble(units, query_ids, context, clock)
-        return self._run(prompt, query_ids, tuple(flips), encoded, clock, lasting)
+        return self._run(prompt, query_ids, tuple(flips), clock, lasting)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
         """Add what came of the last query (the decided skill) to the transcript of the `append` layout."""
@@ -123,7 +124,7 @@ class MemorySession:
         :param extra_key: the session's namespace if left out
         :raises CapacityError: it does not fit into the method's frozen pool
         """
-        self._reuse().freeze(token_ids, extra_key, self._need_context()[0])
+        self._reuse().freeze(token_ids, extra_key, self._need_context())
 
     def thaw(self, token_ids: Sequence[int], extra_key: str = "") -> None:
         """Delete what was frozen; a prompt that is being assembled from it keeps it."""
@@ -180,19 +181,19 @@ class MemorySession:
             )
         return self._assembler
 
-    def _need_context(self) -> tuple[Context, int]:
-        """The context, and how many tokens had to be encoded for it."""
+    def _need_context(self) -> Context:
+        """The context; if it has to be encoded, the next prompt counts that."""
         if self._context is not None:
-            return self._context, 0
+            return self._context
         ids = self._context_ids
         if not ids or not self.method.recompute.capabilities.reads_blocks:
             self._context = Context(ids)
-            return self._context, 0
+            return self._context
         (block,) = self.engine.encode([(None, ids)])
         seen = {"none": 0, "bos": 1, "system": len(ids)}[self.method.context]
         first = block if seen == len(ids) else KVBlock("", block.k[:, :, :seen], block.v[:, :, :seen])
-        self._context = Context(ids, block, ids[:seen], first if seen else None)
-        return self._context, len(ids)
+        self._context, self._opened = Context(ids, block, ids[:seen], first if seen else None), len(ids)
+        return self._context
 
     def _plan(
         self,
@@ -225,7 +226,6 @@ class MemorySession:
         prompt: Assembled,
         query_ids: Sequence[int],
         flips: tuple[Flip, ...],
-        encoded: int,
         clock: Clock,
         lasting: bool,
     ) -> Prefill:
@@ -244,13 +244,14 @@ class MemorySession:
             if self._transcript is not None:
                 self._transcript.close(self.store, query_ids)
         cold, self._cold = self._cold, False
+        opened, self._opened = self._opened, 0
         return Prefill(
             result=result,
             layout=prompt.layout,
             units=prompt.units,
             flips=flips,
             counts=count(
-                prompt.layout, prompt.units, result.trace, encoded, prompt.encoded, prompt.invalidated, prompt.asked
+                prompt.layout, prompt.units, result.trace, opened, prompt.encoded, prompt.invalidated, prompt.asked
             ),
             timings=Timings(**{part: 1e3 * seconds for part, seconds in clock.seconds.items()}),
             cold=cold,
