@@ -83,7 +83,7 @@ class Prefill:
     flips: tuple[Flip, ...]
     counts: Counts
     timings: Timings
-    cold: bool  # the first prompt since the session was reset
+    cold: bool  # the first prompt since the session was reset; what was asked aside before does not count
     after_ms: float  # harvesting, after the logits
 
     @property

@@ -75,6 +75,7 @@ class Blocks:
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Blocks were stored when they were encoded."""
+        self._lost.settle()
 
     def _name(self, unit: Unit, context: Context) -> str:
         """Identity of a unit; "" if it is never stored."""

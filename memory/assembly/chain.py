@@ -36,6 +36,7 @@ class Chain:
 
     def reset(self) -> None:
         self._previous: tuple[int, ...] = ()
+        self._present = self._previous
 
     def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
         if self._index is None:
@@ -52,12 +53,12 @@ class Chain:
         placed = place(pieces, len(context.ids), blocks, [block is not None for block in blocks])
         layout = lay_out(context.ids, placed, query, True, self._engine.decoder.device)
         lost = len(self._previous) - common_prefix(self._previous, told[:stored])
-        self._previous = memory.token_ids[:stored]
+        self._present = memory.token_ids[:stored]
         return Assembled(layout, uses(placed), context.block, invalidated=lost, chain=tuple(names), found=len(found))
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Harvest the full blocks that were not found."""
-        first = prompt.found
+        self._previous, first = self._present, prompt.found
         if first == len(prompt.chain) or self._index is None:
             return
         start = prompt.layout.context

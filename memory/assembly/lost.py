@@ -18,6 +18,7 @@ class Lost:
     def reset(self) -> None:
         self._previous: dict[str, Unit] = {}
         self._cursor = 0
+        self._present = self._previous, self._cursor
 
     def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
         """Tokens of the last prompt's blocks that a change of a segment, a shift or a flip of a group made useless.
@@ -33,5 +34,9 @@ class Lost:
             segments = {span.segment for span in unit.spans}
             if name not in now and (segments & changed or segments <= chosen):
                 lost += len(unit.token_ids)
-        self._previous, self._cursor = now, len(history)
+        self._present = now, len(history)
         return lost
+
+    def settle(self) -> None:
+        """The units counted last are those of the last prompt from now on; what was only asked aside never is."""
+        self._previous, self._cursor = self._present

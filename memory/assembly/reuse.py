@@ -73,6 +73,7 @@ class Reuse:
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Harvest exact rows into the prefix index, and what was missing into the index of segments."""
+        self._lost.settle()
         exact = exact_rows(prompt.layout)
         self._extend_chain(prompt, result, exact)
         if prompt.missing:

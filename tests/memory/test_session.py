@@ -314,6 +314,20 @@ def test_what_is_asked_aside_leaves_no_trace(engine: Engine, method: object) -> 
     assert again.counts.hit_tokens == expected.counts.hit_tokens
 
 
+@pytest.mark.parametrize("method", [*METHODS, *APPENDING])
+def test_what_is_asked_aside_moves_no_counter(engine: Engine, method: object) -> None:
+    session, other = (open_session(engine, method()) for _ in range(2))
+    for place in ("hand", "table", "floor"):
+        for one in (session, other):
+            furnish(one.store, 8)
+            one.advance()
+            one.store.put("mug_1", "object", f"mug mug_1 {place}\n")
+        session.prefill("where is mug_2", encode_text("where mug_2"), lasting=False)
+        again, expected = (one.prefill("where is mug_1", QUERY) for one in (session, other))
+        assert again.counts.invalidated_tokens == expected.counts.invalidated_tokens
+        assert again.cold == expected.cold == (place == "hand")
+
+
 def test_transcript_is_told_once_and_reused_exactly(engine: Engine) -> None:
     session = open_session(engine, replace(prefix(), layout="append"))
     rng = random.Random(1)
