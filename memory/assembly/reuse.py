@@ -138,7 +138,7 @@ class Reuse:
         exact = self._lossless and whole.identity == self._identity(before, unit)
         return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
 
-    def _identity(self, before: Sequence[int], unit: Unit, origin: str = "") -> str:
+    def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
         """Name of the rows of ``unit`` behind ``before``: all of it computed, or of that ``origin``."""
         namespace = unit.namespace or self._namespace
         return identity(origin or self._engine.model_key, before, unit.token_ids, namespace)
@@ -167,7 +167,8 @@ class Reuse:
         """Store the rows of each missing unit as a block of its own, and index it."""
         rows = torch.cat([torch.arange(p.start, p.stop) for p in missing.values()])
         harvested = self._engine.harvest(result.cache, rows)
-        ids, origin, first = layout.token_ids.tolist(), self._origin(layout), 0
+        ids = layout.token_ids.cpu().numpy().astype("<u4")  # of which every name hashes what stands before its unit
+        origin, first = self._origin(layout), 0
         for name, p in missing.items():
             part = harvested.part(first, first + len(p.unit.token_ids))
             sound = p.stop <= layout.context + exact

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from memory.block import KVBlock
+from memory.block import KVBlock, identity
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
@@ -99,6 +99,15 @@ def test_the_same_prompt_again_is_exact_to_its_last_row(engine: Engine) -> None:
         assert prefill.counts.kv_hit_rate == expected
         assert close(prefill.logits, plain(engine, prefill))
     assert bool(prefill.layout.exact[: prefill.layout.query].all())
+
+
+def test_rows_are_named_by_everything_before_them(engine: Engine) -> None:
+    method = in_order()
+    prefill = say(open_session(engine, method), "mug in cabinet", "cabinet open", "agent at table")
+    ids = prefill.layout.token_ids.tolist()
+    for unit in prefill.units:
+        stop = unit.start + unit.tokens
+        assert method.storage.contains(identity(engine.model_key, ids[: unit.start], ids[unit.start : stop]))
 
 
 def test_new_text_behind_a_moved_segment_never_becomes_a_prefix(engine: Engine) -> None:
