@@ -7,7 +7,7 @@ part is waited for, so a measured run is slower than others: its parts say how t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -33,6 +33,7 @@ class Split:
         return {name: round(value, 3) for name, value in asdict(self).items()}
 
 
+Span = tuple[float, float]  # from, to: seconds
 PARTS = tuple(field.name for field in fields(Split))
 
 
@@ -42,13 +43,12 @@ class Stopwatch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._cuda = engine.decoder.device.type == "cuda"
-        self._seconds: dict[str, float] = {}
-        self._rotations: list[tuple[float, float]] = []
+        self._ran: dict[str, list[Span]] = {}
         self._began = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        self._seconds, self._rotations = {"attention": 0.0, "mlp": 0.0}, []
+        self._ran = {"attention": [], "mlp": [], "rope": []}
         with ExitStack() as stack:
             for layer in self._engine.decoder.layers:
                 for part, module in (("attention", layer.self_attn), ("mlp", layer.mlp)):
@@ -59,13 +59,15 @@ class Stopwatch:
 
     def split(self, prefill: Prefill, wall_ms: float) -> Split:
         """The parts of what ran, of which ``prefill`` tells the memory's and ``wall_ms`` the whole."""
-        times = prefill.timings
-        rope = sum(stop - start for start, stop in self._rotations)
+        times, rotations = prefill.timings, self._ran["rope"]
         loads = [(load.start, load.end) for load in prefill.trace.loads]
-        inside = sum(b - a for a, b in self._rotations if any(start <= a and b <= stop for start, stop in loads))
-        parts = {part: 1e3 * seconds for part, seconds in (*self._seconds.items(), ("rope", rope))}
+        parts = {part: _length(spans) for part, spans in self._ran.items()}
         parts["topk"] = times.embed + times.retrieve
-        parts["memory"] = times.update + times.load + prefill.after_ms - 1e3 * inside
+        parts["memory"] = times.update + times.load + prefill.after_ms - _length(_within(rotations, loads))
+        filled = _within(loads, self._ran["attention"])  # by layers that choose for themselves: memory
+        parts["attention"] -= _length(filled)
+        rotated = _within(rotations, self._ran["attention"])  # that of what was filled is in it
+        parts["attention"] -= _length(rotated) - _length(_within(rotated, filled))
         return Split(**parts, other=wall_ms - sum(parts.values()))
 
     def _now(self) -> float:
@@ -77,11 +79,7 @@ class Stopwatch:
         self._began = self._now()
 
     def _ender(self, part: str) -> Callable[..., None]:
-        def end(*_: Any) -> None:
-            rotated = sum(stop - start for start, stop in self._rotations if start >= self._began)  # counted as rope
-            self._seconds[part] += self._now() - self._began - rotated
-
-        return end
+        return lambda *_: self._ran[part].append((self._began, self._now()))
 
     @contextmanager
     def _rotating(self) -> Iterator[None]:
@@ -91,7 +89,7 @@ class Stopwatch:
         def timed(*given: Any, **named: Any) -> torch.Tensor:
             start = self._now()
             rotated = plain(*given, **named)
-            self._rotations.append((start, self._now()))
+            self._ran["rope"].append((start, self._now()))
             return rotated
 
         rope.rotate_layers = timed
@@ -99,3 +97,13 @@ class Stopwatch:
             yield
         finally:
             del rope.rotate_layers  # the class's own again
+
+
+def _length(spans: Sequence[Span]) -> float:
+    """ms"""
+    return 1e3 * sum(stop - start for start, stop in spans)
+
+
+def _within(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Those of ``spans`` that lie in one of ``others``."""
+    return [(a, b) for a, b in spans if any(start <= a and b <= stop for start, stop in others)]

@@ -28,6 +28,7 @@ from eval.cli import BAD_INPUT
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
+from memory.assembly.latent import LayerSlots
 from memory.encoder import HashedNgrams, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.rope import RopeTables
@@ -177,6 +178,21 @@ def test_what_a_latent_retrieval_computes_counts_once(
         assert (row.numbers.parts["ask"] > 10) == (layers == "all")
         assert row.split.topk < row.numbers.parts["ask"] or layers == "each"
         assert row.split.other > -5 and row.split.rope > 10
+
+
+def test_what_layers_fill_for_themselves_is_memory_not_attention(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = LayerSlots.read
+
+    def slow(self: LayerSlots, *given: object) -> object:
+        time.sleep(0.1)
+        return plain(self, *given)
+
+    monkeypatch.setattr(LayerSlots, "read", slow)
+    chosen = "memory.retrieval.top_k=4", "memory.retrieval.layers=each"
+    for row in answers("planner=memart", *chosen, "profile=true", "generated.debates=0", "limit=2"):
+        assert row.split.attention < 300 <= row.split.memory and row.split.other > -5  # three layers sleep
 
 
 @pytest.mark.parametrize("way", ["letters", "texts"])
