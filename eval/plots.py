@@ -59,7 +59,7 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
     for axis in axes:
         axis.set_facecolor(PAPER)
         axis.grid(color=GRID, linewidth=0.6)
-        axis.tick_params(colors=INK, labelsize=8)
+        axis.tick_params(which="both", colors=INK, labelsize=8)
         for spine in axis.spines.values():
             spine.set_color(GRID)
     yield axes
