@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 RULER = "full_recompute"
 RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
-SHARES = {  # the knob that says how much a recompute stage recomputes
+FIRST = "memory.recompute.first_tokens.FirstTokens"
+FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit: a memory line has four to nine
+KNOBS = {  # that say how much a recompute stage recomputes: a share, or so many rows
+    FIRST: "memory.recompute.k",
     "memory.recompute.multi_hop.MultiHop": "memory.recompute.schedule.average",
     "memory.recompute.value_deviation.ValueDeviation": "memory.recompute.ratio",
     "memory.recompute.sparse_query.SparseQuery": "memory.recompute.share",
 }
-FIRST_ROWS = "memory.recompute.k"
-FIRST = "memory.recompute.first_tokens.FirstTokens"
-FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit: a memory line has four to nine
 
 
 @dataclass
@@ -113,10 +113,10 @@ def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[floa
     A method without one, one whose ``base`` sets it, or any without ``ratios``, is a single point.
     """
     target = config.memory.recompute["_target_"]
-    knob, values = (FIRST_ROWS, FIRSTS) if target == FIRST else (SHARES.get(target), ratios)
+    knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
         return [Variant(label, base, "", 0.0)]
-    return [Variant(label, base, knob, value) for value in values]
+    return [Variant(label, base, knob, value) for value in (FIRSTS if target == FIRST else ratios)]
 
 
 def measure_curve(

@@ -214,7 +214,8 @@ class MemorySession:
         if not transcript.fits(segments, self.store, query_ids):
             query_ids, transcript = query_ids if anew is None else anew(), self._make_transcript()
             rows = len(transcript.memory(segments, self.store).token_ids) + len(query_ids)
-            self._check_length(len(self._context_ids) + rows, rows)  # before the old transcript is forgotten
+            if len(self._context_ids) + rows > self.engine.spec.max_positions:  # before the old one is forgotten
+                raise self._too_long(len(self._context_ids) + rows, rows)
             if lasting:
                 self._transcript = transcript
             else:  # what is asked aside leaves no trace: another transcript, and nothing harvested of it
@@ -229,7 +230,8 @@ class MemorySession:
         clock: Clock,
         lasting: bool,
     ) -> Prefill:
-        self._check_length(prompt.layout.rows, int(prompt.layout.fresh.sum()))
+        if prompt.layout.rows > self.engine.spec.max_positions:
+            raise self._too_long(prompt.layout.rows, int(prompt.layout.fresh.sum()))
         stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
         with clock.part("prefill"):
@@ -258,12 +260,10 @@ class MemorySession:
             after_ms=1e3 * after.seconds.get("after", 0.0),
         )
 
-    def _check_length(self, rows: int, new: int) -> None:
-        """Refuse a prompt of so many ``rows``, of which so many are this turn's own."""
+    def _too_long(self, rows: int, new: int) -> CapacityError:
+        """For a prompt of so many ``rows``, of which so many are this turn's own."""
         limit, retrieval = self.engine.spec.max_positions, self.method.retrieval
-        if rows <= limit:
-            return
         remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
         if retrieval.capabilities.latent:
             remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
-        raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
+        return CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")

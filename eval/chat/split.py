@@ -59,15 +59,14 @@ class Stopwatch:
 
     def split(self, prefill: Prefill, wall_ms: float) -> Split:
         """The parts of what ran, of which ``prefill`` tells the memory's and ``wall_ms`` the whole."""
-        times, rotations = prefill.timings, self._ran["rope"]
+        times, attention = prefill.timings, self._ran["attention"]
         loads = [(load.start, load.end) for load in prefill.trace.loads]
+        loading = _within(self._ran["rope"], loads)  # rotations that are part of a transfer
+        rotating = [span for span in self._ran["rope"] if span not in loading]
         parts = {part: _length(spans) for part, spans in self._ran.items()}
+        parts["attention"] -= _length(_within([*loads, *rotating], attention))  # layers that choose load by themselves
         parts["topk"] = times.embed + times.retrieve
-        parts["memory"] = times.update + times.load + prefill.after_ms - _length(_within(rotations, loads))
-        filled = _within(loads, self._ran["attention"])  # by layers that choose for themselves: memory
-        parts["attention"] -= _length(filled)
-        rotated = _within(rotations, self._ran["attention"])  # that of what was filled is in it
-        parts["attention"] -= _length(rotated) - _length(_within(rotated, filled))
+        parts["memory"] = times.update + times.load + prefill.after_ms - _length(loading)
         return Split(**parts, other=wall_ms - sum(parts.values()))
 
     def _now(self) -> float:
