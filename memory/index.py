@@ -13,6 +13,17 @@ from memory.block import KVBlock, identity
 from memory.pool import Holder
 
 
+def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[str]:
+    """Names of the full blocks of ``token_ids``: each a hash of ``root`` and of all tokens up to the block's end."""
+    raw, names, parent = np.asarray(token_ids, "<u4").tobytes(), [], root
+    step = 4 * block_size
+    for stop in range(step, len(raw) + 1, step):
+        name = hashlib.sha256(parent + raw[stop - step : stop]).hexdigest()
+        names.append(name)
+        parent = name.encode()
+    return names
+
+
 class PrefixIndex:
     """Finds the longest stored prefix of a prompt, in whole blocks of ``block_size`` tokens.
 
@@ -29,13 +40,7 @@ class PrefixIndex:
 
     def chain(self, token_ids: Sequence[int]) -> list[str]:
         """Names of the full blocks of ``token_ids``."""
-        raw, names, parent = np.asarray(token_ids, "<u4").tobytes(), [], self._root
-        step = 4 * self.block_size
-        for stop in range(step, len(raw) + 1, step):
-            name = hashlib.sha256(parent + raw[stop - step : stop]).hexdigest()
-            names.append(name)
-            parent = name.encode()
-        return names
+        return chain_names(self._root, token_ids, self.block_size)
 
     def match(self, chain: Sequence[str]) -> list[KVBlock]:
         """Stored blocks of the longest prefix of ``chain``.

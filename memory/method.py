@@ -16,7 +16,7 @@ from memory.virtual import VirtualIndex
 
 LAYOUTS = ("memory", "append")
 CONTEXTS = ("none", "bos", "system")
-ASSEMBLIES = ("blocks", "chain", "reuse", "history")
+ASSEMBLIES = ("blocks", "chain", "reuse", "history", "turns")
 CALLS = {
     "retrieval": "select",
     "construction": "plan",
@@ -81,6 +81,11 @@ class MemoryMethod:
         return BlockPool(self.storage)
 
     @cached_property
+    def shelves(self) -> dict[str, object]:
+        """What the sessions that go on from turn to turn share, by the key of their model."""
+        return {}
+
+    @cached_property
     def virtual(self) -> VirtualIndex:
         return VirtualIndex(self.pool)
 
@@ -131,10 +136,10 @@ class MemoryMethod:
                 "prompt and says nothing twice: use layout append"
             )
         wrong += self._senseless_latent()
-        if self.retention.capabilities.evicts:
+        if self.retention.capabilities.evicts and self.construction.assembly != "turns":
             wrong.append(
-                f"retention {kind['retention']} forgets rows between turns, which no session does yet: "
-                "use retention KeepAll"
+                f"retention {kind['retention']} drops rows of a cache that goes on from turn to turn, but construction "
+                f"{kind['construction']} begins every prompt with an empty one: use construction Turns"
             )
         return wrong
 
@@ -152,7 +157,7 @@ class MemoryMethod:
                 f"construction {kind} computes the segments it lacks within the prompt, but a latent retrieval chooses "
                 "among stored blocks: use construction PerSegment, StaticDynamic or History"
             )
-        if asked.latent and self.chains:
+        if asked.latent and (self.chains or construction.assembly == "turns"):
             wrong.append(
                 f"construction {kind} reuses an unbroken prefix, of which a latent retrieval would leave out parts: "
                 "use construction History, or one of isolated units"

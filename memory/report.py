@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from memory.engine.cache import DenseCache
+    from memory.engine.cache import WorkingCache
     from memory.engine.trace import PrefillResult, PrefillTrace
     from memory.graph import Flip
     from memory.stages import Layout
@@ -91,7 +91,7 @@ class Prefill:
         return self.result.logits
 
     @property
-    def cache(self) -> DenseCache:
+    def cache(self) -> WorkingCache:
         return self.result.cache
 
     @property

@@ -9,16 +9,18 @@ from collections.abc import Callable, Collection, Sequence
 from keep_agent.errors import CapacityError, ConfigError
 from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.blocks import Blocks
-from memory.assembly.chain import Chain
+from memory.assembly.chain import Chain, common_prefix
 from memory.assembly.fresh import Fresh
 from memory.assembly.history import History
 from memory.assembly.latent import LatentChoice, NamedChoice
 from memory.assembly.reuse import Reuse
+from memory.assembly.turns import Shelf, Turns
 from memory.block import KVBlock
 from memory.clock import Clock, TimedEncoder
 from memory.encoder import SentenceEncoder
 from memory.engine.engine import Engine
-from memory.engine.trace import ScoreResult
+from memory.engine.extend import Chunking
+from memory.engine.trace import PrefillResult, ScoreResult
 from memory.graph import Flip, SegmentGraph
 from memory.method import MemoryMethod
 from memory.report import Prefill, Timings, count
@@ -71,11 +73,15 @@ class MemorySession:
         anew: Callable[[], Sequence[int]] | None = None,
         front_ids: Sequence[int] = (),
         lasting: bool = True,
+        instruction_ids: Sequence[int] = (),
     ) -> Prefill:
         """Logits behind ``[context][front_ids][memory][query_ids]``; ``query_text`` is what segments are chosen by.
 
         ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
         tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
+
+        ``instruction_ids`` say what is to be done. From a query on that begins with them, or with the first of them, a
+        retention stage keeps those rows until another does.
 
         In the `append` layout ``query_ids`` become part of the transcript. Where that has no room left it begins anew,
         with the query that ``anew`` gives, which has to say what earlier turns said.
@@ -92,6 +98,9 @@ class MemorySession:
             flips = self.store.graph.update(self.store)
         with clock.part("retrieve"):
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
+            if isinstance(assembler, Turns):
+                assembler = assembler if lasting else assembler.aside()
+                assembler.instruct(common_prefix(query_ids, instruction_ids))
             prompt = assembler.assemble(units, query_ids, context, clock)
         return self._run(prompt, query_ids, tuple(flips), clock, lasting)
 
@@ -162,6 +171,11 @@ class MemorySession:
         if method.chains:
             size, whole = method.construction.block_size, method.layout == "append"
             return Chain(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
+        if method.construction.assembly == "turns":
+            key = self.engine.model_key
+            if key not in method.shelves:
+                method.shelves[key] = Shelf.of(self.engine, method.construction)
+            return Turns(self.engine, method.shelves[key], method.construction, method.retention, namespace)
         if method.construction.assembly == "reuse":
             return Reuse(self.engine, method, self._holder, self.store, namespace)
         latent = method.retrieval.capabilities.latent
@@ -186,7 +200,7 @@ class MemorySession:
         if self._context is not None:
             return self._context
         ids = self._context_ids
-        if not ids or not self.method.recompute.capabilities.reads_blocks:
+        if not ids or not self.method.recompute.capabilities.reads_blocks or isinstance(self._assembler, Turns):
             self._context = Context(ids)
             return self._context
         (block,) = self.engine.encode([(None, ids)])
@@ -232,10 +246,8 @@ class MemorySession:
     ) -> Prefill:
         if prompt.layout.rows > self.engine.spec.max_positions:
             raise self._too_long(prompt.layout.rows, int(prompt.layout.fresh.sum()))
-        stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
-        harvests = self._assembler.harvests
         with clock.part("prefill"):
-            result = self.engine.prefill(prompt.layout, *stages, prompt.context_block, harvests, prompt.slots)
+            result = self._compute(prompt)
         waited = result.trace.timings["load"]
         clock.add("load", waited)
         clock.add("prefill", -waited)
@@ -259,6 +271,13 @@ class MemorySession:
             cold=cold,
             after_ms=1e3 * after.seconds.get("after", 0.0),
         )
+
+    def _compute(self, prompt: Assembled) -> PrefillResult:
+        if prompt.cache is not None:
+            return self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], Chunking())
+        stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
+        harvests = self._assembler.harvests
+        return self.engine.prefill(prompt.layout, *stages, prompt.context_block, harvests, prompt.slots)
 
     def _too_long(self, rows: int, new: int) -> CapacityError:
         """For a prompt of so many ``rows``, of which so many are this turn's own."""

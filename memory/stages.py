@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memory.boxes import BoxIndex
     from memory.segment import Segment
     from memory.store import SegmentStore
+    from memory.view import CacheView
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +301,16 @@ class Loading(Protocol):
 
 
 class Retention(Protocol):
-    """Which rows survive this turn, under what budget in tokens? ``(rows,)`` bool mask; rows never move."""
+    """Which rows survive this turn, under what budget in tokens? Asked after every prefill; rows never move."""
 
     capabilities: Capabilities
+    budget: int | None  # live rows that may stay; None: all
+    window: int  # of so many last rows it wants to see the queries, beside those of the query span
+    counts_mass: bool  # whether it wants the attention that rows have received
 
-    def keep(self, cache_view: object, queries: torch.Tensor | None, budget: int | None) -> torch.Tensor: ...
+    def keep(self, view: CacheView) -> torch.Tensor:
+        """(live rows,) bool: those that stay, the forced ones among them."""
+        ...
 
 
 class Storage(Protocol):

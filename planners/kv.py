@@ -76,7 +76,8 @@ class KVPlanner:
         self._write(self._style.edits(facts))
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        prefill = self.session.prefill(clean(self._instruction), self._query(), self._whole_query)
+        asked = clean(self._instruction)
+        prefill = self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self._opening())
         began = time.perf_counter()
         skill, scores, tokens = self._choose(prefill, admissible)
         self._decided = skill
@@ -121,8 +122,11 @@ class KVPlanner:
             return self._whole_query()
         if self._turns:
             return self._format.cue(len(self._turns) + 1, self._now)
-        again = self._tasks > 0
-        return self._format.opening(self._skills, self._instruction, self._now, again) + self._format.cue(1)
+        return self._opening() + self._format.cue(1)
+
+    def _opening(self) -> list[int]:
+        """What tells the task in a transcript."""
+        return self._format.opening(self._skills, self._instruction, self._now, self._tasks > 0)
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - PROGRESS)

@@ -24,7 +24,7 @@ LEAF = "keep_agent.errors"  # the one root of all errors, open to every room
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
 STAGE_MAY = {
     "memory.stages", "memory.block", "memory.segment", "memory.store", "memory.encoder", "memory.graph",
-    "memory.pool", "memory.index", "memory.boxes", "memory.schedule", "memory.engine.rope", "memory.engine.kernels",
+    "memory.pool", "memory.index", "memory.boxes", "memory.schedule", "memory.view", "memory.residual", "memory.engine.rope", "memory.engine.kernels",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from memory.block import KVBlock
 from memory.clock import Clock
+from memory.engine.cache import WorkingCache
 from memory.engine.trace import PrefillResult
 from memory.report import UnitUse
 from memory.stages import Layout, Placement, Slots, Unit
@@ -38,6 +39,8 @@ class Assembled:
     found: int = 0  # how many of them were stored, from the first on
     missing: Mapping[str, Placement] = field(default_factory=dict)  # by virtual hash: units to harvest, and where
     slots: Slots | None = None
+    cache: WorkingCache | None = None  # a session's own, which holds the first ``prefix`` positions of the prompt
+    prefix: int = 0
 
 
 def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:

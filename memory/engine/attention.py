@@ -11,10 +11,11 @@ from torch import nn
 from transformers import AttentionInterface
 
 from keep_agent.errors import ModelError
-from memory.engine.cache import DenseCache, Rows
+from memory.engine.cache import Rows, WorkingCache
 from memory.engine.kernels import Block, grouped_attention
 from memory.engine.masks import MaskPlan
 from memory.engine.rope import Angles, rotate
+from memory.engine.witness import Witness
 
 NAME = "kv_memory"
 
@@ -40,7 +41,7 @@ class Pass:
     given identity angles and rotation happens here; elsewhere the layers rotate by themselves.
     """
 
-    cache: DenseCache
+    cache: WorkingCache
     rows: Rows
     visible: int  # key rows 0:visible are read
     angles: Angles
@@ -49,6 +50,7 @@ class Pass:
     bare: bool = False
     fill: Callable[[int, torch.Tensor], None] | None = None  # bare passes: sees a layer's unrotated queries first
     keep_weights: bool = False
+    witness: Witness | None = None
     attended: Attended | None = None
 
 
@@ -78,8 +80,14 @@ def memory_attention(
     state.cache.write(layer, state.rows, key, value)
     keys, values = state.cache.read(layer, state.visible)
     blocks = state.plan.blocks(sliding_window)
+    witness = state.witness
+    columns = None if witness is None else witness.columns(blocks)
     weights: list[torch.Tensor] | None = [] if state.keep_weights else None
-    out = grouped_attention(query, keys, values, blocks, scaling, softcap, s_aux, weights)
+    out = grouped_attention(
+        query, keys, values, blocks, scaling, softcap, s_aux, weights if columns is None else columns
+    )
+    if witness is not None:
+        witness.see(layer, query, keys, columns, scaling, softcap, s_aux)
     state.attended = Attended(query, scaling, softcap, s_aux, sliding_window, blocks, weights or ())
     return out, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -9,23 +10,54 @@ import torch
 from keep_agent.errors import ModelError
 from memory.engine.kernels import KEY_MULTIPLE
 from memory.engine.spec import ModelSpec
+from memory.engine.witness import Witness
 
 Rows = slice | torch.Tensor  # a contiguous run, or sorted row numbers
 HEADROOM = 256  # rows kept free behind a prompt for candidates and generated tokens
 
 
+@dataclass(slots=True)
+class Reads:
+    """Rows of keys and values that forward passes over a cache were given, each pass counted once."""
+
+    raw: int = 0  # rows of all positions, forgotten ones included: what a cache without retention would read
+    live: int = 0
+
+    def note(self, raw: int, live: int) -> None:
+        self.raw += raw
+        self.live += live
+
+
 class WorkingCache(Protocol):
-    """What the attention function needs of a cache; tensors carry a request axis in front."""
+    """The keys (rotated) and values that passes read and write; tensors carry a request axis in front.
+
+    Rows are numbered from 0 in order of their ``positions``. ``logits`` are those of the last row.
+    """
 
     length: int
+    positions: torch.Tensor
+    logits: torch.Tensor | None
+    raw: torch.Tensor | None  # unrotated keys beside the rotated ones, where rows are to be harvested
+    reads: Reads
+    witness: Witness | None  # looks on while rows are appended
+
+    @property
+    def next_position(self) -> int: ...
+    def reserve(self, rows: int) -> None: ...
+    def end_at(self, rows: int) -> int: ...
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store ``k``, ``v`` (requests, kv_heads, rows, head_dim), keys rotated, at ``rows``."""
         ...
 
+    def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None: ...
+
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
         ...
+
+    def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
+    def rewind(self, length: int, logits: torch.Tensor | None) -> None: ...
 
 
 class DenseCache:
@@ -45,6 +77,8 @@ class DenseCache:
         self.length = 0
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
+        self.reads = Reads()
+        self.witness = None
 
     @property
     def capacity(self) -> int:
@@ -55,7 +89,7 @@ class DenseCache:
         """Position of the next token: a counter behind the last row's, not the number of rows."""
         return int(self.positions[-1]) + 1 if self.length else 0
 
-    def extend(self, positions: torch.Tensor, logits: torch.Tensor | None) -> None:
+    def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
         """Make the rows just written behind ``length`` part of the cache."""
         self.positions = torch.cat([self.positions, positions])
         self.length += positions.numel()
@@ -79,6 +113,7 @@ class DenseCache:
 
     def end_at(self, rows: int) -> int:
         """Make the rows behind ``rows`` finite, which padded blocks read and mask; returns how many rows to read."""
+        self.reads.note(rows, rows)
         stop = rows + KEY_MULTIPLE
         self.k[:, :, :, rows:stop] = 0
         self.v[:, :, :, rows:stop] = 0

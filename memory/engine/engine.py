@@ -15,8 +15,9 @@ from transformers import PreTrainedModel
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.engine import decode
-from memory.engine.cache import DenseCache
+from memory.engine.cache import DenseCache, WorkingCache
 from memory.engine.encode import encode
+from memory.engine.extend import Chunking, Extension, append
 from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
 from memory.engine.prefill import Prefill, Transport
@@ -97,22 +98,29 @@ class Engine:
 
         return KeepInterfaces(self._worker.call(work), self._worker)
 
-    def score(self, cache: DenseCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
+    def score(self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
         """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie."""
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce))
 
     def generate(
-        self, cache: DenseCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
+        self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
         """Greedy continuation; ends before the first of ``stop_ids``."""
         return self._worker.call(
             partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
         )
 
-    def append(self, cache: DenseCache, token_ids: Sequence[int]) -> torch.Tensor:
+    def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
         ids = torch.tensor(list(token_ids), device=self.decoder.device)
-        return self._worker.call(partial(decode.append, self.decoder, cache, ids))
+        return self._worker.call(partial(append, self.decoder, cache, ids))
+
+    def extend(
+        self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: Chunking | None = None
+    ) -> PrefillResult:
+        """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
+        ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
+        return self._worker.call(lambda: Extension(self.decoder, cache, ids, chunking).run())
 
     def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
         """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn import functional
@@ -35,6 +36,12 @@ def row_padding(rows: torch.Tensor) -> int:
 def query_block(dtype: torch.dtype) -> int:
     """Query rows per block."""
     return QUERY_BLOCK.get(dtype, 128)
+
+
+class Weights(Protocol):
+    """Takes the weights (requests * heads, rows, keys) of one block after another."""
+
+    def append(self, weights: torch.Tensor, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ def grouped_attention(
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-    kept: list[torch.Tensor] | None = None,
+    kept: Weights | None = None,
 ) -> torch.Tensor:
     """Attention of ``q`` (requests, heads, rows, head_dim) over ``k``, ``v`` (requests, kv_heads, keys, head_dim).
 

@@ -151,7 +151,7 @@ class Prefill:
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
         self.loader.finish()
         self._last_layer[self.active.rows] = self._layers - 1
-        self.cache.extend(self.layout.positions, logits)
+        self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
         trace, waited = self.trace, self.loader.waited

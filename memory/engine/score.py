@@ -10,7 +10,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention import Pass
-from memory.engine.cache import DenseCache
+from memory.engine.cache import WorkingCache
 from memory.engine.decoder import Decoder
 from memory.engine.masks import bias_of, tree_plan
 from memory.engine.trace import ScoreResult
@@ -75,7 +75,7 @@ class Scorer:
         self._decoder = decoder
         self._plans: OrderedDict[Candidates, TriePlan] = OrderedDict()
 
-    def score(self, cache: DenseCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
+    def score(self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
         """Log-likelihood of each candidate behind the prompt in ``cache``, which is left as it was.
 
         :param reduce: sum or mean over a candidate's tokens
@@ -99,7 +99,7 @@ class Scorer:
             self._plans.popitem(last=False)
         return plan
 
-    def _node_logits(self, cache: DenseCache, plan: TriePlan) -> torch.Tensor:
+    def _node_logits(self, cache: WorkingCache, plan: TriePlan) -> torch.Tensor:
         """(nodes, vocab) float32; the nodes' keys go behind the prompt and are forgotten."""
         decoder, nodes, start = self._decoder, plan.tokens.numel(), cache.length
         cache.reserve(nodes)

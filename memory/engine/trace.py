@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from memory.engine.cache import DenseCache
+from memory.engine.cache import WorkingCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class PrefillResult:
     """The prompt's last logits (1, vocab) in float32, its working cache, and the trace."""
 
     logits: torch.Tensor
-    cache: DenseCache
+    cache: WorkingCache
     trace: PrefillTrace
 
 

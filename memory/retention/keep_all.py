@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 
 from memory.stages import Capabilities
-
-
-class HasLength(Protocol):
-    length: int
+from memory.view import CacheView
 
 
 @dataclass(frozen=True)
 class KeepAll:
-    """All rows survive, whatever the budget."""
+    """All rows survive: there is no budget."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
+    budget: ClassVar[int | None] = None
+    window: ClassVar[int] = 0
+    counts_mass: ClassVar[bool] = False
 
-    def keep(self, cache_view: HasLength, queries: torch.Tensor | None, budget: int | None) -> torch.Tensor:
-        return torch.ones(cache_view.length, dtype=torch.bool)
+    def keep(self, view: CacheView) -> torch.Tensor:
+        return torch.ones(view.rows, dtype=torch.bool, device=view.positions.device)

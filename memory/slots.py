@@ -1,0 +1,143 @@
+"""Physical rows of keys and values, shared by reference: rows of a cache are numbers of slots, and never move."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from keep_agent.errors import CapacityError, ModelError
+
+SENTINEL = 0  # the slot of every dropped position: never free, never read
+MARGIN = 32  # slots behind the last that readers of padded runs may touch
+FIRST_SIZE = 512
+
+
+class Holder(Protocol):
+    """Somebody who refers to slots."""
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """(n,) every slot as often as it is referred to."""
+        ...
+
+
+class SlotPool:
+    """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
+
+    A slot is free when nobody refers to it: a request's map, or an index of prefixes that protects it. Every slot holds
+    finite numbers at all times, so that a reader may run over the end of its rows and mask what it finds there.
+
+    :param capacity: slots at most; None: the pool grows as long as there is memory
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        capacity: int | None = None,
+    ) -> None:
+        self.capacity = capacity
+        size = FIRST_SIZE if capacity is None else min(FIRST_SIZE, capacity + 1)
+        shape = layers, kv_heads, size + MARGIN, head_dim
+        self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        self.references: NDArray[np.int32] = np.zeros(size, np.int32)
+        self.references[SENTINEL] = 1
+
+        self._holders: WeakSet[Holder] = WeakSet()
+
+    @property
+    def device(self) -> torch.device:
+        return self.k.device
+
+    @property
+    def size(self) -> int:
+        """Slots there are now, the sentinel's included."""
+        return self.references.size
+
+    @property
+    def used(self) -> int:
+        """Slots somebody refers to, the sentinel's left out."""
+        return int((self.references > 0).sum()) - 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all layers."""
+        return 2 * self.k[:, :, 0].nbytes
+
+    def none(self) -> torch.Tensor:
+        """(0,) no slots."""
+        return torch.empty(0, dtype=torch.long, device=self.device)
+
+    def register(self, holder: Holder) -> None:
+        """Count ``holder`` among those who refer to slots, while it lives."""
+        self._holders.add(holder)
+
+    def allocate(self, count: int) -> torch.Tensor:
+        """(count,) free slots, rising, now referred to once.
+
+        :raises CapacityError: more than ``capacity`` slots would be in use
+        """
+        if self.capacity is not None and self.used + count > self.capacity:
+            raise CapacityError(
+                f"{count} more rows do not fit beside the {self.used} in use of a pool of {self.capacity} slots; "
+                "lower the retention budget, close sessions, or give the pool more slots"
+            )
+        free = np.flatnonzero(self.references == 0)
+        if free.size < count:
+            self._grow(self.size + max(self.size, count - free.size))
+            free = np.flatnonzero(self.references == 0)
+        chosen = free[:count]
+        self.references[chosen] += 1
+        return torch.from_numpy(chosen).to(self.device)
+
+    def share(self, slots: torch.Tensor) -> None:
+        """Refer to ``slots`` once more; the sentinel needs no reference."""
+        np.add.at(self.references, _counted(slots), 1)
+
+    def release(self, slots: torch.Tensor) -> None:
+        """Refer to ``slots`` once less; those nobody else refers to are free again.
+
+        :raises ModelError: a slot that is free already
+        """
+        counted = _counted(slots)
+        np.subtract.at(self.references, counted, 1)
+        if (self.references[counted] < 0).any():
+            np.add.at(self.references, counted, 1)
+            raise ModelError("a slot was released more often than it was referred to")
+
+    def check_integrity(self) -> None:
+        """Add up all slots: what the registered holders refer to accounts for every reference.
+
+        :raises ModelError: naming the first slot whose references do not add up
+        """
+        expected = np.zeros_like(self.references)
+        expected[SENTINEL] = 1
+        for holder in self._holders:
+            np.add.at(expected, _counted(holder.slots), 1)
+        wrong = np.flatnonzero(expected != self.references)
+        if wrong.size:
+            slot = int(wrong[0])
+            raise ModelError(
+                f"{wrong.size} slots do not add up: slot {slot} is referred to {expected[slot]} times, "
+                f"but counted {self.references[slot]}"
+            )
+
+    def _grow(self, size: int) -> None:
+        if self.capacity is not None:
+            size = min(size, self.capacity + 1)
+        more = size - self.size
+        shape = (*self.k.shape[:2], more, self.k.shape[3])
+        self.k, self.v = (torch.cat([old, old.new_zeros(shape)], 2) for old in (self.k, self.v))
+        self.references = np.concatenate([self.references, np.zeros(more, np.int32)])
+
+
+def _counted(slots: torch.Tensor) -> NDArray[np.int64]:
+    numbers = slots.cpu().numpy()
+    return numbers[numbers != SENTINEL]
