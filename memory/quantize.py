@@ -1,0 +1,231 @@
+"""Keys and values in 4 or 8 bits: codes, and a float16 scale and bias for each group of them (Semantic)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from keep_agent.errors import ConfigError, ModelError
+
+Along = Literal["token", "channel"]  # groups run along one token's numbers, or along the tokens of one channel
+SMALLEST = 8  # numbers in a group
+
+
+@dataclass(frozen=True, slots=True)
+class PackFormat:
+    """Bits of a code, and how many numbers share a scale and a bias.
+
+    ``keys`` "token": groups lie within a token's flattened KV heads, and may span heads. "channel" (KIVI, arXiv
+    2402.02750): groups of ``group`` tokens of one channel, because a few channels of keys are far from zero in all
+    tokens. Values always go by token.
+    """
+
+    bits: int = 4
+    group: int = 64
+    keys: Along = "token"
+
+    def __post_init__(self) -> None:
+        if self.bits not in (4, 8):
+            raise ConfigError(f"bits={self.bits} is no width of a code: use 4 or 8")
+        if self.group < SMALLEST or self.group & (self.group - 1):
+            raise ConfigError(f"group={self.group} is no power of two from {SMALLEST} on: use 32, 64 or 128")
+        if self.keys not in ("token", "channel"):
+            raise ConfigError(f"keys={self.keys!r} is unknown: use 'token' or 'channel'")
+
+    def grid(self, numbers: int, along: Along = "token") -> Grid:
+        """How tokens of ``numbers`` numbers (kv_heads * head_dim) are grouped.
+
+        Along a token the group is the power of two up to ``group`` that takes the fewest bytes, tokens padded to whole
+        groups: the largest that divides ``numbers``, save for odd sizes.
+        """
+        if along == "channel":
+            return Grid(numbers + numbers % 2, 1, self.group, self.bits)
+        sizes = (1 << power for power in range(SMALLEST.bit_length() - 1, self.group.bit_length()))
+        grids = (Grid(-(-numbers // size) * size, size, 1, self.bits) for size in sizes)
+        return min(grids, key=lambda grid: (grid.bytes_per_token, grid.width))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Groups of ``size`` numbers of a token by ``span`` tokens; a token is ``width`` numbers, padding included."""
+
+    width: int
+    size: int
+    span: int
+    bits: int
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.width * self.bits / 8 + 4 * self.width / (self.size * self.span)
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Numbers (..., tokens, width) by their groups, as a view: (..., tokens / span, span, groups, size)."""
+        tokens = x.shape[-2] // self.span
+        return x.unflatten(-2, (tokens, self.span)).unflatten(-1, (self.width // self.size, self.size))
+
+
+def bytes_per_token(kv_heads: int, head_dim: int, format: PackFormat) -> int:
+    """Bytes of one layer's keys and values of one token; keys by channel with their share of a group."""
+    numbers = kv_heads * head_dim
+    return math.ceil(format.grid(numbers, format.keys).bytes_per_token + format.grid(numbers).bytes_per_token)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Packed keys or values of shape (..., kv_heads, tokens, head_dim); the tensors lie token by token.
+
+    ``codes`` (..., tokens, bytes) uint8: in 4 bits byte i holds the numbers i (low) and i + width / 2 (high).
+    ``scale``, ``bias`` (..., tokens / span, groups) float16: a number is ``scale * code + bias``.
+    """
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor
+    kv_heads: int
+    head_dim: int
+    grid: Grid
+
+    @classmethod
+    def empty(
+        cls,
+        shape: tuple[int, ...],
+        format: PackFormat,
+        along: Along = "token",
+        device: torch.device | str = "cpu",
+    ) -> Packed:
+        """Room for ``shape`` (..., kv_heads, tokens, head_dim), all zeros."""
+        *lead, kv_heads, tokens, head_dim = shape
+        grid = format.grid(kv_heads * head_dim, along)
+        _check_span(tokens, grid.span)
+        codes = torch.zeros(*lead, tokens, grid.width * grid.bits // 8, dtype=torch.uint8, device=device)
+        scale = codes.new_zeros(*lead, tokens // grid.span, grid.width // grid.size, dtype=torch.float16)
+        return cls(codes, scale, torch.zeros_like(scale), kv_heads, head_dim, grid)
+
+    @property
+    def tokens(self) -> int:
+        return self.codes.shape[-2]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is packed."""
+        return (*self.codes.shape[:-2], self.kv_heads, self.tokens, self.head_dim)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Codes, scale and bias."""
+        return self.codes, self.scale, self.bias
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in self.tensors)
+
+    def with_tensors(self, codes: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> Packed:
+        """Other tensors of the same layout."""
+        return Packed(codes, scale, bias, self.kv_heads, self.head_dim, self.grid)
+
+    def __getitem__(self, index: Any) -> Packed:
+        """A part of the dimensions in front of heads and tokens, as torch indexes them: ``packed[layer]``."""
+        lead, asked = self.codes.dim() - 2, len(index) if isinstance(index, tuple) else 1
+        if asked > lead:
+            raise ConfigError(f"index {index!r} has {asked} parts, packed {self.shape} {lead} dimensions in front")
+        return self.with_tensors(*(x[index] for x in self.tensors))
+
+    def part(self, start: int, stop: int) -> Packed:
+        """Tokens ``start:stop`` as a view; by channel only whole groups of tokens."""
+        span = self.grid.span
+        _check_span(start, span)
+        _check_span(stop, span)
+        rows = slice(start // span, stop // span)
+        return self.with_tensors(self.codes[..., start:stop, :], self.scale[..., rows, :], self.bias[..., rows, :])
+
+    def write(self, start: int, other: Packed) -> None:
+        """Put the tokens of ``other`` at ``start``."""
+        if other.grid != self.grid:  # torch would broadcast one scale over all groups
+            raise ConfigError(f"groups {other.grid} do not fit into {self.grid}: pack both in the same format")
+        for own, new in zip(self.part(start, start + other.tokens).tensors, other.tensors, strict=True):
+            own.copy_(new)
+
+    def unpack(self, dtype: torch.dtype) -> torch.Tensor:
+        """The numbers, contiguous (..., kv_heads, tokens, head_dim)."""
+        numbers = _numbers(self.codes, self.grid)
+        grouped = self.grid.of(numbers)
+        grouped.mul_(_by_group(self.scale)).add_(_by_group(self.bias))
+        heads = numbers[..., : self.kv_heads * self.head_dim].unflatten(-1, (self.kv_heads, self.head_dim))
+        return heads.to(dtype).transpose(-3, -2).contiguous()  # narrow first: the copy is half as long
+
+
+def pack(x: torch.Tensor, format: PackFormat, along: Along = "token") -> Packed:
+    """Pack ``x`` (..., kv_heads, tokens, head_dim): keys along ``format.keys``, values along "token".
+
+    The same input gives the same bytes. What comes back differs by at most half a scale, and float32's rounding.
+
+    :raises ConfigError: if ``along`` is "channel" and the tokens are no multiple of the group.
+    :raises ModelError: if numbers are not finite, or too large for a float16 scale and bias.
+    """
+    kv_heads, tokens, head_dim = x.shape[-3:]
+    grid = format.grid(kv_heads * head_dim, along)
+    _check_span(tokens, grid.span)
+    grouped = grid.of(_padded(x.transpose(-3, -2).flatten(-2).float(), grid.width))
+    levels = (1 << format.bits) - 1
+    bias = _half(grouped.amin((-3, -1)), float("-inf"))  # rounded down, so that no number lies below it
+    scale = _half((grouped.amax((-3, -1)) - bias) / levels, float("inf"))  # rounded up: none lies above the last code
+    if not bool((scale.isfinite() & bias.isfinite()).all()):
+        raise ModelError(_unfit(x, format))
+    steps = _by_group(scale)
+    codes = (grouped - _by_group(bias)).div_(steps.where(steps > 0, 1)).round_().clamp_(max=levels).to(torch.uint8)
+    return Packed(_bytes(codes.flatten(-2).flatten(-3, -2), format.bits), scale, bias, kv_heads, head_dim, grid)
+
+
+def _check_span(tokens: int, span: int) -> None:
+    if tokens % span:
+        raise ConfigError(
+            f"{tokens} tokens are no multiple of {span}, the group of keys packed by channel: "
+            f"keep the last {tokens % span} as they are until the group is full, or use keys='token'"
+        )
+
+
+def _padded(flat: torch.Tensor, width: int) -> torch.Tensor:
+    """Repeat the last of ``flat`` (..., numbers) up to ``width``: its group's extremes stay what they are."""
+    missing = width - flat.shape[-1]
+    return torch.cat([flat, flat[..., -1:].expand(*flat.shape[:-1], missing)], -1) if missing else flat
+
+
+def _half(x: torch.Tensor, toward: float) -> torch.Tensor:
+    """``x`` in float16, rounded in the direction of ``toward`` (an infinity)."""
+    near = x.half()
+    wrong = near > x if toward < 0 else near < x
+    return torch.where(wrong, near.nextafter(torch.full_like(near, toward)), near)
+
+
+def _unfit(x: torch.Tensor, format: PackFormat) -> str:
+    low, high = x.aminmax()
+    return (
+        f"numbers from {low:g} to {high:g} have no float16 scale and bias in {format.bits} bits: "
+        "check the model's dtype and weights, or keep its memory unpacked"
+    )
+
+
+def _by_group(x: torch.Tensor) -> torch.Tensor:
+    """Scale or bias (..., tokens / span, groups) to go with `Grid.of`: float32, (..., tokens / span, 1, groups, 1)."""
+    return x.float()[..., None, :, None]
+
+
+def _bytes(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes (..., width) uint8 as they are stored."""
+    if bits == 8:
+        return codes
+    low, high = codes.chunk(2, -1)
+    return low | high << 4
+
+
+def _numbers(codes: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """Stored codes as float32 (..., width)."""
+    if grid.bits == 8:
+        return codes.float()
+    numbers = torch.empty(*codes.shape[:-1], grid.width, device=codes.device)
+    numbers[..., : grid.width // 2] = codes & 15
+    numbers[..., grid.width // 2 :] = codes >> 4
+    return numbers
