@@ -274,7 +274,10 @@ class MemorySession:
 
     def _compute(self, prompt: Assembled) -> PrefillResult:
         if prompt.cache is not None:
-            return self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], Chunking())
+            result = self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], Chunking())
+            last = self.engine.spec.layers - 1
+            result.trace.last_layer = tuple(last if s.stop > prompt.prefix else -1 for s in prompt.layout.segments)
+            return result
         stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
         return self.engine.prefill(prompt.layout, *stages, prompt.context_block, harvests, prompt.slots)

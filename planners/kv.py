@@ -77,7 +77,7 @@ class KVPlanner:
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         asked = clean(self._instruction)
-        prefill = self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self._opening())
+        prefill = self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self.opening())
         began = time.perf_counter()
         skill, scores, tokens = self._choose(prefill, admissible)
         self._decided = skill
@@ -122,9 +122,9 @@ class KVPlanner:
             return self._whole_query()
         if self._turns:
             return self._format.cue(len(self._turns) + 1, self._now)
-        return self._opening() + self._format.cue(1)
+        return self.opening() + self._format.cue(1)
 
-    def _opening(self) -> list[int]:
+    def opening(self) -> list[int]:
         """What tells the task in a transcript."""
         return self._format.opening(self._skills, self._instruction, self._now, self._tasks > 0)
 

@@ -1,0 +1,133 @@
+"""Sessions to train a retention head on: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
+
+planner-tiny (or model=NAME) plays task streams with its whole cache; what each turn added to its transcript is written
+down, with the entities that its next skill names. KEY=VALUE are overrides of `python -m eval.alfred`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from rich.progress import Progress
+
+from eval.cli import check_target, expand_model, guarded
+from eval.resume import use_threads
+from eval.tables import make_console
+from eval.variants import compose_variants
+from keep_agent.assemble import make_env, make_episodes, make_planner
+from keep_agent.errors import ConfigError, KeepError
+from keep_agent.loop import run_episode
+from keep_agent.runfolder import write_atomic
+from memory.assembly.chain import common_prefix
+from memory.toolcalls import ToolSession, ToolTurn, write_session
+from planners.base import Decision, Finished
+from planners.prompt import clean, entity_text
+
+if TYPE_CHECKING:
+    from planners.kv import KVPlanner
+    from planners.styles import FactView
+
+SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=4", "prompt.style=linked")
+ENTITY = re.compile(r"\w+_\d+")
+
+
+class Recorder:
+    """Plays as its planner does, and writes down what each turn brought."""
+
+    name = "recorder"
+
+    def __init__(self, planner: KVPlanner) -> None:
+        self._planner, self.weights = planner, planner.weights
+        self.turns: list[ToolTurn] = []
+        self._told: list[int] = []
+
+    def reset(self, instruction: str, skills: str) -> None:
+        self._planner.reset(instruction, skills)
+        self.turns, self._told = [], []
+
+    def observe(self, facts: Sequence[FactView]) -> None:
+        self._planner.observe(facts)
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        decision = self._planner.decide(admissible, info)
+        layout = decision.prefill.layout
+        ids, query = layout.token_ids.tolist(), layout.rows - layout.query
+        begins = common_prefix(self._told, ids) < len(self._told) or not self._told
+        new = ids if begins else ids[len(self._told) :]
+        instruction = common_prefix(ids[layout.query :], self._planner.opening())
+        self.turns.append(ToolTurn(tuple(new), query, entities(decision.skill), instruction, begins))
+        self._told = ids
+        return decision
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        self._planner.feedback(skill, ok, message)
+
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        self._planner.finish_task(result, following)
+
+
+def entities(skill: str) -> tuple[str, ...]:
+    """What a skill is about; of a type-level skill, its words."""
+    return tuple(ENTITY.findall(entity_text(clean(skill)))) or (skill,)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", required=True, type=Path, help="file to write; one begun alike is continued")
+    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    return p
+
+
+def record(arguments: Sequence[str]) -> None:
+    args = parser().parse_args(arguments)
+    check_target(args.out)
+    (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
+    use_threads(config)
+    episodes = make_episodes(config.env, config.eval)
+    env, planner = make_env(config.env, episodes), make_planner(config)
+    done = begin(args.out, {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights})
+    recorder = Recorder(planner)
+    with args.out.open("a", encoding="utf-8") as file, Progress(console=make_console()) as bar:
+        task = bar.add_task("sessions", total=len(episodes), completed=done)
+        for index in range(done, len(episodes)):
+            episode = episodes[index]
+            result, entries = run_episode(env, recorder, episode, index=index, skills=config.env.skills, seed=index)
+            if result.crashed:
+                raise KeepError(entries[-1]["traceback"])
+            file.write(write_session(ToolSession(episode.id, tuple(recorder.turns))) + "\n")
+            file.flush()
+            bar.advance(task)
+    planner.close()
+
+
+def begin(path: Path, config: Mapping[str, Any]) -> int:
+    """How many sessions of the same making ``path`` already holds; half a line at its end is cut off.
+
+    :raises ConfigError: it was made otherwise
+    """
+    about = path.with_name(path.name + ".json")
+    if not path.exists():
+        write_atomic(about, json.dumps(config, indent=1))
+        return 0
+    if not about.exists() or json.loads(about.read_text()) != json.loads(json.dumps(config)):
+        raise ConfigError(f"{path} was made with other settings, see {about.name}; name another file, or delete both")
+    whole = path.read_bytes()
+    whole = whole[: whole.rfind(b"\n") + 1]
+    with path.open("rb+") as file:
+        file.truncate(len(whole))
+    return whole.count(b"\n")
+
+
+def main() -> None:
+    sys.exit(guarded(lambda: record(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

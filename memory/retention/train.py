@@ -1,0 +1,278 @@
+"""Train IntentKV's residual head for a model: ``python -m memory.retention.train --sessions FILE... --out RUN``.
+
+The model is frozen. Sessions are replayed turn by turn; a history token is wanted if its text occurs literally in the
+arguments of one of the next actions (arXiv 2606.09916, section 3.5). Resumes from RUN, where ``head.safetensors`` is
+what `memory.retention.head` takes. Sessions are JSONL files: those `python -m eval.sessions` writes, or chat messages
+with tool calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from keep_agent.errors import ConfigError, KeepError
+from memory.assembly.spans import QuerySpan
+from memory.engine.engine import Engine
+from memory.engine.load import load_model
+from memory.engine.paged import PagedCache
+from memory.engine.witness import Witness
+from memory.residual import ResidualHead, load_head, save_head
+from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
+from memory.slots import SlotPool
+from memory.toolcalls import ToolSession, read_sessions
+from memory.view import CacheView
+
+HEAD, STATE, PROGRESS = "head.safetensors", "optimizer.safetensors", "progress.json"
+AHEAD = 5  # actions whose arguments make a token wanted
+RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the loss's later terms
+HARD = 64  # negatives each positive is compared with
+
+
+@dataclass(frozen=True)
+class Example:
+    """One turn: what is known of each history row, and which of them are wanted soon."""
+
+    features: torch.Tensor  # (rows, 3 head_dim + 1)
+    span: torch.Tensor  # (n, head_dim)
+    rule: torch.Tensor  # (rows,)
+    wanted: torch.Tensor  # (rows,) bool
+    norm: torch.Tensor  # () mean norm of the query memory
+
+
+@dataclass
+class Progress:
+    """Everything that is not weights: survives a restart."""
+
+    epoch: int = 0
+    session: int = 0  # of the epoch
+    steps: int = 0
+    rows: int = 0
+    dropped: int = 0  # turns without evidence
+    curve: list[dict] = field(default_factory=list)
+
+
+class Words:
+    """Which tokens occur in an action's arguments, by their text."""
+
+    def __init__(self, decode: dict[int, str], shortest: int) -> None:
+        self._decode, self._shortest = decode, shortest
+
+    def wanted(self, tokens: Sequence[int], arguments: Sequence[str]) -> torch.Tensor:
+        """(tokens,) bool: the token's text is a literal part of one of the arguments."""
+        known = {token: self._is(token, arguments) for token in set(tokens)}
+        return torch.tensor([known[token] for token in tokens], dtype=torch.bool)
+
+    def _is(self, token: int, arguments: Sequence[str]) -> bool:
+        text = self._decode.get(token, "").strip()
+        return len(text) >= self._shortest and any(text in argument for argument in arguments)
+
+
+def replay(engine: Engine, session: ToolSession, words: Words, trigger: int, decay: float) -> Iterator[Example | None]:
+    """An example per turn with more than ``trigger`` rows, in order; None for one without evidence."""
+    pool = SlotPool(
+        engine.spec.layers, engine.spec.kv_heads, engine.spec.head_dim, engine.spec.dtype, engine.decoder.device
+    )
+    rule, cache, spans = QueryMemory(decay=decay), PagedCache(pool, Witness()), QuerySpan()
+    for number, turn in enumerate(session.turns):
+        if turn.begins:
+            cache, spans = PagedCache(pool, Witness()), QuerySpan()
+        if cache.next_position + len(turn.ids) > engine.spec.max_positions:
+            return
+        cache.witness.recent = turn.query
+        engine.extend(cache, turn.ids)
+        view = spans.view(cache, cache.next_position - turn.query, turn.instruction, session=session.name)
+        memory = rule.follow(view)
+        if view.rows <= trigger:
+            continue
+        coming = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
+        yield _example(view, memory, words.wanted(view.tokens[view.history].tolist(), coming))
+
+
+def _example(view: CacheView, memory: torch.Tensor, wanted: torch.Tensor) -> Example | None:
+    if not bool(wanted.any()) or bool(wanted.all()):
+        return None
+    rule = rule_scores(view, memory)
+    span = mean_keys(view, torch.nonzero(view.span)[:, 0])
+    norm = memory.norm(dim=-1).mean()
+    made = head_features(view, memory, rule), span, rule, wanted.to(rule.device), norm
+    return Example(*(tensor.clone() for tensor in made))
+
+
+def loss_of(head: ResidualHead, example: Example) -> torch.Tensor:
+    """The paper's four terms (equation 8). The last has no gradient here, for the query memory is given."""
+    scores, wanted = head(example.features, example.span, example.rule), example.wanted
+    share = wanted.float().mean().clamp(0.02, 0.5)
+    right = F.binary_cross_entropy_with_logits(scores, wanted.float(), pos_weight=(1 - share) / share)
+    hard = scores[~wanted].topk(min(HARD, int((~wanted).sum()))).values
+    rank = F.softplus(hard[None] - scores[wanted][:, None]).mean()
+    return right + RANK * rank + SPARSE * scores.sigmoid().mean() + NORM * (example.norm - 1).square()
+
+
+class Trainer:
+    """Replays sessions for some epochs; shuffled between epochs by the seed, so that a resumed run goes on alike."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        torch.manual_seed(args.seed)
+        self.args, self.out = args, Path(args.out)
+        self.engine = Engine(load_model(args.model, args.dtype, args.device))
+        tokenizer = _tokenizer(args.tokenizer or args.model)
+        encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
+        self.sessions = [one for file in args.sessions for one in read_sessions(Path(file), encode)]
+        if not self.sessions:
+            raise ConfigError(f"no session in {', '.join(args.sessions)}: write some with python -m eval.sessions")
+        special = set(tokenizer.all_special_ids)
+        texts = {token: tokenizer.decode([token]) for token in set(tokenizer.get_vocab().values()) - special}
+        self.words = Words(texts, args.shortest)
+        resumed = (self.out / PROGRESS).is_file()
+        self.head = load_head(str(self.out / HEAD)) if resumed else ResidualHead(self.engine.spec.head_dim)
+        self.head.train().to(args.device)
+        self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
+        self.progress = Progress()
+        if resumed:
+            self._resume()
+        self._window: list[tuple[float, float, float]] = []
+
+    def run(self) -> None:
+        while self.progress.epoch < self.args.epochs:
+            order = list(range(len(self.sessions)))
+            random.Random(f"{self.args.seed} {self.progress.epoch}").shuffle(order)
+            for number in order[self.progress.session :]:
+                self._learn(self.sessions[number])
+                self.progress.session += 1
+                if self.progress.session % self.args.save == 0:
+                    self.save()
+            self.progress.epoch, self.progress.session = self.progress.epoch + 1, 0
+            self.save()
+
+    def save(self) -> None:
+        """Head, optimizer and progress; what is written last says that the rest is whole."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        self._report()
+        about = {"model": self.args.model, "model_key": self.engine.model_key, "decay": self.args.decay}
+        about |= {key: value for key, value in asdict(self.progress).items() if key != "curve"}
+        save_head(self.head.cpu(), self.out / HEAD, about)
+        self.head.to(self.args.device)
+        state = self.optimizer.state_dict()["state"]
+        flat = {f"{index}.{key}": value.contiguous() for index, own in state.items() for key, value in own.items()}
+        _replace(self.out / STATE, lambda path: save_file(flat, path))
+        _replace(self.out / PROGRESS, lambda path: path.write_text(json.dumps(asdict(self.progress), indent=1)))
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def _learn(self, session: ToolSession) -> None:
+        waiting = 0
+        for example in replay(self.engine, session, self.words, self.args.trigger, self.args.decay):
+            if example is None:
+                self.progress.dropped += 1
+                continue
+            loss = loss_of(self.head, example)
+            (loss / self.args.accumulate).backward()
+            self._window.append((loss.item(), *_recall(self.head, example)))
+            self.progress.rows += 1
+            waiting += 1
+            if waiting % self.args.accumulate == 0:
+                self._step()
+        if waiting % self.args.accumulate:
+            self._step()
+
+    def _step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.progress.steps += 1
+
+    def _report(self) -> None:
+        if not self._window:
+            return
+        loss, head, rule = (sum(column) / len(self._window) for column in zip(*self._window, strict=True))
+        row = {"epoch": self.progress.epoch, "session": self.progress.session, "steps": self.progress.steps}
+        row |= {"loss": round(loss, 4), "recall": round(head, 4), "rule_recall": round(rule, 4)}
+        self.progress.curve.append(row)
+        self._window = []
+        print(json.dumps(row), flush=True)
+
+    def _resume(self) -> None:
+        self.progress = Progress(**json.loads((self.out / PROGRESS).read_text()))
+        flat, state = load_file(self.out / STATE), self.optimizer.state_dict()
+        for name, value in flat.items():
+            index, _, key = name.partition(".")
+            state["state"].setdefault(int(index), {})[key] = value
+        self.optimizer.load_state_dict(state)
+
+
+def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:
+    """Share of the wanted rows among the best quarter, by the head and by the rule alone."""
+    best, wanted = max(1, example.wanted.numel() // 4), example.wanted
+    with torch.no_grad():
+        scores = head(example.features, example.span, example.rule)
+    ours, rules = (wanted[one.topk(best).indices].sum() / wanted.sum() for one in (scores, example.rule))
+    return float(ours), float(rules)
+
+
+def _replace(path: Path, write) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write(temporary)
+    with temporary.open("rb+") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _tokenizer(name: str):
+    config = Path(name) / "tokenizer_config.json"
+    generic = config.is_file() and json.loads(config.read_text()).get("tokenizer_class") == "PreTrainedTokenizerFast"
+    return (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(name)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command line of the trainer."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--sessions", nargs="+", required=True, help="JSONL files of sessions, .gz or not")
+    p.add_argument("--out", required=True, help="run folder; continued when it already holds a checkpoint")
+    p.add_argument("--model", default="planners/planner_tiny", help="folder or hub name (default planner-tiny)")
+    p.add_argument("--tokenizer", default="", help="folder or hub name (default: the model's own)")
+    p.add_argument("--dtype", default="bfloat16")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
+    p.add_argument("--epochs", type=int, default=2)
+    p.add_argument("--lr", type=float, default=1e-3)
+    p.add_argument("--accumulate", type=int, default=8, help="turns of an optimiser step (default 8)")
+    p.add_argument("--decay", type=float, default=0.5, help="of the query memory, per turn (default 0.5)")
+    p.add_argument("--trigger", type=int, default=512, help="rows from which on a turn is learned from (default 512)")
+    p.add_argument("--shortest", type=int, default=2, help="letters of a token that may count as evidence (default 2)")
+    p.add_argument("--save", type=int, default=20, help="sessions between checkpoints (default 20)")
+    p.add_argument("--seed", type=int, default=42)
+    return p
+
+
+def main() -> None:
+    """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
+    args = parser().parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    try:
+        trainer = Trainer(args)
+        try:
+            trainer.run()
+        finally:
+            trainer.close()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except KeepError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

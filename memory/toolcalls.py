@@ -1,0 +1,124 @@
+"""Sessions of an agent that acts, as training files: what was said turn by turn, and what the actions were about."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import DataError
+
+ACTIONABLE = ("user", "tool", "function")
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTurn:
+    """What a turn adds to the transcript, and the arguments of the action that follows it.
+
+    The last ``query`` of ``ids`` are the actionable words, the first ``instruction`` of those a new instruction.
+    ``begins``: the transcript starts anew with this turn.
+    """
+
+    ids: tuple[int, ...]
+    query: int
+    arguments: tuple[str, ...]
+    instruction: int = 0
+    begins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSession:
+    name: str
+    turns: tuple[ToolTurn, ...]
+
+
+def write_session(session: ToolSession) -> str:
+    """One line of a session file."""
+    turns = [
+        {
+            "ids": turn.ids,
+            "query": turn.query,
+            "instruction": turn.instruction,
+            "begins": turn.begins,
+            "arguments": turn.arguments,
+        }
+        for turn in session.turns
+    ]
+    return json.dumps({"session": session.name, "turns": turns}, separators=(",", ":"))
+
+
+def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
+    """Sessions of a JSONL file (.gz or not): our own ``turns``, or chat ``messages`` with tool calls as OpenAI's API
+    writes them.
+
+    :raises DataError: naming file and line
+    """
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _session(json.loads(line), f"{path.name}:{number}", encode)
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} holds no tool-call sessions ({type(error).__name__}: {error})") from error
+
+
+def _session(entry: Mapping[str, Any], where: str, encode: Encode) -> ToolSession:
+    name = str(entry.get("session") or entry.get("id") or where)
+    if "turns" in entry:
+        return ToolSession(name, tuple(_turn(turn) for turn in entry["turns"]))
+    return ToolSession(name, tuple(_of_messages(entry["messages"], encode)))
+
+
+def _turn(turn: Mapping[str, Any]) -> ToolTurn:
+    ids, arguments = tuple(map(int, turn["ids"])), tuple(map(str, turn["arguments"]))
+    return ToolTurn(ids, int(turn["query"]), arguments, int(turn["instruction"]), bool(turn["begins"]))
+
+
+def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
+    """A turn ends where the model acts; its query span is the last message of a user, tool or function."""
+    ids: list[int] = []
+    query = instruction = 0
+    begins = True
+    for message in messages:
+        calls = message.get("tool_calls") or ()
+        if message["role"] == "assistant" and calls and ids:
+            yield ToolTurn(tuple(ids), query, tuple(_arguments(calls)), instruction, begins)
+            ids, query, instruction, begins = [], 0, 0, False
+        text = encode(f"{message['role']}: {_content(message)}\n")
+        ids += text
+        if message["role"] in ACTIONABLE:
+            query, instruction = len(text), len(text) if message["role"] == "user" else 0
+        elif query:
+            query += len(text)  # what the model says behind it stands behind the span, and is part of the next turn
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    calls = message.get("tool_calls") or ()
+    said = [call["function"]["name"] + " " + " ".join(_arguments([call])) for call in calls]
+    return " ".join([str(message.get("content") or ""), *said]).strip()
+
+
+def _arguments(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The values, however nested, of the calls' arguments as strings."""
+    for call in calls:
+        given = call["function"]["arguments"]
+        with suppress(ValueError):  # not JSON: the text itself is the argument
+            given = json.loads(given) if isinstance(given, str) else given
+        yield from _leaves(given)
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    elif value is not None:
+        yield str(value)
