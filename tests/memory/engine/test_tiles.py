@@ -1,0 +1,218 @@
+"""Attention tile by tile equals attention over all keys at once, and never holds more than one tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memory.engine.kernels import KEY_MULTIPLE, Block, grouped_attention
+from memory.engine.masks import bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.tiles import Tile, tiled_attention, unpacked_tiles
+from memory.quantize import PackFormat, pack
+
+DTYPE, DIM, SCALE = torch.float64, 8, 0.3
+CUTS = st.lists(st.integers(0, 400), max_size=9)
+WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+
+
+def cut(k: torch.Tensor, v: torch.Tensor, cuts: Sequence[int]) -> Iterator[Tile]:
+    """Tiles between ``cuts``; two equal ones make an empty tile."""
+    bounds = sorted([0, *(min(c, k.shape[2]) for c in cuts), k.shape[2]])
+    return ((k[:, :, a:b], v[:, :, a:b]) for a, b in pairwise(bounds))
+
+
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], **knobs: Any) -> torch.Tensor:
+    """The kernel over all keys at once; it reads padding behind them, which its blocks mask."""
+    padded = (functional.pad(x, (0, 0, 0, KEY_MULTIPLE)) for x in (k, v))
+    return grouped_attention(q, *padded, blocks, SCALE, **knobs)
+
+
+def agree(blocks: Sequence[Block], rows: int, keys: int, cuts: Sequence[int], heads: tuple[int, int] = (4, 2)) -> None:
+    q, (k, v) = randn(2, heads[0], rows, DIM), randn(2, 2, heads[1], keys, DIM, seed=1)
+    found = tiled_attention(q, cut(k, v, cuts), blocks, SCALE)
+    torch.testing.assert_close(found, dense(q, k, v, blocks))
+
+
+@given(st.data(), st.integers(1, 300), WINDOWS, CUTS)
+@settings(max_examples=60, deadline=None)
+def test_causal(data: st.DataObject, total: int, window: int | None, cuts: list[int]) -> None:
+    rows = torch.tensor(sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1))))
+    steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
+    blocks = causal_plan(rows, torch.tensor(steps).cumsum(0), DTYPE).blocks(window)
+    agree(blocks, rows.numel(), total, cuts)
+
+
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 30), WINDOWS, CUTS)
+@settings(max_examples=60, deadline=None)
+def test_units_behind_a_prefix(lengths: list[int], context: int, window: int | None, cuts: list[int]) -> None:
+    blocks = unit_plan(lengths, context, DTYPE, torch.device("cpu")).blocks(window)
+    agree(blocks, sum(lengths), context + sum(lengths), cuts)
+
+
+@given(st.lists(st.integers(-1, 200), min_size=1, max_size=150), st.integers(1, 60), WINDOWS, CUTS)
+@settings(max_examples=60, deadline=None)
+def test_trees(draws: list[int], prompt: int, window: int | None, cuts: list[int]) -> None:
+    ancestry = torch.eye(len(draws), dtype=torch.bool)
+    for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
+        if parent >= 0:
+            ancestry[node] |= ancestry[parent]
+    plan = tree_plan(bias_of(ancestry, DTYPE), ancestry.sum(1) - 1, torch.arange(prompt) + 4, DTYPE)
+    agree(plan.blocks(window), len(draws), prompt + len(draws), cuts)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (6, 2), (4, 1)])
+def test_prefixes_bodies_and_rows_without_bias(heads: tuple[int, int]) -> None:
+    bias = bias_of(torch.rand(56, 4, generator=torch.Generator().manual_seed(0)) < 0.5, DTYPE)
+    blocks = [Block(0, 40, 5, 34, None, prefix=3), Block(40, 96, 2, 66, bias)]
+    for cuts in ([], [2, 3, 4, 5], [4], [33, 34, 62, 63], range(96)):
+        agree(blocks, 96, 96, cuts, heads)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (4, 1)])
+def test_sinks_and_softcap(softcap: float | None, with_sinks: bool, heads: int, kv_heads: int) -> None:
+    q, (k, v) = randn(3, heads, 200, DIM), randn(2, 3, kv_heads, 200, DIM, seed=1)
+    sinks = 3 * randn(heads, seed=2) if with_sinks else None
+    every = torch.arange(200)
+    blocks = causal_plan(every, every, DTYPE).blocks(None)
+    expected = dense(q, k, v, blocks, softcap=softcap, sinks=sinks)
+    found = tiled_attention(q, cut(k, v, [1, 64, 130]), blocks, SCALE, softcap, sinks)
+    torch.testing.assert_close(found, expected)
+
+
+@given(st.lists(st.integers(1, 120), min_size=1, max_size=4), st.integers(1, 3), CUTS)
+@settings(max_examples=40, deadline=None)
+def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list[int]) -> None:
+    """Left-padded requests, each with its own bias, equal one after the other."""
+    longest, columns = max(lengths), torch.arange(max(lengths))
+    q, (k, v) = randn(len(lengths), 4, rows, DIM), randn(2, len(lengths), 2, longest, DIM, seed=1)
+    padded = columns < longest - torch.tensor(lengths)[:, None]
+    bias = bias_of(~padded[:, None].expand(-1, rows, -1), DTYPE)
+    found = tiled_attention(q, cut(k, v, cuts), [Block(0, rows, 0, longest, bias)], SCALE)
+    for number, length in enumerate(lengths):
+        own = (x[number : number + 1, :, longest - length :] for x in (k, v))
+        expected = dense(q[number : number + 1], *own, [Block(0, rows, 0, length, None)])
+        torch.testing.assert_close(found[number : number + 1], expected)
+
+
+def test_rows_that_see_nothing_give_zeros() -> None:
+    q, (k, v) = randn(1, 2, 3, DIM), randn(2, 1, 2, 40, DIM, seed=1)
+    visible = torch.ones(3, 40, dtype=torch.bool)
+    visible[1] = False
+    visible[2, :30] = False
+    found = tiled_attention(q, cut(k, v, [10, 20]), [Block(0, 3, 0, 40, bias_of(visible, DTYPE))], SCALE)
+    assert not found[:, 1].any()
+    assert bool(found[:, [0, 2]].isfinite().all()) and bool(found[:, [0, 2]].all())
+
+
+def test_large_scores_are_no_overflow() -> None:
+    q, (k, v) = 1e3 * randn(1, 2, 5, DIM), 1e3 * randn(2, 1, 2, 64, DIM, seed=1)
+    blocks = [Block(0, 5, 0, 64, None)]
+    expected = dense(q, k, v, blocks)
+    torch.testing.assert_close(tiled_attention(q, cut(k, v, range(64)), blocks, SCALE), expected)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_narrow_dtypes_sum_in_float32(dtype: torch.dtype, tolerance: float) -> None:
+    q, (k, v) = randn(2, 6, 40, 32), randn(2, 2, 2, 1500, 32, seed=1)
+    rows, every = torch.arange(1460, 1500), torch.arange(1500)
+    expected = dense(q, k, v, causal_plan(rows, every, DTYPE).blocks(None))
+    narrow = [x.to(dtype) for x in (q, k, v)]
+    blocks = causal_plan(rows, every, dtype).blocks(None)
+    found = tiled_attention(narrow[0], cut(*narrow[1:], range(0, 1500, 50)), blocks, SCALE)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_an_accelerator(dtype: torch.dtype) -> None:
+    q, (k, v) = randn(2, 6, 40, 32).to("cuda", dtype), randn(2, 2, 2, 1500, 32, seed=1).to("cuda", dtype)
+    rows, every = torch.arange(1460, 1500, device="cuda"), torch.arange(1500, device="cuda")
+    blocks = causal_plan(rows, every, dtype).blocks(None)
+    packed = [pack(x, PackFormat(8)) for x in (k, v)]
+    expected = dense(q, *(x.unpack(dtype) for x in packed), blocks)
+    found = tiled_attention(q, unpacked_tiles(*packed, dtype, 256), blocks, SCALE)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4)
+
+
+# -- packed keys and values --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", ["token", "channel"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packed_tiles_equal_the_whole_unpacked(bits: int, keys: str) -> None:
+    format = PackFormat(bits, keys=keys)
+    q, (k, v) = randn(2, 6, 30, 32), randn(2, 2, 2, 320, 32, seed=1)
+    packed_k, packed_v = pack(k, format, format.keys), pack(v, format)
+    blocks = causal_plan(torch.arange(290, 320), torch.arange(320), DTYPE).blocks(None)
+    expected = dense(q, packed_k.unpack(DTYPE), packed_v.unpack(DTYPE), blocks)
+    for rows in (64, 128, 1000):
+        found = tiled_attention(q, unpacked_tiles(packed_k, packed_v, DTYPE, rows), blocks, SCALE)
+        torch.testing.assert_close(found, expected)
+    exact = dense(q, k, v, blocks)
+    assert float((found - exact).abs().mean()) < {4: 0.2, 8: 0.015}[bits] * float(exact.abs().mean())
+
+
+class Live(TorchDispatchMode):
+    """The most bytes that floating point tensors made in here took at the same time, and the largest of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = self.largest = 0
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.is_floating_point() and out.dtype != torch.float16:  # scale and bias
+            storage = StorageWeakRef(out.untyped_storage())
+            self._live[storage.cdata] = (storage, out.untyped_storage().nbytes())
+        self._live = {name: (ref, size) for name, (ref, size) in self._live.items() if not ref.expired()}
+        sizes = [size for _, size in self._live.values()]
+        self.peak, self.largest = max(self.peak, sum(sizes)), max([self.largest, *sizes])
+        return out
+
+
+def peaks(tokens: int, rows: int = 256) -> Live:
+    """Of attention over packed tokens of 128 numbers each, in tiles of ``rows``."""
+    k, v = (pack(x.float(), PackFormat()) for x in randn(2, 1, 4, tokens, 32))
+    q, blocks = randn(1, 8, 4, 32).float(), [Block(0, 4, 0, tokens, None)]
+    with torch.inference_mode(), Live() as live:
+        tiled_attention(q, unpacked_tiles(k, v, torch.float32, rows), blocks, SCALE)
+    return live
+
+
+def test_full_precision_is_a_few_tiles_however_long_the_memory() -> None:
+    tile = 256 * 128 * 4
+    short, long = peaks(2048), peaks(8192)
+    assert short.peak == long.peak and long.largest == tile
+    assert long.peak < 4 * tile, "keys, values, and what unpacking them takes"
+    assert peaks(2048, rows=2048).largest == 8 * tile
+
+
+def test_a_tile_is_gone_when_the_next_is_made() -> None:
+    storages: list[StorageWeakRef] = []
+
+    def tiles() -> Iterator[Tile]:
+        for _ in range(4):
+            assert all(storage.expired() for storage in storages)
+            tile = [randn(1, 2, 8, DIM) for _ in "kv"]
+            storages.extend(StorageWeakRef(x.untyped_storage()) for x in tile)
+            yield tile.pop(0), tile.pop()
+
+    tiled_attention(randn(1, 2, 3, DIM), tiles(), [Block(0, 3, 0, 32, None)], SCALE)
+    assert len(storages) == 8
