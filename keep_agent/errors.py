@@ -13,6 +13,10 @@ class DataError(KeepError, ValueError):
     """Input files that are missing, truncated or not what they claim to be."""
 
 
+class CorruptError(DataError):
+    """A stored file whose bytes are no longer those that were written."""
+
+
 class SkillError(KeepError, ValueError):
     """A skill the world does not know."""
 

@@ -1,0 +1,270 @@
+"""Where agents' files lie: names that no id can break out of, an index that is never trusted, and a budget."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError, CorruptError, DataError
+from memory.storage import agents
+from memory.storage.agents import (
+    INDEX,
+    Entry,
+    agent_path,
+    entries,
+    evict,
+    forget,
+    open_agent,
+    save_agent,
+    total_bytes,
+    touch,
+)
+from memory.storage.atomic import replacing
+from memory.storage.blockfile import write_blocks
+
+tricky = st.text("abAB019._-/\\\0~: \n%*é\u202e", max_size=8)
+models = st.lists(st.text(min_size=1), unique=True, min_size=1)
+ids = st.one_of(tricky, st.text(max_size=70), st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", fullmatch=True))
+
+
+def save(root: Path, agent: str, model: str = "m", tokens: int = 300, used: float | None = None) -> Path:
+    path = save_agent(root, agent, model, tokens, {"k": torch.ones(2, tokens)}, {"text": "hello"})
+    if used is not None:
+        os.utime(path, (used, used))
+    return path
+
+
+# Names
+
+
+@given(ids)
+@example("..")
+@example("a..b")
+@example("con.txt")
+@example("a\n")
+@example("x" * 65)
+def test_an_id_is_a_name_in_the_root_or_refused(agent: str) -> None:
+    root = Path("/somewhere/root")
+    try:
+        path = agent_path(root, agent, "model")
+    except ConfigError as error:
+        assert repr(agent) in str(error)
+        return
+    assert path.parent == root
+    assert path.resolve().parent == root.resolve()
+    assert path.name.isascii() and path.name.isprintable()
+    assert not set(path.name) & set('/\\:*?"<>| ')
+    assert not path.name.startswith(".")
+    assert len(path.name) < 120
+    assert agents._owner(path) == agent
+
+
+@given(
+    st.lists(ids.filter(agents._safe), unique=True, min_size=2), st.lists(st.text(min_size=1), unique=True, min_size=1)
+)
+@example(["Robot", "robot", "a", "a-b", "a.b"], ["m", "M"])
+def test_no_two_owners_share_a_file_where_upper_case_is_lower_case(names: list[str], keys: list[str]) -> None:
+    names = [*names, *(name.swapcase() for name in names if name.swapcase() not in names)]
+    paths = {str(agent_path(Path("r"), name, model)).lower() for name in set(names) for model in keys}
+    assert len(paths) == len(set(names)) * len(keys)
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "", ".", "..", ".a", "a..b", "a/b", "a\\b", "/a", "a\0", "a b", "é", "a" * 65, "CON", "nul.txt", "com1",
+        "Lpt9.x", "a\n",
+    ],
+)  # fmt: skip
+def test_names_that_are_refused(tmp_path: Path, agent: str) -> None:
+    for call in (save, forget, lambda root, name: open_agent(root, name, "m")):
+        with pytest.raises(ConfigError, match="no safe name"):
+            call(tmp_path, agent)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("agent", ["a", "A-1", "_x", "-", "console", "com10", "a.b.c", "x" * 64, "nul-1"])
+def test_names_that_are_fine(tmp_path: Path, agent: str) -> None:
+    save(tmp_path, agent)
+    assert [entry.agent for entry in entries(tmp_path)] == [agent]
+    assert open_agent(tmp_path, agent, "m").header["text"] == "hello"
+
+
+def test_a_name_is_the_same_in_every_process() -> None:
+    assert agent_path(Path("r"), "Robot", "m") == Path("r/Robot-3bf6b51b.62c66a7a5dd70c31.safetensors")
+    with pytest.raises(ConfigError, match="empty"):
+        agent_path(Path("r"), "Robot", "")
+
+
+# Owners
+
+
+def test_rows_are_their_owners(tmp_path: Path) -> None:
+    mine = save(tmp_path, "mine")
+    for agent, model in (("other", "m"), ("mine", "other")):
+        with pytest.raises(DataError, match="there is no"):
+            open_agent(tmp_path, agent, model)
+        shutil.copy(mine, agent_path(tmp_path, agent, model))
+        with pytest.raises(DataError, match="agent 'mine' for model 'm'"):
+            open_agent(tmp_path, agent, model)
+    with pytest.raises(ConfigError, match="by itself"):
+        save_agent(tmp_path, "mine", "m", 1, {}, {"agent": "other"})
+    assert {entry.model for entry in entries(tmp_path) if entry.agent == "other"} == {""}
+    assert forget(tmp_path, "other") == 1
+
+
+def test_forget_takes_one_model_or_all(tmp_path: Path) -> None:
+    for agent in ("a", "a-b", "A"):
+        for model in ("m", "n"):
+            save(tmp_path, agent, model)
+    assert forget(tmp_path, "a", "n") == 1
+    assert forget(tmp_path, "a", "n") == 0
+    assert forget(tmp_path, "A") == 2
+    left = {(entry.agent, entry.model) for entry in entries(tmp_path)}
+    assert left == {("a", "m"), ("a-b", "m"), ("a-b", "n")}
+    assert forget(tmp_path / "missing", "a") == 0
+    agent_path(tmp_path, "a", "m").write_bytes(b"damaged")
+    with pytest.raises(CorruptError):
+        open_agent(tmp_path, "a", "m")
+    assert forget(tmp_path, "a") == 1
+
+
+# The index
+
+
+def test_entries_tell_what_is_there(tmp_path: Path) -> None:
+    assert entries(tmp_path / "missing") == []
+    old, new = save(tmp_path, "b", "model/x", 300, used=1000.5), save(tmp_path, "a", "m", 5, used=900)
+    assert entries(tmp_path) == [
+        Entry("a", "m", new.name, new.stat().st_size, 5, 900.0),
+        Entry("b", "model/x", old.name, old.stat().st_size, 300, 1000.5),
+    ]
+    assert total_bytes(tmp_path) == old.stat().st_size + new.stat().st_size
+    rows = json.loads((tmp_path / INDEX).read_text())["files"]
+    assert [(row["agent"], row["tokens"], row["used"]) for row in rows] == [("a", 5, 900.0), ("b", 300, 1000.5)]
+
+
+def test_opening_is_using(tmp_path: Path) -> None:
+    save(tmp_path, "a", used=1000)
+    save(tmp_path, "b", used=2000)
+    open_agent(tmp_path, "a", "m")
+    assert [entry.agent for entry in entries(tmp_path)] == ["b", "a"]
+    touch(agent_path(tmp_path, "b", "m"))
+    assert [entry.agent for entry in entries(tmp_path)] == ["a", "b"]
+
+
+def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for agent in "abc":
+        save(tmp_path, agent)
+    first = entries(tmp_path)
+    opened: list[Path] = []
+    real = agents.open_blocks
+    monkeypatch.setattr(agents, "open_blocks", lambda path: opened.append(path) or real(path))
+    state = (tmp_path / INDEX).stat()
+    assert entries(tmp_path) == first
+    assert opened == []
+    assert (tmp_path / INDEX).stat().st_ino == state.st_ino  # nor is the index written for nothing
+    changed = save(tmp_path, "b", tokens=7)
+    assert {entry.agent: entry.tokens for entry in entries(tmp_path)} == {"a": 300, "b": 7, "c": 300}
+    assert opened == [changed]
+
+
+def test_an_index_that_is_gone_or_damaged_is_made_anew(tmp_path: Path) -> None:
+    for agent in "abc":
+        save(tmp_path, agent)
+    expected = entries(tmp_path)
+    index = tmp_path / INDEX
+    whole, chance = index.read_bytes(), random.Random(3)
+    flips = [bytearray(whole) for _ in range(100)]
+    for raw in flips:
+        raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+    other = whole.replace(b"300", b"301")
+    for raw in (b"", b"[]", b"{}", b"null", b"{\xff", whole[:-9], other, *map(bytes, flips)):
+        index.write_bytes(raw)
+        assert entries(tmp_path) == expected
+    index.unlink()
+    assert entries(tmp_path) == expected
+    assert index.read_bytes() == whole
+
+
+def test_an_index_that_is_stale_is_brought_up_to_date(tmp_path: Path) -> None:
+    for agent in "ab":
+        save(tmp_path, agent)
+    entries(tmp_path)
+    agent_path(tmp_path, "a", "m").unlink()
+    save(tmp_path, "c")
+    assert {entry.agent for entry in entries(tmp_path)} == {"b", "c"}
+    assert {row["agent"] for row in json.loads((tmp_path / INDEX).read_text())["files"]} == {"b", "c"}
+
+
+def test_a_root_without_an_index_does_too(tmp_path: Path) -> None:
+    save(tmp_path, "a")
+    (tmp_path / INDEX).mkdir()  # as good as a disk that cannot be written
+    assert [entry.agent for entry in entries(tmp_path)] == ["a"]
+    assert forget(tmp_path, "a") == 1
+
+
+# The budget
+
+
+def test_the_least_recently_used_go_first_and_pinned_ones_never(tmp_path: Path) -> None:
+    for used, agent in enumerate("dacb"):
+        save(tmp_path, agent, used=1000 + used)
+    size = total_bytes(tmp_path) // 4
+    assert evict(tmp_path, 4 * size) == []
+    assert [entry.agent for entry in evict(tmp_path, 3 * size, pinned=["d"])] == ["a"]
+    assert [entry.agent for entry in evict(tmp_path, 2 * size + 1)] == ["d"]
+    assert evict(tmp_path, 0, pinned={"b", "c"}) == []
+    assert total_bytes(tmp_path) == 2 * size
+    assert [entry.agent for entry in evict(tmp_path, 0)] == ["c", "b"]
+    assert total_bytes(tmp_path) == 0
+    with pytest.raises(ConfigError, match="-1"):
+        evict(tmp_path, -1)
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    path = save(tmp_path, "a")
+    others = ["notes.safetensors", "a-00000000.0123456789abcdef.safetensors", path.with_suffix(".old.safetensors").name]
+    others.append(f"{path.name.split('.')[0]}.backup.safetensors")
+    for name in others:
+        write_blocks(tmp_path / name, {}, {})
+    assert [entry.agent for entry in evict(tmp_path, 0)] == ["a"]
+    assert forget(tmp_path, "a") == 0
+    assert {file.name for file in tmp_path.iterdir()} == {*others, INDEX}
+
+
+def test_damaged_files_count_and_go_in_their_turn(tmp_path: Path) -> None:
+    path = save(tmp_path, "a", used=1000)
+    save(tmp_path, "b", used=1001)
+    path.write_bytes(b"?" * 50)
+    os.utime(path, (1000, 1000))
+    first = entries(tmp_path)[0]
+    assert (first.agent, first.model, first.tokens, first.bytes) == ("a", "", 0, 50)
+    assert [entry.agent for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
+
+
+def test_leftovers_of_killed_writers_go_and_work_at_hand_stays(tmp_path: Path) -> None:
+    path = save(tmp_path, "a")
+    dead = path.with_name(f".{path.name}.x1y2z3_4.partial")
+    dead.write_bytes(b"half")
+    with replacing(path) as stream:
+        evict(tmp_path, 1 << 30)
+        assert not dead.exists()
+        stream.write(b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_mapped_file_that_is_evicted_keeps_its_rows(tmp_path: Path) -> None:
+    save(tmp_path, "a")
+    found = open_agent(tmp_path, "a", "m")
+    assert len(evict(tmp_path, 0)) == 1
+    found.verify()
+    assert torch.equal(found.tensor("k"), torch.ones(2, 300))
