@@ -32,6 +32,7 @@ BASELINE = "full_recompute"
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares,
 REMEMBERED = ("memory.grouping.", "weights")  # and what those share that have a memory
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
+KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
 Interval = tuple[float, float] | None
 
 
@@ -65,6 +66,12 @@ class Row:
     computed_ratio: float | None
     recomputed_ratio: float | None
     kv_hit_rate: float | None
+    prefix_hit_rate: float | None
+    peak_request_tokens: int | None
+    peak_live_tokens: int | None
+    raw_kv_reads: float | None
+    live_kv_reads: float | None
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -177,6 +184,8 @@ def compare(run: Run, base: Run) -> Row:
         run.name, len(tasks), success_rate(tasks), difference, interval, goal_condition_rate(tasks),
         ttft.get("p50"), ttft.get("p95"), ratio, ratio_bounds,
         decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
+        **{key: cost[key] for key in KV},
+        seconds=sum(result.seconds for result in run.episodes.values()),
     )  # fmt: skip
 
 
@@ -230,6 +239,18 @@ def rows_table(rows: Sequence[Row], base: str) -> Table:
     return table
 
 
+def kv_table(rows: Sequence[Row]) -> Table:
+    """What the runs keep and read of keys and values."""
+    table = Table(title="keys and values, in tokens; reads are means per decision")
+    table.add_column("run", no_wrap=True)
+    for heading in ("prefix hits", "peak request", "peak live", "raw reads", "live reads", "wall s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_kv_reads, row.live_kv_reads, row.seconds)
+        table.add_row(row.run, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes))
+    return table
+
+
 def length_table(cells: Sequence[Cell]) -> Table:
     table = Table(title="by prompt length")
     table.add_column("prompt tokens")
@@ -263,7 +284,8 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     unequal = differences(runs)
     rows = [compare(run, base) for run in runs]
     cells = [cell for run in runs for cell in by_length(run, base)]
-    for table in [rows_table(rows, base.name), *([length_table(cells)] if cells else [])]:
+    tables = [rows_table(rows, base.name), *([kv_table(rows), length_table(cells)] if cells else [])]
+    for table in tables:
         if arguments.markdown:
             console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
         else:

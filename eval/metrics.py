@@ -120,4 +120,9 @@ def costs(steps: Sequence[StepNumbers]) -> dict[str, Any]:
             total(lambda s: s.recomputed_token_layers), total(lambda s: s.memory_tokens * (s.layers - 1))
         ),
         "kv_hit_rate": ratio(total(lambda s: s.hit_tokens), memory),
+        "prefix_hit_rate": ratio(total(lambda s: s.prefix_tokens), total(lambda s: s.prompt_tokens)),
+        "peak_request_tokens": max((s.prompt_tokens for s in steps), default=None),
+        "peak_live_tokens": max((s.live_tokens for s in steps), default=None),
+        "raw_kv_reads": ratio(total(lambda s: s.raw_reads), count),
+        "live_kv_reads": ratio(total(lambda s: s.live_reads), count),
     }

@@ -41,6 +41,10 @@ def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
         encoded_token_layers=counts.encoded_token_layers,
         score_tokens=decision.score_tokens,
         loaded_bytes=counts.loaded_bytes,
+        prefix_tokens=counts.prefix_tokens,
+        live_tokens=counts.live_tokens,
+        raw_reads=prefill.reads.raw,
+        live_reads=prefill.reads.live,
         cold=prefill.cold,
         flips=len(prefill.flips),
     )

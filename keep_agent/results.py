@@ -30,6 +30,10 @@ class StepNumbers:
     encoded_token_layers: int = 0
     score_tokens: int = 0
     loaded_bytes: int = 0
+    prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
+    live_tokens: int = 0  # rows that survive the turn
+    raw_reads: int = 0  # rows of KV that the decision's forward passes would read if nothing had been dropped
+    live_reads: int = 0  # those they read
     cold: bool = False
     flips: int = 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from memory.engine.cache import WorkingCache
+    from memory.engine.cache import Reads, WorkingCache
     from memory.engine.trace import PrefillResult, PrefillTrace
     from memory.graph import Flip
     from memory.stages import Layout
@@ -57,6 +57,8 @@ class Counts:
     recomputed_token_layers: int  # memory rows that had a block, layer 0 left out
     encoded_token_layers: int  # blocks, the context prefix, and the pass that only makes query states
     loaded_bytes: int
+    prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
+    live_tokens: int = 0  # rows that survive the turn
 
     @property
     def computed_ratio(self) -> float:
@@ -84,7 +86,8 @@ class Prefill:
     counts: Counts
     timings: Timings
     cold: bool  # the first prompt since the session was reset; what was asked aside before does not count
-    after_ms: float  # harvesting, after the logits
+    after_ms: float  # harvesting and forgetting, after the logits
+    reads: Reads  # of the cache for this prompt and all that was decoded and scored behind it: grows
 
     @property
     def logits(self) -> torch.Tensor:
@@ -107,9 +110,12 @@ def count(
     encoded: int,
     invalidated: int,
     asked: int = 0,
+    prefix: int = 0,
+    live: int | None = None,
 ) -> Counts:
     """Counts of a prompt; ``opened`` and ``encoded`` are the tokens encoded for its context and its memory,
-    ``invalidated`` those it could no longer use, ``asked`` the token-layers of making query states."""
+    ``invalidated`` those it could no longer use, ``asked`` the token-layers of making query states, ``prefix`` its
+    first rows that an identical prefix left behind, ``live`` those that survive the turn (all, if left out)."""
     layers = len(trace.active_rows)
     query, memory = layout.rows - layout.query, layout.query - layout.context
     context = opened + int(layout.fresh[: layout.context].sum())
@@ -125,4 +131,6 @@ def count(
         recomputed_token_layers=sum(trace.recomputed_rows[1:]),
         encoded_token_layers=(opened + encoded) * layers + asked,
         loaded_bytes=trace.loaded_bytes,
+        prefix_tokens=prefix,
+        live_tokens=layout.rows if live is None else live,
     )

@@ -152,6 +152,8 @@ class MemorySession:
         ``blocks=False``: what was encoded stays, for whoever reads the same text again.
         """
         self.store.clear()
+        if blocks and isinstance(self._assembler, Turns):
+            self._assembler.unshare()
         self._assembler.reset()
         if self._transcript is not None:
             self._transcript.clear()
@@ -248,6 +250,7 @@ class MemorySession:
             raise self._too_long(prompt.layout.rows, int(prompt.layout.fresh.sum()))
         with clock.part("prefill"):
             result = self._compute(prompt)
+        reads = result.cache.reads
         waited = result.trace.timings["load"]
         clock.add("load", waited)
         clock.add("prefill", -waited)
@@ -265,11 +268,20 @@ class MemorySession:
             units=prompt.units,
             flips=flips,
             counts=count(
-                prompt.layout, prompt.units, result.trace, opened, prompt.encoded, prompt.invalidated, prompt.asked
+                prompt.layout,
+                prompt.units,
+                result.trace,
+                opened,
+                prompt.encoded,
+                prompt.invalidated,
+                prompt.asked,
+                prompt.prefix,
+                result.cache.length,
             ),
             timings=Timings(**{part: 1e3 * seconds for part, seconds in clock.seconds.items()}),
             cold=cold,
             after_ms=1e3 * after.seconds.get("after", 0.0),
+            reads=reads,
         )
 
     def _compute(self, prompt: Assembled) -> PrefillResult:

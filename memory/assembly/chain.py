@@ -54,7 +54,10 @@ class Chain:
         layout = lay_out(context.ids, placed, query, True, self._engine.decoder.device)
         lost = len(self._previous) - common_prefix(self._previous, told[:stored])
         self._present = memory.token_ids[:stored]
-        return Assembled(layout, uses(placed), context.block, invalidated=lost, chain=tuple(names), found=len(found))
+        prefix = len(context.ids) + len(found) * self._size
+        return Assembled(
+            layout, uses(placed), context.block, invalidated=lost, chain=tuple(names), found=len(found), prefix=prefix
+        )
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Harvest the full blocks that were not found."""

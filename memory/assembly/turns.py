@@ -14,6 +14,7 @@ from memory.assembly.layout import lay_out, place, uses
 from memory.assembly.spans import QuerySpan
 from memory.clock import Clock
 from memory.construction.turns import Turns as Construction
+from memory.engine.cache import Reads
 from memory.engine.compact import compact
 from memory.engine.engine import Engine
 from memory.engine.paged import PagedCache
@@ -58,6 +59,11 @@ class Turns:
         self._cache = PagedCache(self._shelf.pool, Witness(mass=self._retention.counts_mass))
         self._session = f"{self._namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
+        self._shared: list[str] = []  # names of the blocks this session found or left in the index
+
+    def unshare(self) -> None:
+        """Take the session's prefix out of the index, unless another session uses it."""
+        self._shelf.index.forget(self._shared, self._cache.slots)
 
     def instruct(self, tokens: int) -> None:
         """The first ``tokens`` of the next query say what is to be done from now on; 0: what was said still holds."""
@@ -74,6 +80,7 @@ class Turns:
         ids = [*context.ids, *memory.token_ids, *query]
         before = self._cache.next_position
         prefix, cache = self._resume(ids), self._cache
+        cache.reads = Reads()
         if cache.witness is not None:
             cache.witness.recent = max(self._retention.window, len(query))
         held = min(max(0, prefix - len(context.ids)), len(memory.token_ids))
@@ -88,6 +95,7 @@ class Turns:
         cache, index = self._cache, self._shelf.index
         names = index.names(cache.tokens[: cache.exact], self._namespace)
         index.insert(names, cache.slot_map, cache.exact)
+        self._shared = names
         if self._retention.budget is None:
             return
         view = self._spans.view(cache, prompt.layout.query, self._instruction, prompt.layout.context, self._session)
