@@ -59,7 +59,7 @@ class Turns:
         self._cache = PagedCache(self._shelf.pool, Witness(mass=self._retention.counts_mass))
         self._session = f"{self._namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
-        self._shared: list[str] = []  # names of the blocks this session found or left in the index
+        self._shared: list[str] = []  # names of the blocks behind the context that this session uses in the index
 
     def unshare(self) -> None:
         """Take the session's prefix out of the index, unless another session uses it."""
@@ -95,7 +95,7 @@ class Turns:
         cache, index = self._cache, self._shelf.index
         names = index.names(cache.tokens[: cache.exact], self._namespace)
         index.insert(names, cache.slot_map, cache.exact)
-        self._shared = names
+        self._shared = names[prompt.layout.context // index.block_size :]
         if self._retention.budget is None:
             return
         view = self._spans.view(cache, prompt.layout.query, self._instruction, prompt.layout.context, self._session)

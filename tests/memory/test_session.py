@@ -190,9 +190,11 @@ def test_reset_forgets_everything_but_the_context(engine: Engine) -> None:
         assert torch.equal(first.logits, again.logits)
         assert again.cold
         assert again.counts.hit_tokens == 0
-        context = 0 if method is full else len(CONTEXT)
+        goes_on = method().construction.assembly == "turns"
+        kept = again.counts.prefix_tokens if goes_on else 0  # whole blocks of it, as rows of the prompt
+        context = 0 if method is full or goes_on else len(CONTEXT)
         assert first.counts.encoded_token_layers - again.counts.encoded_token_layers == context * LAYERS
-        assert first.counts.fresh_tokens - again.counts.fresh_tokens == context
+        assert first.counts.fresh_tokens - again.counts.fresh_tokens == context + kept
 
 
 # -- counts and times ------------------------------------------------------------------------------------------------
