@@ -24,8 +24,10 @@ LEAF = "keep_agent.errors"  # the one root of all errors, open to every room
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
 STAGE_MAY = {
     "memory.stages", "memory.block", "memory.segment", "memory.store", "memory.encoder", "memory.graph",
-    "memory.pool", "memory.index", "memory.boxes", "memory.schedule", "memory.view", "memory.residual", "memory.engine.rope", "memory.engine.kernels",
+    "memory.pool", "memory.index", "memory.boxes", "memory.schedule", "memory.view", "memory.residual",
+    "memory.engine.rope", "memory.engine.kernels",
 }  # fmt: skip
+COMMANDS = ("memory/retention/train.py",)  # stand beside a stage, and drive the engine to train it
 
 
 def sources(folder: str) -> list[Path]:
@@ -67,7 +69,8 @@ def test_the_leaf_imports_nothing_of_ours() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_never_imports_another_stage(stage: str) -> None:
-    for path in sources(f"memory/{stage}"):
+    commands = [ROOT / name for name in COMMANDS]
+    for path in set(sources(f"memory/{stage}")).difference(commands):
         wrong = {name for name in ours(path) if name not in STAGE_MAY and not name.startswith(f"memory.{stage}")}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 

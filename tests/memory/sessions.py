@@ -15,6 +15,7 @@ from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
+from memory.construction.turns import Turns
 from memory.encoder import CachedEncoder, HashedNgrams
 from memory.engine.engine import Engine
 from memory.graph import Grouping
@@ -26,6 +27,10 @@ from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.report import Prefill
+from memory.retention.h2o import H2O
+from memory.retention.query_memory import QueryMemory
+from memory.retention.snapkv import SnapKV
+from memory.retention.streaming import Streaming
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
 from memory.schedule import Schedule
@@ -75,8 +80,33 @@ def memart() -> MemoryMethod:
     return replace(history(), name="memart", retrieval=Latent(top_k=6))
 
 
+def turns() -> MemoryMethod:
+    return replace(history(), name="turns", construction=Turns(block_size=4))
+
+
+def streaming() -> MemoryMethod:
+    return replace(turns(), name="streaming", retention=Streaming(budget=40))
+
+
+def h2o() -> MemoryMethod:
+    return replace(turns(), name="h2o", retention=H2O(budget=40))
+
+
+def snapkv() -> MemoryMethod:
+    return replace(turns(), name="snapkv", retention=SnapKV(budget=40, window=8))
+
+
+def query_memory() -> MemoryMethod:
+    return replace(turns(), name="query_memory", retention=QueryMemory(budget=40))
+
+
+def moving() -> MemoryMethod:
+    return replace(query_memory(), name="moving", construction=Turns(block_size=4, survivors="move"))
+
+
 METHODS = [full, prefix, reuse, blocks, keep, sparsex]
-APPENDING = [history, memart]  # their prompts are transcripts, so they choose otherwise
+EVICTING = [streaming, h2o, snapkv, query_memory, moving]
+APPENDING = [history, memart, turns, *EVICTING]  # their prompts are transcripts, so they choose otherwise
 
 
 def open_session(engine: Engine, method: MemoryMethod, **settings_: object) -> MemorySession:

@@ -13,6 +13,7 @@ from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
+from memory.construction.turns import Turns
 from memory.index import PrefixIndex
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
@@ -21,6 +22,7 @@ from memory.pool import BlockPool
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.retention.h2o import H2O
 from memory.retention.keep_all import KeepAll
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
@@ -54,7 +56,12 @@ class Rounding(Ram):
         ({"construction": Segments(), "recompute": Full()}, "nothing that construction Segments harvests"),
         ({"construction": Segments(), "layout": "append"}, "which construction Segments does not do"),
         ({"layout": "append"}, "which construction PerSegment does not do"),
-        ({"retention": Forgetful()}, "retention Forgetful forgets rows between turns"),
+        ({"construction": Turns(), "recompute": Full()}, "nothing that construction Turns harvests"),
+        ({"construction": Turns(), "recompute": MultiHop()}, "Turns reuses exact rows only, so recompute MultiHop"),
+        ({"construction": Turns(), "storage": Rounding()}, "storage Rounding changes what it stores"),
+        ({"retrieval": Latent(), "construction": Turns()}, "Turns reuses an unbroken prefix"),
+        ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),
+        ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that goes on from turn to turn"),
         ({"construction": History()}, "layout memory rebuilds its prompt and says nothing twice"),
         ({"construction": History(), "recompute": MultiHop(), "layout": "append"}, "History reuses exact rows only"),
         ({"construction": History(), "storage": Rounding(), "layout": "append"}, "storage Rounding changes"),
@@ -124,6 +131,22 @@ def test_prefix_is_exact_and_harvests() -> None:
     method = compose(construction=Prefix())
     assert method.chains
     assert method.capabilities == Capabilities(exact=True, harvests=True)
+
+
+@pytest.mark.parametrize("layout", ["append", "memory"])
+def test_turns_are_exact_until_a_retention_drops_rows(layout: str) -> None:
+    method = compose(construction=Turns(), layout=layout)
+    assert not method.chains
+    assert method.capabilities == Capabilities(exact=True, harvests=True)
+    evicting = compose(construction=Turns(), retention=H2O(), layout=layout)
+    assert evicting.capabilities == Capabilities(exact=False, harvests=True, evicts=True)
+    for knobs, sentence in [
+        ({"block_size": 0}, "block_size=0"),
+        ({"prefix_tokens": -1}, "prefix_tokens=-1 is negative"),
+        ({"survivors": "jump"}, "survivors='jump' is unknown: use one of stay, move"),
+    ]:
+        with pytest.raises(ConfigError, match=sentence):
+            Turns(**knobs)
 
 
 def block(name: str, tokens: int = 4) -> KVBlock:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock, identity
-from memory.retention.keep_all import KeepAll
 from memory.storage.ram import Ram
 
 
@@ -70,10 +69,3 @@ def test_identity_tells_everything_apart() -> None:
     assert len(names) == 8
     pinned = "8c4624ef048d94fe241c9b004ad8a43756caf5c32d1b302692401f3a7d76dd99"
     assert identity("m", [1], [2, 3], "n") == pinned  # a stored block must hit after a restart
-
-
-def test_keep_all_keeps_all() -> None:
-    class View:
-        length = 5
-
-    assert KeepAll().keep(View(), None, 2).tolist() == [True] * 5
