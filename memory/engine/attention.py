@@ -15,6 +15,7 @@ from memory.engine.cache import Rows, WorkingCache
 from memory.engine.kernels import Block, grouped_attention
 from memory.engine.masks import MaskPlan
 from memory.engine.rope import Angles, rotate
+from memory.engine.tiles import tiled_attention
 from memory.engine.witness import Witness
 
 NAME = "kv_memory"
@@ -78,9 +79,12 @@ def memory_attention(
         angles = state.angles[state.rope_keys[layer]]
         query, key = rotate(module, query, *angles), rotate(module, key, *angles)
     state.cache.write(layer, state.rows, key, value)
+    blocks, witness = state.plan.blocks(sliding_window), state.witness
+    if state.cache.tiled:
+        if witness is not None:
+            witness.see(layer, query, None, None, scaling, softcap, s_aux)
+        return tiled_attention(query, state.cache.tiles(layer), blocks, scaling, softcap, s_aux), None
     keys, values = state.cache.read(layer, state.visible)
-    blocks = state.plan.blocks(sliding_window)
-    witness = state.witness
     columns = None if witness is None else witness.columns(blocks)
     weights: list[torch.Tensor] | None = [] if state.keep_weights else None
     out = grouped_attention(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,10 +41,15 @@ class WorkingCache(Protocol):
     raw: torch.Tensor | None  # unrotated keys beside the rotated ones, where rows are to be harvested
     reads: Reads
     witness: Witness | None  # looks on while rows are appended
+    tiled: bool  # whether rows are read tile by tile instead of all at once
 
     @property
     def next_position(self) -> int: ...
-    def reserve(self, rows: int) -> None: ...
+
+    def reserve(self, rows: int, lasting: bool = False) -> None:
+        """Room for a pass over ``rows`` more rows. Those of a ``lasting`` one are extended, others forgotten."""
+        ...
+
     def end_at(self, rows: int) -> int: ...
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -56,6 +62,10 @@ class WorkingCache(Protocol):
         """Keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
         ...
 
+    def tiles(self, layer: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """The same of all rows of the pass, tile by tile."""
+        ...
+
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
     def rewind(self, length: int, logits: torch.Tensor | None) -> None: ...
 
@@ -66,6 +76,8 @@ class DenseCache:
     Keys are rotated, so decoding never rotates them again. ``raw`` additionally holds the unrotated keys when rows
     are to be harvested. ``positions`` are those of rows ``0:length``; ``logits`` are those of the last row.
     """
+
+    tiled = False
 
     def __init__(
         self, spec: ModelSpec, capacity: int, device: torch.device, requests: int = 1, raw: bool = False
@@ -119,7 +131,7 @@ class DenseCache:
         self.v[:, :, :, rows:stop] = 0
         return stop
 
-    def reserve(self, rows: int) -> None:
+    def reserve(self, rows: int, lasting: bool = False) -> None:
         """Room for ``rows`` more rows behind ``length``; grows by copying when there is not enough."""
         if self.length + rows <= self.capacity:
             return

@@ -9,6 +9,7 @@ from memory.engine.paged import PagedCache
 from memory.engine.rope import Angles
 
 
+@torch.inference_mode()
 def compact(decoder: Decoder, cache: PagedCache) -> None:
     """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
     rows = torch.arange(cache.length, device=decoder.device)

@@ -82,7 +82,7 @@ class Extension:
 def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
     """Make ``token_ids`` (rows,) part of ``cache``; logits (1, vocab) behind the ``last`` of them, if that is one."""
     count, start, position = token_ids.numel(), cache.length, cache.next_position
-    cache.reserve(count)
+    cache.reserve(count, lasting=True)
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)

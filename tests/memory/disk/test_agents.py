@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from memory.storage import agents
-from memory.storage.agents import (
+from memory.disk import agents
+from memory.disk.agents import (
     INDEX,
     Entry,
     agent_path,
@@ -27,8 +27,8 @@ from memory.storage.agents import (
     total_bytes,
     touch,
 )
-from memory.storage.atomic import replacing
-from memory.storage.blockfile import write_blocks
+from memory.disk.atomic import replacing
+from memory.disk.blockfile import write_blocks
 
 tricky = st.text("abAB019._-/\\\0~: \n%*é\u202e", max_size=8)
 models = st.lists(st.text(min_size=1), unique=True, min_size=1)

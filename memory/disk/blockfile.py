@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from keep_agent.errors import ConfigError, DataError
-from memory.storage.atomic import replacing
-from memory.storage.blockhead import METADATA, Head, Span, corrupt
+from memory.disk.atomic import replacing
+from memory.disk.blockhead import METADATA, Head, Span, corrupt
 
 DTYPES = {"U8": torch.uint8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -1,7 +1,7 @@
 """One block file per agent and model: where it lies, who may open it, which go when the disk's budget is spent.
 
 The files alone count: their names hold the agent, their headers the model, their times of change the last use. The
-index is a convenience, written anew whenever it differs from them. Format of the files: `memory.storage.blockfile`.
+index is a convenience, written anew whenever it differs from them. Format of the files: `memory.disk.blockfile`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from keep_agent.errors import ConfigError, DataError
-from memory.storage.atomic import clean, replacing, sync
-from memory.storage.blockfile import NONE, BlockFile, open_blocks, write_blocks
+from memory.disk.atomic import clean, replacing, sync
+from memory.disk.blockfile import NONE, BlockFile, open_blocks, write_blocks
 
 INDEX, SUFFIX = "index.json", ".safetensors"
 AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # what a header says of its owner

@@ -23,9 +23,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError
-from memory.storage import atomic, blockhead
-from memory.storage.atomic import clean, replacing
-from memory.storage.blockfile import BlockFile, open_blocks, write_blocks
+from memory.disk import atomic, blockhead
+from memory.disk.atomic import clean, replacing
+from memory.disk.blockfile import BlockFile, open_blocks, write_blocks
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 HEADER = {"agent": "kitchen", "text": "größe \ud800 \"'\n", "ids": [1, 2, 3], "none": None}
