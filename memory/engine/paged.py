@@ -24,6 +24,8 @@ class PagedCache:
     key that is meant to make its logit small; docs/retention.md says when that fails.
     """
 
+    tiled = False
+
     def __init__(self, pool: SlotPool, witness: Witness | None = None) -> None:
         self.pool, self.witness = pool, witness
         self.tokens: list[int] = []  # of every position, dropped ones included; `MOVED` where a row was renumbered
@@ -55,7 +57,7 @@ class PagedCache:
     def dropped(self) -> int:
         return self.next_position - self.length
 
-    def reserve(self, rows: int) -> None:
+    def reserve(self, rows: int, lasting: bool = False) -> None:
         """Room for ``rows`` more rows."""
         missing = rows - self._spare.numel()
         if missing > 0:

@@ -62,13 +62,16 @@ class Witness:
         self,
         layer: int,
         query: torch.Tensor,
-        keys: torch.Tensor,
+        keys: torch.Tensor | None,
         columns: Columns | None,
         scale: float,
         softcap: float | None,
         sinks: torch.Tensor | None,
     ) -> None:
-        """One layer's rotated queries (1, heads, rows, head_dim) and keys (1, kv_heads, keys, head_dim)."""
+        """One layer's rotated queries (1, heads, rows, head_dim) and keys (1, kv_heads, keys, head_dim).
+
+        Keys are needed where ``columns`` are to be filled.
+        """
         self.scales[layer] = scale
         if self.recent:
             new = query[0, :, -self.recent :]
