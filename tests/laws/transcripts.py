@@ -1,0 +1,153 @@
+"""A transcript turn by turn through the assembler and the engine, with a note of which row could see which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from memory.assembly.base import Assembled, Context
+from memory.assembly.turns import Shelf
+from memory.assembly.turns import Turns as Assembler
+from memory.clock import Clock
+from memory.construction.turns import Turns
+from memory.engine.engine import Engine
+from memory.engine.extend import Chunking
+from memory.engine.paged import PagedCache
+from memory.engine.trace import PrefillResult
+from memory.residual import ResidualHead, save_head
+from memory.retention.h2o import H2O
+from memory.retention.query_memory import QueryMemory
+from memory.retention.snapkv import SnapKV
+from memory.retention.streaming import Streaming
+from memory.stages import Retention, Unit
+from tests.laws.prompts import relative, tokens
+from tests.references.isolated import dense_mask
+
+CONTEXT = tuple(tokens(5, 40))
+BUDGET = 30
+CANDIDATES = [tokens(1, 80), tokens(5, 81), tokens(5, 81)[:3] + tokens(2, 82), tokens(30, 83)]  # beyond the window
+EVICTING = ("streaming", "h2o", "snapkv", "rule", "residual")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """News and the query behind them, of which the first ``instruction`` tokens say what to do; and its answer."""
+
+    news: tuple[int, ...]
+    query: tuple[int, ...]
+    instruction: int
+    answer: tuple[int, ...]
+
+
+STORY = [
+    Turn(tuple(tokens(a, 100 + a)), tuple(tokens(b, 200 + a)), c, tuple(tokens(d, 300 + a)))
+    for a, b, c, d in [(34, 6, 3, 2), (9, 5, 0, 3), (14, 8, 0, 0), (0, 7, 4, 1), (41, 4, 0, 2), (3, 9, 0, 2)]
+]
+
+
+def random_head(head_dim: int, folder: Path, seed: int = 0) -> str:
+    """A file with a residual head whose every weight says something."""
+    head = ResidualHead(head_dim)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in head.parameters():
+        parameter.data.normal_(std=0.3, generator=generator)
+    head.alpha.data.fill_(0.03)  # the rule keeps its say
+    path = folder / f"head-{head_dim}-{seed}.safetensors"
+    save_head(head, path, {})
+    return str(path)
+
+
+def policy(name: str, head: str) -> Retention:
+    return {
+        "streaming": Streaming(BUDGET, sinks=2),
+        "h2o": H2O(BUDGET),
+        "snapkv": SnapKV(BUDGET, window=6, kernel=3),
+        "rule": QueryMemory(BUDGET),
+        "residual": QueryMemory(BUDGET, head=head),
+    }[name]
+
+
+class Told:
+    """One session; whatever it does, the slots add up."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        retention: Retention,
+        construction: Turns | None = None,
+        chunking: Chunking | None = None,
+        shelf: Shelf | None = None,
+    ) -> None:
+        construction = construction or Turns(block_size=4)
+        self.engine, self.retention, self.chunking = engine, retention, chunking
+        self.shelf = shelf or Shelf.of(engine, construction)
+        self.assembler = Assembler(engine, self.shelf, construction, retention, "")
+        self.ids: list[int] = []
+        self.told: list[int] = []
+        self.visible = torch.zeros(0, 0, dtype=torch.bool)
+
+    @property
+    def cache(self) -> PagedCache:
+        return self.assembler.cache
+
+    def prefill(self, turn: Turn) -> tuple[Assembled, PrefillResult]:
+        """The turn's rows, computed behind what is live."""
+        self.told += turn.news
+        self.assembler.instruct(turn.instruction)
+        unit = Unit("prefix", tuple(self.told), ())
+        prompt = self.assembler.assemble([unit], turn.query, Context(CONTEXT), Clock())
+        self.shelf.pool.check_integrity()
+        self._see(prompt)
+        new = prompt.layout.token_ids[prompt.prefix :]
+        result = self.engine.extend(prompt.cache, new, self.chunking)
+        self.shelf.pool.check_integrity()
+        self.told += turn.query
+        return prompt, result
+
+    def evict(self, prompt: Assembled, result: PrefillResult) -> None:
+        self.assembler.after(prompt, result)
+        self.shelf.pool.check_integrity()
+
+    def turn(self, turn: Turn) -> torch.Tensor:
+        """(vocab,) logits behind the query; what the budget has no room for is gone, and the answer told."""
+        prompt, result = self.prefill(turn)
+        self.evict(prompt, result)
+        self.answer(turn)
+        return result.logits[0]
+
+    def answer(self, turn: Turn) -> None:
+        self.told += turn.answer
+
+    def dense(self, more: list[int] | None = None) -> torch.Tensor:
+        """(rows, vocab) logits of transformers' own forward, each row seeing what was live when it was computed.
+
+        ``more`` rows are computed behind what is live now.
+        """
+        ids, rows = [*self.ids, *(more or ())], torch.arange(len(self.ids) + len(more or ()))
+        visible = grown(self.visible, self.cache.positions, rows.numel())
+        mask = dense_mask(self.engine.plain, visible, rows, rows)
+        return self.engine.forward_plain(torch.tensor(ids), mask)
+
+    def check(self, result: PrefillResult) -> None:
+        """Law 8 for what was just computed."""
+        assert relative(result.logits[0], self.dense()[-1]) < 1e-5
+
+    def _see(self, prompt: Assembled) -> None:
+        """New rows see the rows that are live, and those of their own before them."""
+        self.ids = prompt.layout.token_ids.tolist()
+        before = self.visible[: prompt.prefix, : prompt.prefix]
+        if before.shape[0] < prompt.prefix:  # rows of another session, which are exact
+            before = torch.ones(prompt.prefix, prompt.prefix, dtype=torch.bool).tril()
+        self.visible = grown(before, prompt.cache.positions, len(self.ids))
+
+
+def grown(visible: torch.Tensor, live: torch.Tensor, rows: int) -> torch.Tensor:
+    """``visible`` with rows behind it up to ``rows``, which see the ``live`` ones, and those of their own before."""
+    old = visible.shape[0]
+    new = torch.zeros(rows, rows, dtype=torch.bool)
+    new[:old, :old] = visible
+    new[old:, live[live < old]] = True
+    new[old:, old:] = torch.ones(rows - old, rows - old, dtype=torch.bool).tril()
+    return new
