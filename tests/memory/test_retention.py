@@ -1,0 +1,246 @@
+"""Retention stages on views of random rows: budgets, forced rows, sessions' memories, and the residual head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from keep_agent.errors import ConfigError, ModelError
+from memory.residual import ResidualHead, load_head, save_head
+from memory.retention.h2o import H2O
+from memory.retention.keep_all import KeepAll
+from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores, session_key
+from memory.retention.snapkv import SnapKV
+from memory.retention.streaming import Streaming
+from memory.stages import Retention
+from memory.view import CacheView
+
+LAYERS, HEADS, KV_HEADS, DIM = 3, 4, 2, 8
+
+
+def view_of(rows: int = 40, protected: int = 3, span: int = 5, seed: int = 0, session: str = "me") -> CacheView:
+    """Rows at positions with gaps; the first and the last ones are forced."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    positions = torch.randperm(3 * rows, generator=generator)[:rows].sort().values
+    keys, queries = random(LAYERS, KV_HEADS, rows, DIM), random(LAYERS, HEADS, rows, DIM)
+    spans = torch.arange(rows) >= rows - span
+    return CacheView(
+        positions=positions,
+        tokens=torch.randint(0, 99, (rows,), generator=generator),
+        forced=spans | (torch.arange(rows) < protected),
+        span=spans,
+        layers=LAYERS,
+        keys=keys.__getitem__,
+        asked=positions,
+        queries=queries.__getitem__,
+        scale=lambda layer: DIM**-0.5,
+        intent=random(LAYERS, HEADS, DIM),
+        mass=random(rows).exp(),
+        session=session,
+    )
+
+
+def stages(budget: int) -> list[Retention]:
+    return [Streaming(budget), H2O(budget), SnapKV(budget, window=4), QueryMemory(budget)]
+
+
+@given(rows=st.integers(1, 60), protected=st.integers(0, 9), span=st.integers(0, 9), budget=st.integers(1, 70))
+@settings(max_examples=60, deadline=None)
+def test_a_budget_is_met_exactly_where_forced_rows_leave_room(
+    rows: int, protected: int, span: int, budget: int
+) -> None:
+    view = view_of(rows, min(protected, rows), min(span, rows))
+    for stage in stages(budget):
+        kept = stage.keep(view)
+        assert kept[view.forced].all()
+        assert int(kept.sum()) == min(rows, max(budget, int(view.forced.sum())))
+
+
+def test_without_a_budget_all_rows_stay() -> None:
+    assert KeepAll().budget is None and KeepAll().keep(view_of()).all()
+
+
+@pytest.mark.parametrize("kind", [Streaming, H2O, SnapKV, QueryMemory])
+def test_bad_knobs_are_refused_in_a_sentence(kind: type) -> None:
+    with pytest.raises(ConfigError, match="retention budget=0 tokens keeps nothing"):
+        kind(budget=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "sentence"),
+    [
+        (Streaming, {"sinks": -1}, "sinks=-1 is negative"),
+        (H2O, {"recent": 1.5}, "recent=1.5 is no share"),
+        (SnapKV, {"window": 0}, "window=0 rows ask nothing"),
+        (SnapKV, {"kernel": 4}, "kernel=4 has no middle"),
+        (SnapKV, {"pooling": "sum"}, "pooling='sum' is unknown: use one of max, mean"),
+        (QueryMemory, {"decay": -0.1}, "decay=-0.1 would let old queries grow"),
+    ],
+)
+def test_bad_knobs_of_one_stage(kind: type, knobs: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        kind(**knobs)
+
+
+def test_of_equal_rows_the_later_one_stays() -> None:
+    view = replace(view_of(rows=20, protected=0, span=0), mass=torch.ones(20))
+    assert H2O(7, recent=0.0).keep(view).tolist() == [False] * 13 + [True] * 7
+
+
+# -- the query memory ------------------------------------------------------------------------------------------------
+
+
+def test_the_memory_has_unit_norm_and_fades() -> None:
+    stage, views = QueryMemory(decay=0.5), [view_of(seed=seed) for seed in range(3)]
+    expected = torch.zeros(LAYERS, HEADS, DIM)
+    for view in views:
+        expected = torch.exp(torch.tensor(-0.5)) * expected + view.intent
+        expected /= expected.norm(dim=-1, keepdim=True)
+        torch.testing.assert_close(stage.follow(view), expected)
+    alone = QueryMemory(memory=False)
+    for view in views:
+        torch.testing.assert_close(alone.follow(view), functional.normalize(view.intent, dim=-1))
+
+
+def test_the_memory_follows_where_nothing_has_to_go() -> None:
+    stage, other = QueryMemory(budget=100), QueryMemory(budget=100)
+    stage.keep(view_of(seed=1))
+    for one in (stage, other):
+        one.keep(view_of(seed=2))
+    assert not torch.allclose(stage.follow(view_of(seed=3)), other.follow(view_of(seed=3)), atol=1e-3)
+
+
+def test_sessions_are_told_apart_by_name_then_words_then_beginnings() -> None:
+    view = view_of(rows=300)
+    nameless = replace(view, session="")
+    spanless = replace(nameless, span=torch.zeros_like(view.span))
+    keys = [session_key(v) for v in (view, replace(view, session="you"), nameless, spanless)]
+    assert len(set(keys)) == 4 and keys[0] == "session me"
+    other_end = torch.cat([view.tokens[:256], view.tokens[256:] + 1])
+    other_start = torch.cat([view.tokens[:1] + 1, view.tokens[1:]])
+    assert session_key(replace(nameless, tokens=other_end)) != keys[2], "the span's words"
+    assert session_key(replace(nameless, tokens=other_start)) == keys[2]
+    assert session_key(replace(spanless, tokens=other_end)) == keys[3], "the first 256 tokens"
+    assert session_key(replace(spanless, tokens=other_start)) != keys[3]
+
+
+def test_who_has_no_name_and_no_words_shares_no_memory() -> None:
+    nobody = view_of(rows=1, protected=0, span=0, session="")
+    empty = [nobody.positions[:0], nobody.tokens[:0], nobody.forced[:0], nobody.span[:0]]
+    nobody = replace(nobody, positions=empty[0], tokens=empty[1], forced=empty[2], span=empty[3])
+    stage = QueryMemory()
+    assert session_key(nobody) == ""
+    first = stage.follow(nobody)
+    stage.follow(replace(nobody, intent=-3 * nobody.intent + 1))
+    assert torch.equal(stage.follow(nobody), first)
+
+
+def test_the_memory_used_longest_ago_is_forgotten_beyond_1024_sessions() -> None:
+    stage, view = QueryMemory(), view_of()
+    turned = replace(view, intent=view.intent.flip(-1))
+
+    def follow(name: str, view: CacheView) -> torch.Tensor:
+        return stage.follow(replace(view, session=name))
+
+    alone = follow("0", view)
+    for number in range(1, 1024):
+        follow(str(number), view)
+    assert not torch.allclose(follow("0", turned), QueryMemory().follow(turned)), "it is still known, and now the last"
+    follow("one more", view)
+    torch.testing.assert_close(follow("1", turned), QueryMemory().follow(turned))
+    assert not torch.allclose(follow("0", view), alone)
+
+
+def test_a_memory_of_another_model_is_not_continued() -> None:
+    stage, view = QueryMemory(), view_of()
+    stage.follow(view)
+    smaller = replace(view, intent=view.intent[:, :2])
+    torch.testing.assert_close(stage.follow(smaller), functional.normalize(smaller.intent, dim=-1))
+
+
+# -- the residual head -----------------------------------------------------------------------------------------------
+
+
+def test_the_head_has_as_many_parameters_as_the_papers() -> None:
+    assert sum(parameter.numel() for parameter in ResidualHead(128).parameters()) == 214_274
+
+
+def saved(folder: Path, head: ResidualHead) -> str:
+    path = folder / "head.safetensors"
+    save_head(head, path, {"trained on": "nothing"})
+    return str(path)
+
+
+def loud(alpha: float = 0.8) -> ResidualHead:
+    torch.manual_seed(0)
+    head = ResidualHead(DIM)
+    head.out.reset_parameters()
+    head.alpha.data.fill_(alpha)
+    return head
+
+
+def scores(stage: QueryMemory, view: CacheView) -> torch.Tensor:
+    return stage.scores(view, stage.follow(view))
+
+
+def test_a_head_starts_as_the_rule(tmp_path: Path) -> None:
+    view, untrained = view_of(), saved(tmp_path, ResidualHead(DIM))
+    assert torch.equal(scores(QueryMemory(head=untrained), view), scores(QueryMemory(), view))
+
+
+@pytest.mark.parametrize(("alpha", "used"), [(9.0, 5.0), (-7.0, -5.0), (0.5, 0.5)])
+def test_alpha_ends_at_five(tmp_path: Path, alpha: float, used: float) -> None:
+    view, rule = view_of(), scores(QueryMemory(), view_of())
+    added = scores(QueryMemory(head=saved(tmp_path, loud(alpha))), view) - rule
+    once = scores(QueryMemory(head=saved(tmp_path, loud(1.0))), view) - rule
+    torch.testing.assert_close(added, used * once, rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_head_is_made_of() -> None:
+    view, stage = view_of(), QueryMemory()
+    memory = stage.follow(view)
+    rule, keys = rule_scores(view, memory), torch.stack([view.keys(layer) for layer in range(LAYERS)])
+    wide = keys.repeat_interleave(HEADS // KV_HEADS, 1)
+    torch.testing.assert_close(mean_keys(view, view.history), wide[:, :, view.history].mean((0, 1)))
+    logits = torch.einsum("lhd,lhjd->lhj", memory, wide[:, :, view.history]) / DIM**0.5
+    torch.testing.assert_close(rule, logits.softmax(-1).sum((0, 1)))
+    torch.testing.assert_close(rule.sum(), torch.tensor(float(LAYERS * HEADS)))
+    features = head_features(view, memory, rule)
+    key, query = mean_keys(view, view.history), memory.mean((0, 1))
+    torch.testing.assert_close(features, torch.cat([key, query.expand_as(key), key * query, rule[:, None]], 1))
+
+
+def test_the_ablations_are_what_their_names_say(tmp_path: Path) -> None:
+    name, view = saved(tmp_path, loud()), view_of()
+    rule, full = scores(QueryMemory(), view), scores(QueryMemory(head=name), view)
+    assert torch.equal(scores(QueryMemory(head=name, residual=False), view), rule)
+    without = scores(QueryMemory(head=name, cross_attention=False), view)
+    spanless = replace(view, span=torch.zeros_like(view.span))
+    assert torch.equal(without, scores(QueryMemory(head=name), spanless)), "c = 0"
+    assert not torch.allclose(full, without) and not torch.allclose(full, rule)
+
+
+def test_a_head_of_another_model_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    path = Path(saved(tmp_path, ResidualHead(DIM + 1)))
+    with pytest.raises(ModelError, match=f"trained for head_dim {DIM + 1}, the model's is {DIM}; train one with"):
+        QueryMemory(budget=9, head=str(path)).keep(view_of())
+    with pytest.raises(ModelError, match="no retention head in 'nowhere'"):
+        load_head("nowhere")
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(ModelError, match="is damaged"):
+        load_head(str(path))
+    path.write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(ModelError, match="no retention head in"):
+        load_head(str(path))
