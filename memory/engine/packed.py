@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,9 +71,18 @@ class Extent:
             done += size
 
 
+def _unchecked(first: int, last: int) -> None:
+    """Blocks that no file holds need no check."""
+
+
 def _joined(packed: Packed) -> Packed:
     """(blocks, kv_heads, BLOCK, head_dim) as one run of tokens, (1, kv_heads, blocks * BLOCK, head_dim)."""
     return packed.with_tensors(*(x.flatten(0, 1)[None] for x in packed.tensors))
+
+
+def _chained(parts: Sequence[Packed]) -> Packed:
+    """Runs of tokens one after another."""
+    return parts[0].with_tensors(*(torch.cat(own, -2) for own in zip(*(part.tensors for part in parts), strict=True)))
 
 
 class PackedCache:
@@ -101,7 +110,7 @@ class PackedCache:
         self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values behind them
         self._next: torch.Tensor | None = None  # what ``open`` will be when the pass under way has packed pages
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # rows of a pass that leaves no trace
-        self._live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
+        self.live = torch.empty(0, dtype=torch.bool, device=device)  # (positions,)
         self._lasting, self._count = False, 0  # of the pass under way: will it be extended, how many rows has it
 
     @property
@@ -162,10 +171,11 @@ class PackedCache:
             pages, used, behind = pages + total // PAGE * PAGE, total % PAGE, self._next
         elif self._lasting:
             used += self._count
-        for start, stop, extent, at in self._runs(pages):
+        for start in range(0, pages, TILE):
+            stop = min(pages, start + TILE)
             live = self._live_in(start, stop)
             if live is None or live.numel():
-                k, v = (one.unpack(self.spec.dtype) for one in extent.rows(layer, at, at + stop - start))
+                k, v = (one.unpack(self.spec.dtype) for one in self._tile(layer, start, stop))
                 yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
                 del k, v
         if used:
@@ -183,7 +193,7 @@ class PackedCache:
         total = self.next_position - self.packed + count
         self.tokens += token_ids.tolist()
         self.positions = torch.cat([self.positions, positions])
-        self._live = torch.cat([self._live, self._live.new_ones(count)])
+        self.live = torch.cat([self.live, self.live.new_ones(count)])
         self.logits = logits
         if self._next is not None:
             self.open, self._next = self._next, None
@@ -209,7 +219,7 @@ class PackedCache:
             self._shrink(whole)
             self.packed = whole
         self.positions = self.positions[: int(torch.searchsorted(self.positions, position))]
-        self._live = self._live[:position]
+        self.live = self.live[:position]
         del self.tokens[position:]
         self.exact, self.logits = min(self.exact, position), None
         self._lasting, self._count, self._new, self._next = False, 0, None, None
@@ -221,16 +231,36 @@ class PackedCache:
         """Leave the live rows where ``keep`` (live rows,) bool is False out of every tile from now on."""
         gone = self.positions[~keep]
         if gone.numel():
-            self._live[gone] = False
+            self.live[gone] = False
             self.positions = self.positions[keep]
             self.exact = min(self.exact, int(gone[0]))
+
+    def adopt(self, tokens: Sequence[int], packed: int, dropped: Sequence[int]) -> None:
+        """Begin with rows that are in the extents and in ``open`` already."""
+        self.tokens, self.packed = list(tokens), packed
+        self.live = torch.ones(len(tokens), dtype=torch.bool, device=self.device)
+        self.live[torch.tensor(list(dropped), dtype=torch.long, device=self.device)] = False
+        self.positions = torch.nonzero(self.live)[:, 0]
+        self.exact = min([len(tokens), *dropped])
+
+    def freeze(self) -> None:
+        """Make whole blocks read-only, so that forks share them."""
+        base, kept = 0, []
+        for extent in self.extents:
+            whole = max(0, min(extent.blocks, (self.packed - base) // BLOCK))
+            if whole:
+                kept.append(Extent(extent.k[:whole], extent.v[:whole], extent.check or _unchecked))
+            if whole < extent.blocks and base + whole * BLOCK < self.packed:
+                kept.append(extent.part(whole, whole + 1).copy())
+            base += extent.blocks * BLOCK
+        self.extents = kept
 
     def fork(self) -> PackedCache:
         """Another cache that goes on from here, by itself; blocks that only lie in a file are shared."""
         other = PackedCache(self.spec, self.format, self.device, None if self.witness is None else self.witness.copy())
         other.tokens, other.positions, other.exact = list(self.tokens), self.positions, self.exact
         other.extents = [extent if extent.check is not None else extent.copy() for extent in self.extents]
-        other.packed, other.open, other._live = self.packed, self.open.clone(), self._live.clone()
+        other.packed, other.open, other.live = self.packed, self.open.clone(), self.live.clone()
         other.logits = self.logits
         return other
 
@@ -247,20 +277,22 @@ class PackedCache:
         shape = 2, spec.layers, 1, spec.kv_heads, rows, spec.head_dim
         return torch.zeros(shape, dtype=spec.dtype, device=self.device)
 
-    def _runs(self, rows: int) -> Iterator[tuple[int, int, Extent, int]]:
-        """Packed rows ``0:rows`` in tiles: first and last row, their extent, and the first row's place in it."""
-        base = 0
+    def _tile(self, layer: int, start: int, stop: int) -> tuple[Packed, Packed]:
+        """Packed rows ``start:stop`` of a layer, wherever they lie: tiles, and with them sums, do not depend on it."""
+        base, parts = 0, []
         for extent in self.extents:
-            stop = min(rows, base + extent.blocks * BLOCK)
-            for start in range(base, stop, TILE):
-                yield start, min(stop, start + TILE), extent, start - base
+            first, last = max(start - base, 0), min(stop - base, extent.blocks * BLOCK)
+            if first < last:
+                parts.append(extent.rows(layer, first, last))
             base += extent.blocks * BLOCK
+        k, v = (side[0] if len(side) == 1 else _chained(side) for side in zip(*parts, strict=True))
+        return k, v
 
     def _live_in(self, start: int, stop: int) -> torch.Tensor | None:
         """Which of the rows ``start:stop`` are live, numbered from ``start``; None for all. New rows are."""
         if not self.dropped:
             return None
-        dead = torch.nonzero(~self._live[start:stop])[:, 0]
+        dead = torch.nonzero(~self.live[start:stop])[:, 0]
         if not dead.numel():
             return None
         live = torch.ones(stop - start, dtype=torch.bool, device=self.device)
@@ -289,14 +321,9 @@ class PackedCache:
 
     def _unpacked(self, start: int, stop: int) -> torch.Tensor:
         """Rows of one page, (2, layers, 1, kv_heads, rows, head_dim)."""
-        base = 0
-        for extent in self.extents:
-            if start < base + extent.blocks * BLOCK:
-                layers = [extent.rows(layer, start - base, start - base + PAGE) for layer in range(self.spec.layers)]
-                sides = [torch.stack([pair[side].unpack(self.spec.dtype) for pair in layers]) for side in (0, 1)]
-                return torch.stack(sides)[..., : stop - start, :]
-            base += extent.blocks * BLOCK
-        raise ConfigError(f"row {start} is not packed")
+        layers = [self._tile(layer, start, start + PAGE) for layer in range(self.spec.layers)]
+        sides = [torch.stack([pair[side].unpack(self.spec.dtype) for pair in layers]) for side in (0, 1)]
+        return torch.stack(sides)[..., : stop - start, :]
 
     def _shrink(self, rows: int) -> None:
         """Let go of the blocks behind ``rows``; a block of a file that will be written to is copied first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -126,7 +127,8 @@ class PagedCache:
 
     def __del__(self) -> None:
         """A request that nobody holds any more gives its slots back."""
-        self.pool.release(self.slots)
+        with suppress(ImportError):  # at the end of the process
+            self.pool.release(self.slots)
 
     def drop(self, keep: torch.Tensor) -> None:
         """Redirect the live rows where ``keep`` (live rows,) bool is False; everything else stays as it is.
