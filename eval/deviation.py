@@ -177,14 +177,15 @@ def measure(
     return list(found.values())
 
 
-def play(shadow: Shadow, setting: DictConfig) -> Iterator[int]:
-    """Play the episodes of a setting; yields the number of each before it begins.
+def play(shadow: Shadow, setting: DictConfig, first: int = 0) -> Iterator[int]:
+    """Play the episodes of a setting from number ``first`` on; yields the number of each before it begins.
 
     :raises KeepError: with the traceback, if an episode crashes
     """
     episodes = make_episodes(setting.env, setting.eval)
     env = make_env(setting.env, episodes)
-    for index, episode in enumerate(episodes):
+    for index in range(first, len(episodes)):
+        episode = episodes[index]
         yield index
         result, entries = run_episode(env, shadow, episode, index=index, skills=setting.env.skills, seed=index)
         if result.crashed:

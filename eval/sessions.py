@@ -7,7 +7,6 @@ down, with the entities that its next skill names. KEY=VALUE are overrides of `p
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,15 +17,15 @@ from omegaconf import OmegaConf
 from rich.progress import Progress
 
 from eval.cli import check_target, expand_model, guarded
+from eval.lines import append_line, begin_lines
 from eval.resume import use_threads
 from eval.tables import make_console
 from eval.variants import compose_variants
 from keep_agent.assemble import make_env, make_episodes, make_planner
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import KeepError
 from keep_agent.loop import run_episode
-from keep_agent.runfolder import write_atomic
 from memory.assembly.chain import common_prefix
-from memory.toolcalls import ToolSession, ToolTurn, write_session
+from memory.toolcalls import ToolSession, ToolTurn, session_line
 from planners.base import Decision, Finished
 from planners.prompt import clean, entity_text
 
@@ -92,37 +91,19 @@ def record(arguments: Sequence[str]) -> None:
     use_threads(config)
     episodes = make_episodes(config.env, config.eval)
     env, planner = make_env(config.env, episodes), make_planner(config)
-    done = begin(args.out, {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights})
+    described = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
+    done = len(begin_lines(args.out, described))
     recorder = Recorder(planner)
-    with args.out.open("a", encoding="utf-8") as file, Progress(console=make_console()) as bar:
+    with Progress(console=make_console()) as bar:
         task = bar.add_task("sessions", total=len(episodes), completed=done)
         for index in range(done, len(episodes)):
             episode = episodes[index]
             result, entries = run_episode(env, recorder, episode, index=index, skills=config.env.skills, seed=index)
             if result.crashed:
                 raise KeepError(entries[-1]["traceback"])
-            file.write(write_session(ToolSession(episode.id, tuple(recorder.turns))) + "\n")
-            file.flush()
+            append_line(args.out, session_line(ToolSession(episode.id, tuple(recorder.turns))))
             bar.advance(task)
     planner.close()
-
-
-def begin(path: Path, config: Mapping[str, Any]) -> int:
-    """How many sessions of the same making ``path`` already holds; half a line at its end is cut off.
-
-    :raises ConfigError: it was made otherwise
-    """
-    about = path.with_name(path.name + ".json")
-    if not path.exists():
-        write_atomic(about, json.dumps(config, indent=1))
-        return 0
-    if not about.exists() or json.loads(about.read_text()) != json.loads(json.dumps(config)):
-        raise ConfigError(f"{path} was made with other settings, see {about.name}; name another file, or delete both")
-    whole = path.read_bytes()
-    whole = whole[: whole.rfind(b"\n") + 1]
-    with path.open("rb+") as file:
-        file.truncate(len(whole))
-    return whole.count(b"\n")
 
 
 def main() -> None:

@@ -37,8 +37,8 @@ class ToolSession:
     turns: tuple[ToolTurn, ...]
 
 
-def write_session(session: ToolSession) -> str:
-    """One line of a session file."""
+def session_line(session: ToolSession) -> dict[str, Any]:
+    """What a session file says of a session, as JSON."""
     turns = [
         {
             "ids": turn.ids,
@@ -49,7 +49,7 @@ def write_session(session: ToolSession) -> str:
         }
         for turn in session.turns
     ]
-    return json.dumps({"session": session.name, "turns": turns}, separators=(",", ":"))
+    return {"session": session.name, "turns": turns}
 
 
 def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:

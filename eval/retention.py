@@ -1,0 +1,218 @@
+"""What forgetting costs: ``python -m eval.retention [KEY=VALUE ...]``.
+
+The full cache plays task streams; before every step each retention method decides too, on the same transcript with a
+budget of rows. The table says how often it takes the same next skill once the transcript is --history tokens long, and
+what it kept and read. With --out FILE.jsonl every episode is written down, and a run that was stopped goes on.
+
+KEY=VALUE are overrides of `python -m eval.alfred`; a method's own stand behind it, as in
+``h2o_moved:h2o+memory.construction.survivors=move``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from omegaconf import OmegaConf
+from rich.progress import Progress
+from rich.table import Table
+
+from eval.cli import check_target, expand_model, guarded
+from eval.deviation import Shadow, divergence, make_planners, play
+from eval.intervals import mean_interval
+from eval.lines import append_line, begin_lines
+from eval.resume import use_threads
+from eval.tables import bounds, make_console, markdown, number, percent
+from eval.variants import compose_variants
+from keep_agent.brain import make_model, make_tokenizer
+from memory.engine.engine import Engine
+
+if TYPE_CHECKING:
+    import torch
+    from omegaconf import DictConfig
+
+    from memory.report import Prefill
+
+RULER = "full_cache"
+METHODS = ("streaming", "h2o", "snapkv", "intentkv_rule", "intentkv")
+SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=6", "prompt.style=linked")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision of one method."""
+
+    prompt: int  # tokens of the transcript, dropped ones included
+    same_skill: bool  # as the full cache's
+    kl: float  # nats, KL(full cache || method) of the next token
+    live: int  # rows after the turn
+    prefix: int  # rows that did not have to be computed
+    raw_reads: int
+    live_reads: int
+    ms: float  # to the logits, and to what was forgotten after them
+
+
+class Recorder:
+    """The steps of one method in the episode that is played."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Prefill, Step]] = []
+
+    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+        counts = prefill.counts
+        kl, ms = divergence(prefill, reference), prefill.timings.total + prefill.after_ms
+        sizes = counts.prompt_tokens, same_skill, kl, counts.live_tokens, counts.prefix_tokens
+        self.steps.append((prefill, Step(*sizes, prefill.reads.raw, prefill.reads.live, ms)))
+
+    def take(self) -> list[Step]:
+        """The episode's steps; nothing more is read behind their prompts."""
+        taken, self.steps = self.steps, []
+        return [Step(**{**asdict(s), "raw_reads": p.reads.raw, "live_reads": p.reads.live}) for p, s in taken]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method over all episodes; times in ms."""
+
+    method: str
+    steps: int  # with a transcript of at least the history asked for
+    same_skill: float | None
+    same_skill_interval: tuple[float, float] | None
+    kl: float | None
+    prefix_hit_rate: float
+    peak_request_tokens: int
+    peak_live_tokens: int
+    raw_reads: float  # per step
+    live_reads: float
+    ms_p50: float
+    seconds: float
+
+
+def summarise(method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[Sequence[Step]], history: int) -> Row:
+    """Steps count for agreement where the ``leader``'s transcript is long enough."""
+    steps = [step for episode in episodes for step in episode]
+    late = {
+        i: [own for own, led in zip(*pair, strict=True) if led.prompt >= history]
+        for i, pair in enumerate(zip(episodes, leader, strict=True))
+    }
+    same = {i: [float(s.same_skill) for s in found] for i, found in late.items() if found}
+    values = [value for found in same.values() for value in found]
+    kls = [s.kl for found in late.values() for s in found]
+    return Row(
+        method,
+        len(values),
+        float(np.mean(values)) if values else None,
+        mean_interval(same),
+        float(np.mean(kls)) if kls else None,
+        sum(s.prefix for s in steps) / sum(s.prompt for s in steps),
+        max(s.prompt for s in steps),
+        max(s.live for s in steps),
+        float(np.mean([s.raw_reads for s in steps])),
+        float(np.mean([s.live_reads for s in steps])),
+        float(np.median([s.ms for s in steps])),
+        sum(s.ms for s in steps) / 1e3,
+    )
+
+
+def table_of(rows: Sequence[Row], history: int, budget: int) -> Table:
+    table = Table(title=f"next skill as the full cache's, {budget} tokens kept of transcripts of {history} or more")
+    table.add_column("method", no_wrap=True)
+    headings = "steps", "same skill %", "95 % interval", "KL, nats", "prefix hits", "peak request", "peak live"
+    for heading in (*headings, "raw reads", "live reads", "ms p50", "wall s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        agreement = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1), number(row.kl)
+        sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_reads, row.live_reads)
+        times = number(row.ms_p50, 1), number(row.seconds, 1)
+        hits = number(row.prefix_hit_rate, 2)
+        table.add_row(row.method, str(row.steps), *agreement, hits, *(number(size, 0) for size in sizes), *times)
+    return table
+
+
+def variants(methods: Sequence[str], budget: int) -> list[str]:
+    """The methods as `compose_variants` reads them, each with the budget."""
+    found = []
+    for method in methods:
+        label, _, what = method.rpartition(":")
+        name = label or (what if "+" not in what else method)
+        found.append(f"{name}:{what}+memory.retention.budget={budget}")
+    return [RULER, *found]
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--methods", default=",".join(METHODS), help=f"beside the full cache (default {','.join(METHODS)})")
+    p.add_argument("--budget", type=int, default=256, help="rows that may stay after a turn (default 256)")
+    p.add_argument("--history", type=int, default=2048, help="tokens from which on steps count (default 2048)")
+    p.add_argument("--out", type=Path, help="JSONL file for every episode; a stopped run goes on with it")
+    p.add_argument("--markdown", action="store_true", help="print the table in Markdown")
+    p.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    return p
+
+
+def measure(args: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, list[list[Step]]]:
+    """Steps per method and episode, those of an earlier run included."""
+    setting = configs[RULER]
+    described = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
+    done = [] if args.out is None else begin_lines(args.out, described)
+    episodes: dict[str, list[list[Step]]] = defaultdict(list)
+    for line in done:
+        for name, rows in line.items():
+            episodes[name].append([Step(*row) for row in rows])
+    recorders = {name: Recorder() for name in configs}
+    with Engine(make_model(setting.model, setting.eval.seed)) as engine, Progress(console=make_console()) as bar:
+        planners = make_planners(engine, make_tokenizer(setting.model, engine.model), configs)
+        task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
+        shadow = Shadow(engine, planners, recorders)
+        for _ in play(shadow, setting, first=len(done)):
+            if any(recorder.steps for recorder in recorders.values()):
+                _close(args.out, recorders, episodes)
+                bar.advance(task)
+        _close(args.out, recorders, episodes)
+        bar.advance(task)
+    return episodes
+
+
+def _close(out: Path | None, recorders: Mapping[str, Recorder], episodes: dict[str, list[list[Step]]]) -> None:
+    """An episode is over: keep its steps."""
+    taken = {name: recorder.take() for name, recorder in recorders.items()}
+    if not all(taken.values()):
+        return
+    for name, steps in taken.items():
+        episodes[name].append(steps)
+    if out is not None:
+        append_line(out, {name: [list(asdict(step).values()) for step in steps] for name, steps in taken.items()})
+
+
+def report(arguments: Sequence[str]) -> None:
+    args = parser().parse_args(arguments)
+    if args.out is not None:
+        check_target(args.out)
+    configs = compose_variants(
+        variants([m for m in args.methods.split(",") if m], args.budget),
+        [*SETTING, "eval.episodes=20", *expand_model(args.overrides)],
+    )
+    use_threads(configs[RULER])
+    episodes = measure(args, configs)
+    table = table_of(
+        [summarise(name, found, args.history) for name, found in episodes.items()], args.history, args.budget
+    )
+    console = make_console()
+    if args.markdown:
+        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+    else:
+        console.print(table)
+
+
+def main() -> None:
+    sys.exit(guarded(lambda: report(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()
