@@ -5,18 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+if TYPE_CHECKING:
+    from memory.packed_rows import PackedRows
+
 
 @dataclass(frozen=True, slots=True)
 class KVBlock:
-    """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE."""
+    """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE.
+
+    What rests packed stands in for a tensor, and unpacks the layers and rows that it is indexed with.
+    """
 
     identity: str
-    k: torch.Tensor
-    v: torch.Tensor
+    k: torch.Tensor | PackedRows
+    v: torch.Tensor | PackedRows
+    namespace: str = ""  # whose share of a storage it takes up
+    born: float = 0.0  # seconds since 1970 when it was put away, where the storage keeps time
 
     @property
     def tokens(self) -> int:
@@ -30,7 +39,8 @@ class KVBlock:
         """Rows ``start:stop`` as a view; the name tells which."""
         if (start, stop) == (0, self.tokens):
             return self
-        return KVBlock(f"{self.identity}[{start}:{stop}]", self.k[:, :, start:stop], self.v[:, :, start:stop])
+        k, v = (x.narrow(2, start, stop - start) for x in (self.k, self.v))
+        return KVBlock(f"{self.identity}[{start}:{stop}]", k, v)
 
 
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:

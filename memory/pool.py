@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from memory.block import KVBlock
 from memory.stages import Storage
@@ -19,15 +20,18 @@ class BlockPool:
         self.storage = storage
         self.references: Counter[str] = Counter()
 
-    def holder(self) -> Holder:
-        return Holder(self)
+    def holder(self, namespace: str = "") -> Holder:
+        return Holder(self, namespace)
 
 
 class Holder:
-    """One session's view of a pool: looks up, stores, and lets go of everything at once."""
+    """One session's view of a pool: looks up, stores, and lets go of everything at once.
 
-    def __init__(self, pool: BlockPool) -> None:
-        self._pool = pool
+    What it stores takes up the share of ``namespace``.
+    """
+
+    def __init__(self, pool: BlockPool, namespace: str = "") -> None:
+        self._pool, self._namespace = pool, namespace
         self._held: set[str] = set()
 
     def get(self, identity: str) -> KVBlock | None:
@@ -40,7 +44,8 @@ class Holder:
         return self._pool.storage.contains(identity)
 
     def put(self, block: KVBlock) -> None:
-        self._pool.storage.put(block)
+        mine = bool(self._namespace) and not block.namespace
+        self._pool.storage.put(replace(block, namespace=self._namespace) if mine else block)
         self._hold(block.identity)
         if len(self._held) > 2 * self._pool.storage.stats()["blocks"] + 1024:
             self._forget_evicted()

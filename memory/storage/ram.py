@@ -11,6 +11,7 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.stages import Capabilities
+from memory.storage.ledger import Entry
 
 
 @dataclass
@@ -28,9 +29,17 @@ class Ram:
             raise ConfigError(f"budget_bytes={self.budget_bytes} is negative: use 0 or more, or null for no limit")
         self._counts = {"hits": 0, "misses": 0, "evicted": 0, "rejected": 0}
 
+    def open(self, model_key: str) -> None:
+        """Identities tell models apart."""
+
+    def form(self, block: KVBlock) -> KVBlock:
+        """The block as it rests here."""
+        return block
+
     def put(self, block: KVBlock) -> None:
         """Store a block; one that is bigger than the whole budget is rejected, which the statistics show."""
         self.delete(block.identity)
+        block = self.form(block)
         if self.budget_bytes is not None and block.nbytes > self.budget_bytes:
             self._counts["rejected"] += 1
             return
@@ -61,6 +70,13 @@ class Ram:
         if block is not None:
             self._bytes -= block.nbytes
 
+    def entries(self) -> list[Entry]:
+        """What rests here, the least recently used first."""
+        return [Entry.of(block) for block in self._blocks.values()]
+
     def stats(self) -> dict[str, int]:
         """blocks, bytes, and since the beginning: hits, misses, evicted, rejected."""
         return {"blocks": len(self._blocks), "bytes": self._bytes, **self._counts}
+
+    def flush(self) -> None:
+        """Nothing here outlives the process."""

@@ -1,0 +1,37 @@
+"""Blocks in host memory in 4 or 8 bits; what a prompt needs of them is unpacked on the way to the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from memory.block import KVBlock
+from memory.packed_rows import PackedRows
+from memory.quantize import Along, PackFormat
+from memory.stages import Capabilities
+from memory.storage.ram import Ram
+
+
+@dataclass
+class Quantized(Ram):
+    """Semantic's format at rest: ``budget_bytes`` are packed bytes, so that 3 to 4 times as many tokens fit as in Ram.
+
+    ``keys="channel"`` (KIVI, arXiv 2402.02750) packs keys in groups of ``group`` tokens of one channel. Whole groups
+    only: the rest of a block, and all of a block that is shorter, goes by token as values do.
+    """
+
+    bits: Literal[4, 8] = 4
+    group: int = 64  # numbers that share a scale and a bias
+    keys: Along = "token"
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.format = PackFormat(self.bits, self.group, self.keys)
+
+    def form(self, block: KVBlock) -> KVBlock:
+        """Packed, unless it is already, so that no block is rounded twice."""
+        if isinstance(block.k, PackedRows):
+            return block
+        k, v = PackedRows.of(block.k, self.format, self.keys), PackedRows.of(block.v, self.format)
+        return replace(block, k=k, v=v)
