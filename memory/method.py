@@ -9,6 +9,7 @@ from keep_agent.errors import ConfigError
 from memory.frozen import FrozenPool
 from memory.graph import Grouping
 from memory.pool import BlockPool
+from memory.quantize import PackFormat
 from memory.retention.keep_all import KeepAll
 from memory.stages import Capabilities, Construction, Loading, Recompute, Retention, Retrieval, Storage
 from memory.storage.ram import Ram
@@ -76,6 +77,11 @@ class MemoryMethod:
             latent=self.retrieval.capabilities.latent,
         )
 
+    @property
+    def packs(self) -> PackFormat | None:
+        """The format of its storage, if that packs what it stores."""
+        return getattr(self.storage, "format", None)
+
     @cached_property
     def pool(self) -> BlockPool:
         return BlockPool(self.storage)
@@ -120,7 +126,8 @@ class MemoryMethod:
                 f"recompute {kind['recompute']} computes every row, so nothing that construction "
                 f"{kind['construction']} harvests would be read: use recompute Nothing"
             )
-        if exact and not self.storage.capabilities.exact:
+        turns = self.construction.assembly == "turns"
+        if exact and not self.storage.capabilities.exact and not (turns and self.packs is not None):
             wrong.append(
                 f"storage {kind['storage']} changes what it stores, but construction {kind['construction']} promises "
                 "exact rows: use storage Ram"
@@ -136,7 +143,17 @@ class MemoryMethod:
                 "prompt and says nothing twice: use layout append"
             )
         wrong += self._senseless_latent()
-        if self.retention.capabilities.evicts and self.construction.assembly != "turns":
+        if turns and self.packs is not None and self.retention.counts_mass:
+            wrong.append(
+                f"retention {kind['retention']} counts attention weights, which attention over the packed rows of "
+                f"storage {kind['storage']} never has at once: use storage Ram, or retention SnapKV"
+            )
+        if turns and self.packs is not None and self.construction.survivors == "move":
+            wrong.append(
+                f"survivors=move computes keys anew for other positions, but storage {kind['storage']} keeps them "
+                "packed as they were: use survivors=stay, or storage Ram"
+            )
+        if self.retention.capabilities.evicts and not turns:
             wrong.append(
                 f"retention {kind['retention']} drops rows of a cache that goes on from turn to turn, but construction "
                 f"{kind['construction']} begins every prompt with an empty one: use construction Turns"

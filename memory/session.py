@@ -14,7 +14,8 @@ from memory.assembly.fresh import Fresh
 from memory.assembly.history import History
 from memory.assembly.latent import LatentChoice, NamedChoice
 from memory.assembly.reuse import Reuse
-from memory.assembly.turns import Shelf, Turns
+from memory.assembly.shelves import PackedShelf, Shelf, SlotShelf
+from memory.assembly.turns import Turns
 from memory.block import KVBlock
 from memory.clock import Clock, TimedEncoder
 from memory.encoder import SentenceEncoder
@@ -57,7 +58,8 @@ class MemorySession:
         self.engine, self.method, self.budget = engine, method, budget
         self._encoder = TimedEncoder(encoder)
         self.store = SegmentStore(encode_text, SegmentGraph(self._encoder, method.grouping))
-        self._holder = method.pool.holder()
+        method.storage.open(engine.model_key)
+        self._holder = method.pool.holder(namespace)
         self._namespace, self._context_ids = namespace, tuple(context_ids)
         self._newline = encode_text("\n")
         self._assembler = self._make_assembler()
@@ -174,10 +176,7 @@ class MemorySession:
             size, whole = method.construction.block_size, method.layout == "append"
             return Chain(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
         if method.construction.assembly == "turns":
-            key = self.engine.model_key
-            if key not in method.shelves:
-                method.shelves[key] = Shelf.of(self.engine, method.construction)
-            return Turns(self.engine, method.shelves[key], method.construction, method.retention, namespace)
+            return Turns(self.engine, self._need_shelf(), method.construction, method.retention, namespace)
         if method.construction.assembly == "reuse":
             return Reuse(self.engine, method, self._holder, self.store, namespace)
         latent = method.retrieval.capabilities.latent
@@ -188,6 +187,14 @@ class MemorySession:
         choice = NamedChoice(self.engine, method.retrieval) if latent else None
         lossless = method.storage.capabilities.exact
         return Blocks(self.engine, self._holder, self.store, namespace, lossless, choice)
+
+    def _need_shelf(self) -> Shelf:
+        """The method's for this model; what the storage packs, the cache holds packed."""
+        shelves, key, format = self.method.shelves, self.engine.model_key, self.method.packs
+        if key not in shelves:
+            construction = self.method.construction
+            shelves[key] = SlotShelf(self.engine, construction) if format is None else PackedShelf(self.engine, format)
+        return shelves[key]
 
     def _reuse(self) -> Reuse:
         if not isinstance(self._assembler, Reuse):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from memory.engine.paged import PagedCache
+from memory.assembly.shelves import HeldCache
 from memory.view import CacheView
 
 
@@ -26,7 +26,7 @@ class QuerySpan:
         self._instruction: Instruction | None = None
 
     def view(
-        self, cache: PagedCache, query: int, instruction: int = 0, protected: int = 0, session: str = ""
+        self, cache: HeldCache, query: int, instruction: int = 0, protected: int = 0, session: str = ""
     ) -> CacheView:
         """The live rows of ``cache`` after a prefill whose last turn's words begin at position ``query``.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from memory.assembly.base import Assembled, Context
-from memory.assembly.turns import Shelf
+from memory.assembly.shelves import SlotShelf
 from memory.assembly.turns import Turns as Assembler
 from memory.clock import Clock
 from memory.construction.turns import Turns
@@ -78,11 +78,11 @@ class Told:
         retention: Retention,
         construction: Turns | None = None,
         chunking: Chunking | None = None,
-        shelf: Shelf | None = None,
+        shelf: SlotShelf | None = None,
     ) -> None:
         construction = construction or Turns(block_size=4)
         self.engine, self.retention, self.chunking = engine, retention, chunking
-        self.shelf = shelf or Shelf.of(engine, construction)
+        self.shelf = shelf or SlotShelf(engine, construction)
         self.assembler = Assembler(engine, self.shelf, construction, retention, "")
         self.ids: list[int] = []
         self.told: list[int] = []
