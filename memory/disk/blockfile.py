@@ -20,7 +20,9 @@ from keep_agent.errors import ConfigError, DataError
 from memory.disk.atomic import replacing
 from memory.disk.blockhead import METADATA, Head, Span, corrupt
 
-DTYPES = {"U8": torch.uint8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
+DTYPES = {
+    "U8": torch.uint8, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64
+}  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 NONE: Mapping[str, torch.Tensor] = MappingProxyType({})
 

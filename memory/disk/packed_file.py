@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from keep_agent.errors import CorruptError
+from keep_agent.errors import ConfigError, CorruptError, DataError
 from memory.disk.blockfile import BlockFile
 from memory.engine.packed import BLOCK, Extent, PackedCache
 from memory.engine.spec import ModelSpec
@@ -21,56 +21,70 @@ OPEN = "open"  # the rows that make up no page yet, as they were computed
 def header_of(cache: PackedCache) -> dict[str, Any]:
     """What the tensors do not say."""
     dropped = torch.nonzero(~cache.live)[:, 0].tolist()
-    return {"format": asdict(cache.format), "packed": cache.packed, "ids": cache.tokens, "dropped": dropped}
+    return {"format": asdict(cache.format), "packed": cache.packed, "ids": list(cache.tokens), "dropped": dropped}
 
 
 def tensors_of(cache: PackedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Blocks (blocks, layers, ...) of the packed rows, by name, and the open rows; copies, which later turns leave
-    alone."""
+    """Blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
+
+    Where they lie in one piece they are not copied: the cache must not go on before they are written. Give a fork.
+    """
     blocks = -(-cache.packed // BLOCK)
-    tensors = {}
     for extent in cache.extents:
         if extent.check is not None:  # or damage would get a checksum of its own
             extent.check(0, extent.blocks)
+    tensors = {}
     for side in ("k", "v"):
         parts = [getattr(extent, side).tensors for extent in cache.extents]
         for index, name in enumerate(PARTS):
             if parts:
-                tensors[f"{side}.{name}"] = torch.cat([own[index] for own in parts])[:blocks].cpu()
+                own = [part[index] for part in parts]
+                tensors[f"{side}.{name}"] = (torch.cat(own) if len(own) > 1 else own[0])[:blocks].cpu()
     rows = cache.next_position - cache.packed
-    return tensors, {OPEN: cache.open[..., :rows, :].cpu().clone()}
+    return tensors, {OPEN: cache.open[..., :rows, :].cpu()}
 
 
 def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> PackedCache:
     """The cache a file holds, for the model it was made with. Whole blocks stay mapped, checked when first read.
 
     :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
+    :raises DataError: it lacks something that this version needs
     """
-    header = file.header
-    cache = PackedCache(spec, PackFormat(**header["format"]), device)
-    ids, packed = list(header["ids"]), int(header["packed"])
-    if file.blocks != -(-packed // BLOCK) or not packed <= len(ids):
-        raise CorruptError(f"{file.path}: {file.blocks} blocks do not hold {packed} of {len(ids)} rows; delete it")
+    try:
+        format, packed = PackFormat(**file.header["format"]), int(file.header["packed"])
+        ids, dropped, open_rows = list(file.header["ids"]), file.header["dropped"], file.extra(OPEN)
+    except (KeyError, TypeError, ConfigError) as error:
+        raise DataError(f"{file.path} holds no packed rows of this version ({error!r}); delete it") from error
+    cache = PackedCache(spec, format, device)
+    room = list(cache.open.shape)
+    room[-2] = len(ids) - packed
+    if file.blocks != -(-packed // BLOCK) or list(open_rows.shape) != room or open_rows.dtype != spec.dtype:
+        raise CorruptError(
+            f"{file.path}: {file.blocks} blocks and {list(open_rows.shape)} open numbers of {open_rows.dtype} do not "
+            f"hold {packed} and {len(ids) - packed} rows of this model; delete it"
+        )
     if packed:
         _add_blocks(cache, file, packed)
-    open_rows = file.extra(OPEN)
-    cache.open[..., : open_rows.shape[-2], :] = open_rows.to(device)
-    cache.adopt(ids, packed, header["dropped"])
+    cache.open[..., : room[-2], :] = open_rows.to(device)
+    cache.adopt(ids, packed, dropped)
     return cache
 
 
 def _add_blocks(cache: PackedCache, file: BlockFile, packed: int) -> None:
     """The file's whole blocks as they lie there, and a copy of the last one if it has room."""
     empty = Extent.empty(1, cache.spec, cache.format, cache.device)
-    mapped = {name: file.tensor(name) for name in file.names}
-    k, v = (_packed(like, mapped, side) for like, side in ((empty.k, "k"), (empty.v, "v")))
+    k, v = (_mapped(like, file, side, cache.device) for like, side in ((empty.k, "k"), (empty.v, "v")))
     whole = packed // BLOCK
     if whole:
-        cache.extents.append(Extent(k[:whole], v[:whole], file.verify))
+        cache.extents.append(Extent(k[:whole], v[:whole], file.verify, frozen=whole))
     if packed % BLOCK:
-        file.verify(whole, whole + 1)
-        cache.extents.append(Extent(k[whole:], v[whole:]).copy())
+        cache.extents.append(Extent(k, v, file.verify).copy(whole, whole + 1))
 
 
-def _packed(like: Packed, mapped: Mapping[str, torch.Tensor], side: str) -> Packed:
-    return like.with_tensors(*(mapped[f"{side}.{name}"].to(like.codes.device) for name in PARTS))
+def _mapped(like: Packed, file: BlockFile, side: str, device: torch.device) -> Packed:
+    """Keys or values of the file, laid out as ``like``."""
+    tensors: Mapping[str, torch.Tensor] = {name: file.tensor(f"{side}.{name}") for name in PARTS}
+    for due, (name, found) in zip(like.tensors, tensors.items(), strict=True):
+        if (found.shape[1:], found.dtype) != (due.shape[1:], due.dtype):
+            raise CorruptError(f"{file.path}: {side}.{name} {tuple(found.shape)} does not fit this model; delete it")
+    return like.with_tensors(*(found.to(device) for found in tensors.values()))

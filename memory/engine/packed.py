@@ -23,12 +23,14 @@ PAGE = 64  # tokens that are packed as one; the last ones, until there are so ma
 class Extent:
     """Blocks of packed keys and values, each (blocks, layers, kv_heads, BLOCK, head_dim): from a file, or growing.
 
-    ``check`` is called with the first and last number of the blocks that are about to be read.
+    ``check`` is called with the first and last number of the blocks that are about to be read. The first ``frozen`` are
+    never written to: they lie in a file, or others read them too.
     """
 
     k: Packed
     v: Packed
     check: Callable[[int, int], None] | None = None
+    frozen: int = 0
 
     @classmethod
     def empty(cls, blocks: int, spec: ModelSpec, format: PackFormat, device: torch.device) -> Extent:
@@ -39,12 +41,15 @@ class Extent:
     def blocks(self) -> int:
         return self.k.codes.shape[0]
 
-    def part(self, first: int, last: int) -> Extent:
-        """Some of the blocks; numbers of those of a file stay what they are only from the first on."""
-        return Extent(self.k[first:last], self.v[first:last], self.check if first == 0 else None)
+    def until(self, last: int) -> Extent:
+        """The blocks in front of ``last``."""
+        return Extent(self.k[:last], self.v[:last], self.check, min(self.frozen, last))
 
-    def copy(self) -> Extent:
-        return Extent(*(one.with_tensors(*(x.clone() for x in one.tensors)) for one in (self.k, self.v)))
+    def copy(self, first: int, last: int) -> Extent:
+        """Some of the blocks, to be written to; checked, for no file says any more what they should be."""
+        if self.check is not None:
+            self.check(first, last)
+        return Extent(*(one.with_tensors(*(x[first:last].clone() for x in one.tensors)) for one in (self.k, self.v)))
 
     @property
     def row_bytes(self) -> float:
@@ -69,10 +74,6 @@ class Extent:
             for own, new in ((self.k, k), (self.v, v)):
                 own[block, layers].write(at, new.part(done, done + size))
             done += size
-
-
-def _unchecked(first: int, last: int) -> None:
-    """Blocks that no file holds need no check."""
 
 
 def _joined(packed: Packed) -> Packed:
@@ -164,6 +165,12 @@ class PackedCache:
 
     def tiles(self, layer: int) -> Iterator[Tile]:
         """Keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order."""
+        yield from self._lasting_tiles(layer)
+        if self._new is not None:
+            yield self._new
+
+    def _lasting_tiles(self, layer: int) -> Iterator[Tile]:
+        """The same without rows that will be forgotten."""
         used, pages = self.next_position - self.packed, self.packed
         behind = self.open
         if self._next is not None:
@@ -182,8 +189,6 @@ class PackedCache:
             live = self._live_in(pages, pages + used)
             k, v = behind[0, layer, :, :, :used], behind[1, layer, :, :, :used]
             yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
-        if self._new is not None:
-            yield self._new
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
         """Make the rows just written part of the cache."""
@@ -229,6 +234,8 @@ class PackedCache:
     @torch.inference_mode()
     def drop(self, keep: torch.Tensor) -> None:
         """Leave the live rows where ``keep`` (live rows,) bool is False out of every tile from now on."""
+        if keep.numel() != self.length:
+            raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live ones")
         gone = self.positions[~keep]
         if gone.numel():
             self.live[gone] = False
@@ -244,33 +251,36 @@ class PackedCache:
         self.exact = min([len(tokens), *dropped])
 
     def freeze(self) -> None:
-        """Make whole blocks read-only, so that forks share them."""
-        base, kept = 0, []
+        """Never write to the whole blocks there are any more: forks share them."""
+        base = 0
         for extent in self.extents:
-            whole = max(0, min(extent.blocks, (self.packed - base) // BLOCK))
-            if whole:
-                kept.append(Extent(extent.k[:whole], extent.v[:whole], extent.check or _unchecked))
-            if whole < extent.blocks and base + whole * BLOCK < self.packed:
-                kept.append(extent.part(whole, whole + 1).copy())
+            whole = min(extent.blocks, max(self.packed - base, 0) // BLOCK)
+            extent.frozen = max(extent.frozen, whole)
             base += extent.blocks * BLOCK
-        self.extents = kept
 
+    @torch.inference_mode()
     def fork(self) -> PackedCache:
-        """Another cache that goes on from here, by itself; blocks that only lie in a file are shared."""
-        other = PackedCache(self.spec, self.format, self.device, None if self.witness is None else self.witness.copy())
+        """Another cache that goes on from here, by itself, without a witness. Whole blocks are shared from now on."""
+        self.freeze()
+        other = PackedCache(self.spec, self.format, self.device)
         other.tokens, other.positions, other.exact = list(self.tokens), self.positions, self.exact
-        other.extents = [extent if extent.check is not None else extent.copy() for extent in self.extents]
+        base = 0
+        for extent in self.extents:
+            used = min(extent.blocks, -(-max(self.packed - base, 0) // BLOCK))
+            other.extents += [extent.until(extent.frozen)] if extent.frozen else []
+            other.extents += [extent.copy(extent.frozen, used)] if extent.frozen < used else []
+            base += extent.blocks * BLOCK
         other.packed, other.open, other.live = self.packed, self.open.clone(), self.live.clone()
         other.logits = self.logits
         return other
 
     def keys(self, layer: int) -> torch.Tensor:
         """(kv_heads, live rows, head_dim), rotated."""
-        return torch.cat([k for k, _ in self.tiles(layer)], 2)[0]
+        return torch.cat([k for k, _ in self._lasting_tiles(layer)], 2)[0]
 
     def values(self, layer: int) -> torch.Tensor:
         """(kv_heads, live rows, head_dim)."""
-        return torch.cat([v for _, v in self.tiles(layer)], 2)[0]
+        return torch.cat([v for _, v in self._lasting_tiles(layer)], 2)[0]
 
     def _room(self, rows: int) -> torch.Tensor:
         spec = self.spec
@@ -326,14 +336,14 @@ class PackedCache:
         return torch.stack(sides)[..., : stop - start, :]
 
     def _shrink(self, rows: int) -> None:
-        """Let go of the blocks behind ``rows``; a block of a file that will be written to is copied first."""
+        """Let go of the blocks behind ``rows``; a frozen block that will be written to is copied first."""
         kept: list[Extent] = []
         base = 0
         for extent in self.extents:
-            if base < rows and extent.check is not None and rows < base + extent.blocks * BLOCK:
-                whole = (rows - base) // BLOCK
-                kept += [extent.part(0, whole)] if whole else []
-                kept += [extent.part(whole, whole + 1).copy()] if (rows - base) % BLOCK else []
+            whole, behind = divmod(rows - base, BLOCK)
+            if base < rows and whole < extent.frozen:
+                kept += [extent.until(whole)] if whole else []
+                kept += [extent.copy(whole, whole + 1)] if behind else []
             elif base < rows:
                 kept.append(extent)
             base += extent.blocks * BLOCK
