@@ -1,0 +1,149 @@
+"""Sessions of one method that come, go on, ask aside, forget and leave: laws 8 to 10 on a tiny model in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memory.assembly.chain import common_prefix
+from memory.engine.engine import Engine
+from memory.engine.paged import PagedCache
+from memory.method import MemoryMethod
+from memory.session import MemorySession
+from memory.slot_index import SlotIndex
+from memory.slots import SlotPool
+from tests.laws.transcripts import grown
+from tests.memory.houses import encode_text, furnish
+from tests.memory.sessions import CONTEXT, EVICTING, close, open_session, turns
+from tests.references.isolated import dense_mask
+
+OPERATIONS = ("open", "ask", "ask", "ask", "ask", "aside", "answer", "reset", "restart", "close", "generate")
+STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(1, 9)), min_size=6, max_size=14)
+
+
+class Watched:
+    """A session, and which of its rows could see which."""
+
+    def __init__(self, session: MemorySession) -> None:
+        self.session = session
+        self.visible = torch.zeros(0, 0, dtype=torch.bool)
+        furnish(session.store, cabinets=2, objects=4)
+
+    @property
+    def cache(self) -> PagedCache:
+        return self.session._assembler.cache
+
+    def ask(self, number: int, lasting: bool = True) -> None:
+        """Logits equal transformers' forward in which each row sees what was live when it was computed."""
+        engine, query = self.session.engine, encode_text(f"where mug_{number}\nnext")
+        before, tokens = self.cache.positions, list(self.cache.tokens)
+        self.session.store.put(f"mug_{number}", "object", f"mug mug_{number} step {self.session.store.step}\n")
+        prefill = self.session.prefill(f"mug_{number}", query, lasting=lasting, instruction_ids=query[:2])
+        ids = prefill.layout.token_ids
+        prefix = ids.numel() - prefill.trace.active_rows[0]
+        if prefix > common_prefix(tokens, ids.tolist()):  # law 9: shared rows are exact
+            visible, seen = torch.ones(prefix, prefix, dtype=torch.bool).tril(), torch.arange(prefix)
+        else:
+            visible, seen = self.visible[:prefix, :prefix], before[before < prefix]
+        visible, rows = grown(visible, seen, ids.numel()), torch.arange(ids.numel())
+        assert close(prefill.logits, engine.forward_plain(ids, dense_mask(engine.plain, visible, rows, rows))[-1:])
+        if lasting:
+            self.visible = visible
+            self.check_told(ids)
+
+    def check_told(self, ids: torch.Tensor) -> None:
+        """Law 10: what is live stands for the prompt's tokens, in their present version."""
+        cache, budget = self.cache, self.session.method.retention.budget
+        kept = torch.tensor(cache.tokens)[: cache.exact]
+        assert torch.equal(kept, ids[: cache.exact])
+        assert cache.positions[: len(CONTEXT)].tolist() == list(range(len(CONTEXT)))
+        assert budget is None or cache.length <= max(budget, len(CONTEXT) + 12)
+        if self.session.method.construction.survivors == "stay":
+            assert cache.tokens == ids.tolist()
+
+
+class Flat:
+    """Several sessions of one method, and the slots they share."""
+
+    def __init__(self, engine: Engine, method: MemoryMethod) -> None:
+        self.engine, self.method, self.sessions = engine, method, [Watched(open_session(engine, method))]
+
+    @property
+    def shared(self) -> tuple[SlotPool, SlotIndex]:
+        (shelf,) = self.method.shelves.values()
+        return shelf.pool, shelf.index
+
+    def snapshot(self, watched: Watched) -> list[torch.Tensor]:
+        cache = watched.cache
+        return [
+            cache.slot_map.clone(),
+            cache.positions,
+            *(x[:, :, cache.slot_map] for x in (cache.pool.k, cache.pool.v)),
+        ]
+
+    def do(self, operation: str, which: int, number: int) -> None:
+        """One session does something; nobody else's rows change, and all slots add up."""
+        if operation == "open" or not self.sessions:
+            self.sessions.append(Watched(open_session(self.engine, self.method)))
+            return
+        one = self.sessions[which % len(self.sessions)]
+        others = [watched for watched in self.sessions if watched is not one]
+        before = [self.snapshot(watched) for watched in others]
+        getattr(self, operation)(one, number)
+        self.shared[0].check_integrity()
+        for watched, rows in zip(others, before, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(self.snapshot(watched), rows, strict=True))
+
+    def ask(self, one: Watched, number: int) -> None:
+        one.session.advance()
+        one.ask(number)
+
+    def aside(self, one: Watched, number: int) -> None:
+        before = self.snapshot(one)
+        one.ask(number, lasting=False)
+        assert all(torch.equal(a, b) for a, b in zip(self.snapshot(one), before, strict=True))
+
+    def answer(self, one: Watched, number: int) -> None:
+        one.session.append_turn([7] * (number // 3))
+
+    def reset(self, one: Watched, number: int) -> None:
+        one.session.reset()
+        furnish(one.session.store, cabinets=2, objects=4)
+        assert one.cache.next_position == 0
+
+    def restart(self, one: Watched, number: int) -> None:
+        """A transcript that begins anew: what differs is cut off, what was dropped before it stays dropped."""
+        one.session._transcript.clear()
+
+    def close(self, one: Watched, number: int) -> None:
+        self.sessions.remove(one)
+
+    def generate(self, one: Watched, number: int) -> None:
+        if one.cache.logits is None:
+            return
+        before, length, logits = self.snapshot(one), one.cache.length, one.cache.logits
+        self.engine.generate(one.cache, logits, number)
+        self.engine.score(one.cache, [[1, 2, 3], [4, 5]])
+        one.cache.rewind(length, logits)
+        assert all(torch.equal(a, b) for a, b in zip(self.snapshot(one), before, strict=True))
+
+
+@pytest.mark.parametrize("method", [turns, *EVICTING])
+@given(steps=STEPS)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_sessions_never_touch_each_others_rows(
+    method: Callable[[], MemoryMethod], engine: Engine, steps: list[tuple[str, int, int]]
+) -> None:
+    flat = Flat(engine, method())
+    for step in steps:
+        flat.do(*step)
+    pool, index = flat.shared
+    flat.sessions.clear()
+    pool.check_integrity()
+    assert pool.used == len(set(index.slots.tolist())), "closed sessions leave nothing but shared prefixes"
+    index.clear()
+    assert pool.used == 0
