@@ -12,11 +12,20 @@ from memory.view import CacheView
 
 @dataclass(frozen=True)
 class Instruction:
-    """Positions of the present instruction, and the sum of their queries (layers, heads, head_dim)."""
+    """Where the present instruction stands, and the sum of the queries of so many of its rows as were computed then."""
 
     start: int
-    stop: int
-    queries: torch.Tensor
+    tokens: list[int]
+    queries: torch.Tensor  # (layers, heads, head_dim)
+    rows: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.tokens)
+
+    def holds(self, tokens: list[int], query: int) -> bool:
+        """Is it still there, before ``query``? A transcript that began anew says something else in its place."""
+        return self.stop <= query and tokens[self.start : self.stop] == self.tokens
 
 
 class QuerySpan:
@@ -37,13 +46,14 @@ class QuerySpan:
         states = torch.stack([witness.queries[layer] for layer in sorted(witness.queries)])  # (layers, heads, n, D)
         if instruction:
             inside = (witness.places >= query) & (witness.places < query + instruction)
-            self._instruction = Instruction(query, query + instruction, states[:, :, inside].float().sum(2))
+            said, queries = cache.tokens[query : query + instruction], states[:, :, inside]
+            self._instruction = Instruction(query, said, queries.float().sum(2), queries.shape[2])
         asked = witness.places >= query
         total, count = states[:, :, asked].float().sum(2), int(asked.sum())
         span, said = positions >= query, self._instruction
-        if said is not None and said.stop <= query:
+        if said is not None and said.holds(cache.tokens, query):
             span = span | ((positions >= said.start) & (positions < said.stop))
-            total, count = total + said.queries, count + said.stop - said.start
+            total, count = total + said.queries, count + said.rows
         return CacheView(
             positions=positions,
             tokens=torch.tensor(cache.tokens, device=positions.device)[positions],

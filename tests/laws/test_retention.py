@@ -16,9 +16,11 @@ from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
 from memory.engine.paged import PagedCache
 from memory.retention.keep_all import KeepAll
+from memory.retention.query_memory import QueryMemory
 from memory.stages import Retention
+from memory.view import CacheView
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import relative
+from tests.laws.prompts import relative, tokens
 from tests.laws.transcripts import BUDGET, CANDIDATES, CONTEXT, EVICTING, STORY, Told, Turn, policy, random_head
 
 GetPolicy = Callable[[str, Engine], Retention]
@@ -114,6 +116,45 @@ def test_the_story_tells_policies_apart(engine_of: GetEngine, policy_of: GetPoli
         assert errors[0] < 1e-5 and min(errors[1:]) > 1e-3
         kept.append(tuple(told.cache.positions.tolist()))
     assert len(set(kept)) == len(kept)
+
+
+class Noted(QueryMemory):
+    """The stage, and the views it was given."""
+
+    def keep(self, view: CacheView) -> torch.Tensor:
+        self.view = view
+        return super().keep(view)
+
+
+def test_an_instruction_holds_until_another_comes_or_its_text_is_gone(engine_of: GetEngine) -> None:
+    stage = Noted(BUDGET)
+    told, spans = Told(engine_of("qwen2", torch.float64), stage), []
+    for turn in STORY[:3]:
+        told.turn(turn)
+        spans.append(stage.view.positions[stage.view.span].tolist())
+    instruction, query = range(39, 42), range(len(told.ids) - 8, len(told.ids))
+    assert spans[0] == list(range(39, 45)) and spans[2] == [*instruction, *query]
+    told.told = tokens(60, 9)  # the transcript begins anew, and says something else where the instruction stood
+    told.turn(STORY[1])
+    assert stage.view.positions[stage.view.span].tolist() == list(range(len(told.ids) - 5, len(told.ids)))
+
+
+def test_the_mean_query_is_that_of_the_rows_that_were_computed(engine_of: GetEngine) -> None:
+    """A session that takes up another's rows knows no queries of theirs; those it knows weigh as they should."""
+    engine, stages = engine_of("qwen2", torch.float64), (Noted(300), Noted(300))
+    first = Told(engine, stages[0])
+    second = Told(engine, stages[1], shelf=first.shelf)
+    for session in (first, second):
+        session.turn(Turn(tuple(tokens(20, 1)), tuple(tokens(10, 2)), 3, ()))
+    assert len(second.cache.witness.places) < 10, "the others were taken up"
+    means = []
+    for session, turn in ((first, STORY[1]), (second, STORY[2])):
+        session.turn(turn)
+        queries = [session.cache.witness.queries[layer][:, -len(turn.query) :] for layer in range(engine.spec.layers)]
+        means.append(torch.stack(queries).mean(2).float())
+    assert relative(stages[1].view.intent, means[1]) < 1e-5
+    assert relative(stages[0].view.intent, means[0]) > 1e-2, "which knows its instruction"
+    assert stages[1].view.span[25:28].all(), "but both keep it"
 
 
 @pytest.mark.parametrize("name", ["none", "h2o", "snapkv"])
