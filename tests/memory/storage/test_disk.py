@@ -1,0 +1,417 @@
+"""Blocks on a disk: what was flushed is found again, what is damaged is never served, whenever the writer dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import CapacityError, ConfigError, DataError
+from memory.block import KVBlock, identity
+from memory.disk import atomic, blockhead
+from memory.packed_rows import PackedRows
+from memory.storage.disk import Disk
+from memory.storage.pages import PAGE
+from memory.storage.quantized import Quantized
+
+ROOT = Path(__file__).parents[3]
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+CALLS = ("put", "put", "get", "delete", "flush", "reopen", "crash")
+
+
+def block(name: str, tokens: int = 5, version: int = 0, dtype: torch.dtype = torch.float32) -> KVBlock:
+    """Numbers that tell name, version and row."""
+    generator = torch.Generator().manual_seed(1000 * version + sum(name.encode()))
+    k, v = torch.randn(2, 3, 2, tokens, 8, generator=generator, dtype=torch.float64).to(dtype)
+    return KVBlock(name, k, v, namespace=name[:1], born=float(version))
+
+
+def same(found: KVBlock | None, expected: KVBlock) -> bool:
+    return (
+        found is not None
+        and (found.identity, found.namespace, found.born) == (expected.identity, expected.namespace, expected.born)
+        and found.k.dtype == expected.k.dtype
+        and torch.equal(found.k, expected.k)
+        and torch.equal(found.v, expected.v)
+    )
+
+
+def opened(folder: Path, model: str = "model", **knobs: object) -> Disk:
+    disk = Disk(folder, **knobs)
+    disk.open(model)
+    return disk
+
+
+def filled(folder: Path, count: int = 40, **knobs: object) -> dict[str, KVBlock]:
+    """A flushed file of blocks of 1 to 60 tokens, over several pages."""
+    disk, blocks = opened(folder, **knobs), {}
+    for number in range(count):
+        blocks[str(number)] = block(str(number), 1 + number * 37 % 60)
+        disk.put(blocks[str(number)])
+    disk.flush()
+    return blocks
+
+
+def only_file(folder: Path) -> Path:
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+def flip(path: Path, place: int) -> None:
+    """Change one bit; by another file in its place, as a mapping would see a change in its own."""
+    raw = bytearray(path.read_bytes())
+    raw[place // 8] ^= 1 << place % 8
+    path.unlink()
+    path.write_bytes(raw)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(CALLS), st.sampled_from("abcd"), st.sampled_from([0, 1, 9, 300])), max_size=25),
+    st.sampled_from(DTYPES),
+)
+@settings(max_examples=60, deadline=None)
+def test_it_equals_a_dictionary_that_is_copied_when_flushed(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[str, str, int]], dtype: torch.dtype
+) -> None:
+    folder = tmp_path_factory.mktemp("kv")
+    disk, live, flushed = opened(folder), {}, {}
+    for version, (call, name, tokens) in enumerate(calls):
+        if call == "put":
+            live[name] = block(name, tokens, version, dtype)
+            disk.put(live[name])
+        elif call == "get":
+            found = disk.get(name)
+            assert same(found, live[name]) if name in live else found is None
+        elif call == "delete":
+            disk.delete(name)
+            live.pop(name, None)
+        elif call != "crash":
+            disk.flush()
+            flushed = dict(live)
+        if call in ("reopen", "crash"):
+            disk, live = opened(folder), dict(flushed)
+        assert {entry.identity for entry in disk.entries()} == set(live)
+        assert disk.stats()["bytes"] == sum(one.nbytes for one in live.values())
+        assert [disk.contains(name) for name in "abcd"] == [name in live for name in "abcd"]
+    assert all(same(disk.get(name), one) for name, one in live.items())
+    disk.flush()
+    again = opened(folder)
+    assert all(same(again.get(name), one) for name, one in live.items())
+    assert again.stats()["corrupt"] == 0
+
+
+def test_layers_budget_and_order_of_use(tmp_path: Path) -> None:
+    size = block("a").nbytes
+    disk = opened(tmp_path, budget_bytes=3 * size)
+    for name in "abc":
+        disk.put(block(name))
+    assert disk.get("a") is not None
+    disk.put(block("big", 20))
+    assert disk.stats()["rejected"] == 1
+    disk.flush()
+    again = opened(tmp_path, budget_bytes=3 * size)
+    again.put(block("d"))
+    assert [entry.identity for entry in again.entries()] == ["c", "a", "d"], (
+        "b was used longest ago, before the restart"
+    )
+    for layer in range(3):
+        k, v = again.get_layer("c", layer)
+        assert torch.equal(k, block("c").k[layer]) and torch.equal(v, block("c").v[layer])
+    assert again.get_layer("b", 0) is None
+    counts = {"hits": 3, "misses": 1, "evicted": 1, "rejected": 0, "corrupt": 0}
+    file_bytes = only_file(tmp_path).stat().st_size
+    assert again.stats() == {"blocks": 3, "bytes": 3 * size, "waiting": size, "file_bytes": file_bytes, **counts}
+    smaller = opened(tmp_path, budget_bytes=size)
+    assert [entry.identity for entry in smaller.entries()] == ["a"]
+
+
+def test_deleted_and_overwritten_blocks_leave_the_file(tmp_path: Path) -> None:
+    filled(tmp_path)
+    before = only_file(tmp_path).stat().st_size
+    disk = opened(tmp_path)
+    for number in range(36):
+        disk.delete(str(number))
+    disk.put(block("39", 60))
+    disk.flush()
+    assert only_file(tmp_path).stat().st_size < before / 4
+    served = disk.get("39")
+    for number in range(36, 40):
+        disk.delete(str(number))
+    disk.flush()
+    assert not list(tmp_path.glob("*.safetensors")), "a file without blocks is none"
+    assert same(served, block("39", 60)), "what was handed out stays mapped"
+
+
+def test_a_block_is_mapped_and_only_its_pages_are_verified(tmp_path: Path) -> None:
+    blocks = filled(tmp_path)
+    disk = opened(tmp_path)
+    file = disk._pages._file
+    assert not file._sound and file.blocks > 3
+    one, other = disk.get("1"), disk.get("2")
+    assert file._sound == {0}
+    assert one.k.untyped_storage().data_ptr() == other.k.untyped_storage().data_ptr(), "a view of the file"
+    assert same(one, blocks["1"])
+
+
+def test_more_than_the_buffer_is_written_unasked(tmp_path: Path) -> None:
+    size = block("a").nbytes
+    disk = opened(tmp_path, buffer_bytes=2 * size)
+    for name in "abcd":
+        disk.put(block(name))
+    assert disk.stats()["waiting"] == size
+    found = opened(tmp_path)
+    assert [found.contains(name) for name in "abcd"] == [True, True, True, False]
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_a_flipped_bit_is_a_miss_and_a_report_never_wrong_numbers(
+    tmp_path: Path, bits: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, bits=bits)
+    truth = opened(tmp_path, bits=bits)
+    expected = {str(n): truth.get(str(n)) for n in range(40)}
+    raw, path, rng = only_file(tmp_path).read_bytes(), only_file(tmp_path), random.Random(0)
+    places = [*rng.sample(range(8 * len(raw)), 60), 0, 8 * len(raw) - 1, *rng.sample(range(8 * 3000), 15)]
+    whole = 0
+    for place in places:
+        path.unlink()
+        path.write_bytes(raw)
+        flip(path, place)
+        caplog.clear()
+        disk = opened(tmp_path, bits=bits)
+        lost = 0
+        for name, one in expected.items():
+            found = disk.get(name)
+            lost += found is None
+            assert found is None or all(torch.equal(a[:], b[:]) for a, b in ((found.k, one.k), (found.v, one.v)))
+        assert lost and disk.stats()["corrupt"] == (1 if lost == 40 else lost)
+        assert "computed anew" in caplog.text and str(path) in caplog.text
+        whole += lost == 40
+        if place == places[-1]:
+            disk.put(block("new"))
+            disk.flush()
+            assert opened(tmp_path, bits=bits).contains("new")
+    assert 0 < whole < len(places)
+
+
+def test_damage_gets_no_checksum_of_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    blocks = filled(tmp_path)
+    path = only_file(tmp_path)
+    flip(path, 8 * (path.stat().st_size - 100))  # in the last page
+    disk = opened(tmp_path)
+    disk.put(block("new"))
+    with caplog.at_level(logging.WARNING):
+        disk.flush()
+    lost = disk.stats()["corrupt"]
+    again = opened(tmp_path)
+    assert 0 < lost < 40 and again.stats()["blocks"] == 41 - lost
+    assert all(same(again.get(entry.identity), blocks[entry.identity]) for entry in again.entries()[:-1])
+    assert caplog.text.count("is lost") == lost
+
+
+@pytest.mark.parametrize("length", [0, 7, 500, -1])
+def test_a_shortened_file_is_as_if_there_were_none(tmp_path: Path, length: int) -> None:
+    filled(tmp_path)
+    path = only_file(tmp_path)
+    raw = path.read_bytes()[:length]
+    path.unlink()
+    path.write_bytes(raw)
+    disk = opened(tmp_path)
+    assert disk.stats()["corrupt"] == 1 and not disk.entries() and disk.get("1") is None
+
+
+def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks, disk = filled(tmp_path), opened(tmp_path)
+    disk.put(block("new"))
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(CapacityError, match="No space left"):
+        patch.setattr(atomic.os, "fsync", full)
+        disk.flush()
+    assert same(disk.get("new"), block("new")) and same(disk.get("7"), blocks["7"])
+    assert not opened(tmp_path).contains("new")
+    disk.flush()
+    assert opened(tmp_path).contains("new")
+
+
+# -- whose file it is ------------------------------------------------------------------------------------------------
+
+
+def test_other_models_formats_and_agents_have_files_of_their_own(tmp_path: Path) -> None:
+    owners = [("m", {}), ("n", {}), ("m", {"bits": 8}), ("m", {"bits": 4}), ("m", {"bits": 4, "group": 32})]
+    owners += [("m", {"agent": "other"})]
+    for version, (model, knobs) in enumerate(owners):
+        disk = opened(tmp_path, model, **knobs)
+        assert disk.get("a") is None, "nobody else's is served"
+        disk.put(block("a", version=version))
+        disk.flush()
+    assert len(list(tmp_path.glob("*.safetensors"))) == len(owners)
+    for version, (model, knobs) in enumerate(owners):
+        assert opened(tmp_path, model, **knobs).get("a").born == version
+
+
+def test_a_newer_versions_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(blockhead, "SCHEMA", blockhead.SCHEMA + 1)
+        filled(tmp_path)
+    raw = only_file(tmp_path).read_bytes()
+    with pytest.raises(DataError, match="update keep-agent"):
+        opened(tmp_path)
+    assert only_file(tmp_path).read_bytes() == raw
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    for knobs, sentence in [
+        ({"bits": 5}, "bits=5"),
+        ({"agent": "../x"}, "no safe name"),
+        ({"budget_bytes": -1}, "budget_bytes=-1"),
+        ({"buffer_bytes": -1}, "buffer_bytes=-1"),
+    ]:
+        with pytest.raises(ConfigError, match=sentence):
+            Disk(tmp_path, **knobs)
+    disk = Disk(tmp_path)
+    with pytest.raises(ConfigError, match=r"open\(model_key\)"):
+        disk.put(block("a"))
+    disk.open("m")
+    disk.open("m")
+    disk.put(block("a"))
+    with pytest.raises(ConfigError, match="'m', so 'n' needs its own"):
+        disk.open("n")
+    with pytest.raises(ConfigError, match="does not fit into a file of"):
+        disk.put(block("b", dtype=torch.bfloat16))
+    packing = Quantized(bits=8)
+    with pytest.raises(ConfigError, match="taken for exact"):
+        disk.put(packing.form(block("c")))
+    assert str(Disk().folder).endswith("kv")
+
+
+# -- packed ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bits", "bound"), [(8, 0.004), (4, 0.07)])
+def test_packed_blocks_are_mapped_packed(tmp_path: Path, bits: int, bound: float) -> None:
+    disk = opened(tmp_path, bits=bits)
+    packed = Quantized(bits=bits).form(block("ready", 300))
+    for one in (block("a", 20), block("b", 256), packed):
+        disk.put(one)
+    assert disk.get("ready") is packed, "it is not packed again"
+    before = {name: disk.get(name) for name in ("a", "b", "ready")}
+    disk.flush()
+    again = opened(tmp_path, bits=bits)
+    assert not again.capabilities.exact and again.capabilities.persists
+    for name, one in before.items():
+        found = again.get(name)
+        assert isinstance(found.k, PackedRows) and found.nbytes == one.nbytes
+        assert torch.equal(found.k[:], one.k[:]) and torch.equal(found.v[1, :, 3:9], one.v[1, :, 3:9])
+    assert float((again.get("b").k[:] - block("b", 256).k).abs().max() / block("b", 256).k.abs().max()) < bound
+    tokens = PAGE * -(-(20 + 256 + 300) // PAGE)
+    assert again.stats()["file_bytes"] < tokens * before["a"].nbytes / 20 + 2000
+    by_channel = Quantized(bits=bits, group=8, keys="channel").form(block("c", 20))
+    again.put(by_channel)
+    again.flush()
+    assert [len(one.k.pieces) for one in (by_channel, again.get("c"))] == [2, 1], "on a disk all go by token"
+
+
+# -- other processes -------------------------------------------------------------------------------------------------
+
+WRITER = """
+import os, sys, torch
+from pathlib import Path
+from memory.block import KVBlock, identity
+from memory.storage.disk import Disk
+disk = Disk(Path(sys.argv[1]))
+disk.open("model")
+k = torch.arange(2 * 3 * 40 * 8, dtype=torch.bfloat16).view(2, 3, 40, 8)
+for number in range(4):
+    name = identity("model", [1, 2], range(number, number + 40), "agent")
+    disk.put(KVBlock(name, k + number, -k))
+    if number == 2:
+        disk.flush()
+os._exit(0)  # without a good-bye
+"""
+
+
+def test_another_process_finds_what_was_flushed_and_no_more(tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run(
+            [sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, env=environment, check=True, timeout=120
+        )
+    disk = opened(tmp_path)
+    k = torch.arange(2 * 3 * 40 * 8, dtype=torch.bfloat16).view(2, 3, 40, 8)
+    for number in range(4):
+        found = disk.get(identity("model", [1, 2], range(number, number + 40), "agent"))
+        if number == 3:
+            assert found is None
+        else:
+            assert torch.equal(found.k, k + number) and torch.equal(found.v, -k)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+
+
+RESTLESS = """
+import sys, torch
+from pathlib import Path
+from memory.block import KVBlock
+from memory.storage.disk import Disk
+disk = Disk(Path(sys.argv[1]))
+disk.open("model")
+for version in range(10**6):
+    for number in range(8):
+        k = torch.full((2, 2, 200, 32), float(version))
+        disk.put(KVBlock(str(number), k, k, born=float(version)))
+    disk.flush()
+    print(version, flush=True)
+"""
+
+
+@pytest.fixture
+def restless(tmp_path: Path) -> Iterator[subprocess.Popen]:
+    """A process that replaces the same blocks again and again."""
+    command = [sys.executable, "-c", RESTLESS, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.013, 0.037])
+def test_a_writer_killed_at_any_moment_leaves_one_whole_version(
+    tmp_path: Path, restless: subprocess.Popen, wait: float
+) -> None:
+    for _ in range(3):
+        restless.stdout.readline()
+    time.sleep(wait)
+    restless.send_signal(signal.SIGKILL)
+    said = [int(line) for line in restless.communicate()[0].split()]
+    disk = opened(tmp_path)
+    blocks = [disk.get(str(number)) for number in range(8)]
+    versions = {one.born for one in blocks}
+    assert len(versions) == 1 and versions <= {*said[-1:], max(said, default=2) + 1.0, 2.0}
+    assert all(bool((one.k == one.born).all() and (one.v == one.born).all()) for one in blocks)
+    assert not list(tmp_path.glob(".*.partial")), "what it left half written is gone"
+
+
+def test_a_replaced_block_is_the_new_one(tmp_path: Path) -> None:
+    """The namespace and the time of birth are those of the last put."""
+    disk = opened(tmp_path)
+    for version in range(3):
+        disk.put(replace(block("a", version=version), namespace=f"agent_{version}"))
+        disk.flush()
+    (entry,) = opened(tmp_path).entries()
+    assert (entry.namespace, entry.born) == ("agent_2", 2.0)
