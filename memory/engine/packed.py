@@ -193,20 +193,20 @@ class PackedCache:
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
         """Make the rows just written part of the cache."""
         count = positions.numel()
+        total = self.next_position - self.packed + count
+        if self._next is not None:
+            self.open, self._next = self._next, None
+            self.packed += total // PAGE * PAGE
+        elif total == PAGE:  # all layers at once, and first of all: what cannot be packed leaves the cache as it was
+            self._grow(self.packed + PAGE)
+            self._put(slice(None), *self.open[:, :, 0, :, :PAGE])
+            self.packed += PAGE
         if self.exact == self.next_position:
             self.exact += count
-        total = self.next_position - self.packed + count
         self.tokens += token_ids.tolist()
         self.positions = torch.cat([self.positions, positions])
         self.live = torch.cat([self.live, self.live.new_ones(count)])
         self.logits = logits
-        if self._next is not None:
-            self.open, self._next = self._next, None
-            self.packed += total // PAGE * PAGE
-        elif total == PAGE:  # all layers at once
-            self._grow(self.packed + PAGE)
-            self._put(slice(None), *self.open[:, :, 0, :, :PAGE])
-            self.packed += PAGE
         self._lasting, self._count = False, 0
 
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
