@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -55,6 +55,34 @@ class Pass:
     attended: Attended | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a layer wants its attention."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
+class JointPass(Protocol):
+    """State of one forward over a row of each of several requests, which reads their caches by itself."""
+
+    @property
+    def angles(self) -> Angles:
+        """By RoPE key, (requests, 1, width)."""
+        ...
+
+    @property
+    def bare(self) -> bool: ...
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked
+    ) -> torch.Tensor:
+        """Store keys and values (requests, kv_heads, 1, head_dim), and attend: (requests, 1, heads, head_dim)."""
+        ...
+
+
 def memory_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -65,13 +93,15 @@ def memory_attention(
     sliding_window: int | None = None,
     s_aux: torch.Tensor | None = None,
     softcap: float | None = None,
-    memory_pass: Pass | None = None,
+    memory_pass: Pass | JointPass | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Write the pass's keys and values into its cache and attend over the visible rows: (1, rows, heads, head_dim)."""
     state, layer = memory_pass, module.layer_idx
     if state is None:
         raise ModelError("this model is driven by the memory engine; use Engine.forward_plain for a plain forward.")
+    if not isinstance(state, Pass):
+        return state.attend(layer, query, key, value, Asked(scaling, sliding_window, softcap, s_aux)), None
     if state.bare:
         if state.fill is not None:
             state.fill(layer, query)

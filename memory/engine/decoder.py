@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from memory.engine.attention import Pass
+from memory.engine.attention import JointPass, Pass
 from memory.engine.rope import RopeTables
 from memory.engine.spec import ModelSpec
 
@@ -35,7 +35,7 @@ class Decoder:
         """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
         return self.module.model.embed_tokens(token_ids[None])
 
-    def layer(self, index: int, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
+    def layer(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
         """Run one decoder layer on the rows of ``state``."""
         embeddings = self._unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
         out = self.layers[index](
@@ -49,7 +49,7 @@ class Decoder:
         )
         return out[0] if isinstance(out, tuple) else out
 
-    def run(self, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
         """All layers on the same rows."""
         for index in range(self.spec.layers):
             hidden = self.layer(index, hidden, state)
