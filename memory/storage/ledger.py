@@ -60,3 +60,8 @@ class Ledger:
     def touch(self, identity: str) -> None:
         """It was used last."""
         self._entries.move_to_end(identity)
+
+    def age(self, identity: str) -> None:
+        """It is the first that can be spared, if it is there."""
+        if identity in self._entries:
+            self._entries.move_to_end(identity, last=False)
