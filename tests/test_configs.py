@@ -20,7 +20,12 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 MAINS = [path.stem for path in sorted(CONFIGS.glob("*.yaml"))]
 METHODS = [path.stem for path in sorted(CONFIGS.glob("memory/*.yaml"))]
 PLANNERS = [path.stem for path in sorted(CONFIGS.glob("planner/[!_]*.yaml"))]
-OPTIONS = [f"{path.parent.relative_to(CONFIGS)}={path.stem}" for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))]
+SCENARIOS = CONFIGS / "phases"  # no options: `keep-agent phases` reads them itself
+OPTIONS = [
+    f"{path.parent.relative_to(CONFIGS)}={path.stem}"
+    for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))
+    if path.parent != SCENARIOS
+]
 COMPOSITIONS = ("keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
 RULERS = ("full_recompute", "full_cache")  # what others are measured by
 WITHOUT_PAPER = (*RULERS, "memart", *COMPOSITIONS)  # memart: an anonymous submission, without an arXiv id
