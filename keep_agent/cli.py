@@ -1,20 +1,25 @@
-"""``keep-agent``: what is in the box. Experiments have commands of their own (keep-eval-alfred, ...)."""
+"""``keep-agent``: what is in the box, and scenarios. Experiments have commands of their own (keep-eval-alfred, ...)."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
 import keep_agent
+from keep_agent.errors import KeepError
 
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
+BAD_INPUT, INTERRUPTED = 2, 130
 
 
 def methods_table() -> Table:
@@ -41,12 +46,43 @@ def _stage(choice: DictConfig) -> str:
     return choice["_target_"].rpartition(".")[2]
 
 
+def _methods(arguments: Sequence[str], console: Console) -> None:
+    argparse.ArgumentParser(prog="keep-agent methods", description="List the memory methods.").parse_args(arguments)
+    console.print(methods_table())
+
+
+def _phases(arguments: Sequence[str], console: Console) -> None:
+    from keep_agent.phases.command import main as phases  # here: --version and --help need no torch
+
+    phases(arguments, console)
+
+
+COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {"methods": _methods, "phases": _phases}
+HELP = "methods: list the memory methods and their stages; phases: play a scenario of several phases and agents"
+
+
 def main() -> None:
+    """Exit code 2: bad input, one line on standard error; 130: interrupted."""
     parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
-    parser.add_argument("command", choices=["methods"], help="methods: list the memory methods and their stages")
-    parser.parse_args()
-    Console(width=None if sys.stdout.isatty() else 140).print(methods_table())
+    parser.add_argument("command", choices=list(COMMANDS), help=HELP)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; COMMAND --help lists them")
+    given = parser.parse_args()
+    try:
+        COMMANDS[given.command](given.arguments, Console(width=None if sys.stdout.isatty() else 140))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except (KeepError, HydraException, OmegaConfBaseException) as error:
+        _refuse(" ".join(str(error).split()))
+    except OSError as error:
+        if error.filename is None:  # no trouble with a file
+            raise
+        _refuse(f"{error}; name a place that exists and can be written")
+
+
+def _refuse(problem: str) -> None:
+    sys.stderr.write(f"error: {problem}\n")
+    sys.exit(BAD_INPUT)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,100 @@
+"""Plays a scenario: turn by turn an agent's prompt is opened in its memory, computed as far as new, and answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keep_agent.phases.scenario import Phase, Scenario
+from keep_agent.phases.transcript import Story
+from keep_agent.phases.turns import Turn
+from memory.agents import AgentMemories
+from memory.engine.extend import Chunking
+from memory.match import TokenText
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+REUSE = 0.0  # AgentMemories.threshold: a scenario that begins again keeps whatever its prompts begin with
+
+
+@dataclass(frozen=True)
+class Player:
+    """One scenario on one engine. ``stops`` are tokens that end a turn; ``run_id`` names what is kept for this run.
+
+    Within a run every prompt but an agent's first goes on behind what its memory holds.
+    """
+
+    scenario: Scenario
+    memories: AgentMemories
+    stops: Collection[int]
+    run_id: str
+    max_tokens: int | None = None  # of a turn; None: what the phase says
+
+    def play(self, story: Story | None = None) -> Iterator[Turn]:
+        """Yields each turn as it is done. Permanent agents' rows go to the disk, if there is one, phase by phase."""
+        story = story or Story(self.scenario)
+        index = 0
+        for phase in self.scenario.phases:
+            story.begin(phase)
+            try:
+                for number in range(1, phase.rounds + 1):
+                    for speaker in phase.speakers:
+                        yield self._turn(story, phase, number, speaker, index)
+                        index += 1
+            finally:
+                self._forget(phase)
+            self.memories.flush()
+
+    def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> Turn:
+        engine, agent = self.memories.engine, self.scenario.agents[speaker]
+        began = time.perf_counter()
+        prompt = self.memories.open(self.scenario.memory_key(speaker, self.run_id), story.prompt(speaker))
+        logits = engine.extend(prompt.cache, prompt.new, Chunking()).logits.cpu()  # so the device is waited for
+        computed = time.perf_counter()
+        ids = engine.generate(prompt.cache, logits, self.max_tokens or phase.max_tokens, self.stops)
+        ended = time.perf_counter()
+        self.memories.finish(prompt, ids, persist=False)
+        said = story.say(phase, speaker, self._words(ids))
+        return Turn(
+            index=index,
+            id=f"{phase.name}/{number}/{speaker}",
+            phase=phase.name,
+            round=number,
+            agent=speaker,
+            name=agent.name,
+            text=said.text,
+            audience=said.audience,
+            memory=prompt.agent,
+            kind=prompt.kind,
+            origin=prompt.origin,
+            kept=prompt.kept,
+            new=len(prompt.new),
+            generated=len(ids),
+            ttft_ms=1e3 * (computed - began),
+            decode_ms=1e3 * (ended - computed),
+        )
+
+    def _words(self, ids: Sequence[int]) -> str:
+        """What generated tokens say, as the memory has it: without a character whose last bytes are missing."""
+        told = TokenText(self.memories.coder.seams)
+        told.extend(ids, self.memories.coder)
+        return told.text
+
+    def _forget(self, phase: Phase) -> None:
+        for agent in phase.participants:
+            if not self.scenario.agents[agent].permanent:
+                self.memories.forget(self.scenario.memory_key(agent, self.run_id))
+
+
+def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Tokens that end a line or a text: those that hold a newline, and the special ones."""
+    said = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+    return frozenset(tokenizer.all_special_ids).union(token for token, text in enumerate(said) if "\n" in text)
+
+
+def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token in front of every prompt, where the model wants one."""
+    return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]

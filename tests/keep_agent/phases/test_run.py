@@ -1,0 +1,271 @@
+"""Scenarios played on real engines: what is kept of every prompt, what is forgotten, what a folder holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+from keep_agent.brain import load_tokenizer
+from keep_agent.cli import main
+from keep_agent.errors import ConfigError
+from keep_agent.phases.run import REUSE, Player, start_tokens, stop_tokens
+from keep_agent.phases.scenario import Scenario, find_scenario, shipped
+from keep_agent.phases.transcript import Story
+from keep_agent.phases.turns import TURNS, PhasesFolder, Turn, summarize
+from keep_agent.runfolder import SUMMARY
+from memory.agents import AgentMemories
+from memory.engine.cache import WorkingCache
+from memory.engine.engine import Engine
+from memory.engine.load import from_config
+from memory.match import TokenizerCoder
+from memory.quantize import PackFormat
+from planners.checkpoint import BUNDLED
+
+TOKENIZERS = ("planner-tiny", "chat")
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request: pytest.FixtureRequest, chat: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    return chat if request.param == "chat" else load_tokenizer(str(BUNDLED))
+
+
+class Babbler(Engine):
+    """A tiny random model; what it says is drawn, so that it holds all there is, broken characters too."""
+
+    def generate(
+        self,
+        cache: WorkingCache,
+        first_logits: torch.Tensor,
+        max_new_tokens: int,
+        stop_ids: Collection[int] = (),
+    ) -> list[int]:
+        chance = random.Random(cache.next_position)
+        drawn = [chance.randrange(first_logits.shape[-1]) for _ in range(chance.randrange(max_new_tokens + 1))]
+        stop = next((place for place, token in enumerate(drawn) if token in stop_ids), len(drawn))
+        if drawn[:stop]:
+            self.append(cache, drawn[:stop])
+        return drawn[:stop]
+
+
+@pytest.fixture(scope="module")
+def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4000,
+    )  # fmt: skip
+    with Babbler(from_config(config, torch.float32, seed=3), "inline") as made:
+        yield made
+
+
+class Recorded(Story):
+    """Keeps the prompts that it gave, by agent."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self.prompts: list[tuple[str, str]] = []
+
+    def prompt(self, agent: str) -> str:
+        self.prompts.append((agent, super().prompt(agent)))
+        return self.prompts[-1][1]
+
+
+def memories_of(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, folder: Path | None = None, bits: int = 4
+) -> AgentMemories:
+    return AgentMemories(engine, TokenizerCoder(tokenizer), PackFormat(bits), folder, threshold=REUSE)
+
+
+def play(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, name: str, folder: Path | None = None, run_id: str = "7f"
+) -> tuple[list[Turn], Recorded]:
+    scenario = find_scenario(name)
+    story = Recorded(scenario)
+    with memories_of(engine, tokenizer, folder) as memories:
+        turns = list(Player(scenario, memories, stop_tokens(tokenizer), run_id, max_tokens=12).play(story))
+        assert {held for held, _ in memories._held} == {
+            scenario.memory_key(agent.key, run_id) for agent in scenario.agents.values() if agent.permanent
+        }
+    return turns, story
+
+
+@pytest.mark.parametrize("name", list(shipped()))
+def test_every_turn_of_a_permanent_agent_after_its_first_extends_the_one_before(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, name: str
+) -> None:
+    turns, story = play(engine, tokenizer, name)
+    scenario = story.scenario
+    assert len(turns) == len(story.prompts) == scenario.turns
+    for agent in (key for key, one in scenario.agents.items() if one.permanent):
+        own = [
+            (turn, prompt)
+            for turn, (speaker, prompt) in zip(turns, story.prompts, strict=True)
+            if speaker == agent and turn.agent == agent
+        ]
+        assert own[0][0].origin == "cold" and own[0][0].kept == 0
+        assert {turn.memory for turn, _ in own} == {f"persist_{scenario.name}_{agent}"}
+        for (before, old), (turn, new) in pairwise(own):
+            assert new.startswith(old)
+            assert (turn.kind, turn.origin) == ("extend", "hot")
+            assert before.kept + before.new <= turn.kept <= before.kept + before.new + before.generated
+
+
+def test_other_agents_begin_cold_and_are_forgotten(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    for name, agent in (("handover", "visitor"), ("prisoners_dilemma", "clerk")):
+        turns, _ = play(engine, tokenizer, name, run_id="ab12")
+        (turn,) = (turn for turn in turns if turn.agent == agent)
+        assert (turn.memory, turn.origin, turn.kept) == (f"coord_ab12_{agent}", "cold", 0)
+
+
+def test_an_agent_that_is_asked_twice_in_a_phase_remembers_it_within(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "name: mine\nagents: {a: {system: I am a, permanent: false}}\n"
+        "phases: [{name: one, participants: [a], rounds: 2}, {name: two, participants: [a]}]\n"
+    )
+    scenario = find_scenario(str(file))
+    with memories_of(engine, tokenizer, tmp_path / "rows") as memories:
+        turns = list(Player(scenario, memories, stop_tokens(tokenizer), "7f", 3).play())
+    assert [turn.origin for turn in turns] == ["cold", "hot", "cold"]
+    assert [turn.kind for turn in turns] == ["extend"] * 3
+    assert not list((tmp_path / "rows").glob("*.safetensors"))
+
+
+def test_a_second_run_finds_its_beginnings_on_the_disk(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    first, _ = play(engine, tokenizer, "handover", tmp_path, "1")
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.safetensors")) == [
+        "persist_handover_robot_a",
+        "persist_handover_robot_b",
+    ]
+    second, _ = play(engine, tokenizer, "handover", tmp_path, "2")
+    warm = {turn.agent: turn for turn in reversed(second)}  # the first of each
+    for agent in ("robot_a", "robot_b"):
+        assert (warm[agent].origin, warm[agent].kind) == ("warm", "diverge") and warm[agent].kept > 50
+    assert warm["visitor"].origin == "cold"
+    assert all(turn.kind == "extend" for turn in second if turn not in warm.values())
+    assert summarize(second)["saved_tokens"] > summarize(first)["saved_tokens"]
+
+
+def test_a_run_that_stops_leaves_nothing_of_those_who_forget(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    with memories_of(engine, tokenizer, tmp_path) as memories:
+        playing = Player(find_scenario("handover"), memories, stop_tokens(tokenizer), "7f", 3).play()
+        assert any(turn.agent == "visitor" for turn in playing)
+        playing.close()
+        assert not any(agent.startswith("coord_") for agent, _ in memories._held)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("coord_")]
+
+
+def test_whatever_ends_a_line_ends_a_turn(tokenizer: PreTrainedTokenizerFast) -> None:
+    stops = stop_tokens(tokenizer)
+    assert set(tokenizer.all_special_ids) <= stops and set(tokenizer.encode("\n", add_special_tokens=False)) <= stops
+    for token in range(len(tokenizer)):
+        assert ("\n" in tokenizer.decode([token])) <= (token in stops)
+    assert start_tokens(tokenizer) in ([], [tokenizer.bos_token_id])
+
+
+def test_sums_are_over_turns_and_agents(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    turns, _ = play(engine, tokenizer, "gossip")
+    summary = summarize(turns)
+    assert summary["turns"] == 20 and summary["hits"] == 16 and summary["kinds"] == {"extend": 20}
+    assert summary["prompt_tokens"] == sum(turn.kept + turn.new for turn in turns)
+    assert summary["prompt_tokens"] == summary["saved_tokens"] + summary["prefill_tokens"]
+    assert sum(sums["prefill_tokens"] for sums in summary["per_agent"].values()) == summary["prefill_tokens"]
+    assert 0.5 < summary["saved"] < 1
+
+
+def test_a_torn_line_is_no_turn(engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    turns, _ = play(engine, tokenizer, "handover")
+    run = PhasesFolder.create(tmp_path / "run", {})
+    for turn in turns:
+        run.commit(turn)
+    with (run.path / TURNS).open("a") as stream:
+        stream.write('{"index": 99, "te')
+    assert [(turn.id, turn.text, turn.audience) for turn in PhasesFolder.read(run.path)] == [
+        (turn.id, turn.text, turn.audience) for turn in turns
+    ]
+
+
+# The command
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["keep-agent", "phases", *arguments])
+    main()
+
+
+SMALL: Sequence[str] = ("max_tokens=3", "eval.threads=1", "model.dtype=float32")
+
+
+def test_the_command_prints_who_said_what_at_which_cost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, tiny_model: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        out = f"eval.out={folder}"
+        call(monkeypatch, "handover", "--folder", "rows", "--bits", "8", f"model={tiny_model}", *SMALL, out)
+        printed = capsys.readouterr().out
+        (run,) = Path(folder).iterdir()
+        lines = [json.loads(line) for line in (run / TURNS).read_text().splitlines()]
+        summary = json.loads((run / SUMMARY).read_text())
+        assert len(lines) == summary["turns"] == 14
+        assert all(f"{line['name']}: {line['text']}  [" in printed for line in lines)
+        assert (
+            "visit: Visitor, Robot B" in printed and f"{summary['saved_tokens']:,}" in printed and str(run) in printed
+        )
+        assert (summary["config"]["bits"], summary["config"]["model"]["name"]) == (8, str(tiny_model))
+        assert lines[0]["origin"] == ("cold" if folder == "one" else "warm")
+    assert len(list(Path("rows").glob("*.safetensors"))) == 2
+
+
+def test_without_a_scenario_they_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(monkeypatch)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in shipped()) and "visitor*" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("chess",), "there is no scenario 'chess'"),
+        (("gossip", "colour=red"), "colour"),
+        (("gossip", "max_tokens=0"), "max_tokens=0 does not work"),
+        (("gossip", "model=/nowhere"), "'/nowhere' does not exist"),
+        (("gossip", "--folder", "file/rows"), "name a place that exists"),
+    ],
+)
+def test_what_does_not_work_is_one_line_and_leaves_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    problem: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(SystemExit) as stop:
+        call(monkeypatch, *arguments)
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and problem in said and said.count("\n") == 1
+    assert not Path("outputs").exists()
+
+
+def test_an_agent_with_a_prompt_under_way_cannot_play(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    with memories_of(engine, tokenizer) as memories:
+        memories.open("persist_gossip_ada", "busy")
+        with pytest.raises(ConfigError, match="under way"):
+            next(Player(find_scenario("gossip"), memories, frozenset(), "7f").play())
