@@ -5,15 +5,19 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 
+PEERS_VENV  ?= .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
+
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint clean
+.PHONY: help install demo test test-slow peers lint clean
 
 help:
 	@echo "make demo       install, then run planner=keep on the embedded houses"
 	@echo "make test       install, then run the test suite"
 	@echo "make test-slow  install, then run the long tests"
+	@echo "make peers      install kvpress apart, in .venv-peers, then compare our SnapKV, StreamingLLM and H2O with its"
 	@echo "make lint       install, then check the style"
-	@echo "make clean      remove .venv, caches and build output (runs under outputs/ stay)"
+	@echo "make clean      remove .venv, .venv-peers, caches and build output (runs under outputs/ stay)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -33,9 +37,17 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
+$(PEERS_STAMP): tests/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+peers: $(STAMP) $(PEERS_STAMP)
+	KEEP_AGENT_PEERS=$(PEERS_VENV)/bin/python $(BIN)/python -m pytest -m peers tests/peers $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(PEERS_VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
