@@ -28,7 +28,7 @@ OPTIONS = [
 ]
 COMPOSITIONS = ("keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
 RULERS = ("full_recompute", "full_cache")  # what others are measured by
-WITHOUT_PAPER = (*RULERS, "memart", *COMPOSITIONS)  # memart: an anonymous submission, without an arXiv id
+WITHOUT_PAPER = (*RULERS, "memart", "semantic", *COMPOSITIONS)  # an anonymous submission and a report: no arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]
 
 
