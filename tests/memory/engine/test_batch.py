@@ -1,0 +1,264 @@
+"""Agents that decode together get what each would get alone: tokens, logits, bytes, and what witnesses see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError, ModelError
+from memory.engine import gathered_packed, gathered_paged
+from memory.engine.batch import Batch, Member, merge
+from memory.engine.cache import DenseCache
+from memory.engine.codes import packed_mix, packed_scores
+from memory.engine.decoder import Decoder
+from memory.engine.extend import append
+from memory.engine.families import FAMILIES, tiny_model
+from memory.engine.packed import BLOCK, PAGE, PackedCache
+from memory.engine.paged import PagedCache
+from memory.engine.witness import Witness
+from memory.quantize import PackFormat, pack
+from memory.slots import SlotPool
+
+KINDS = {
+    "paged": None,
+    "4 bits": PackFormat(4, 16),
+    "8 bits": PackFormat(8, 64),
+    "by channel": PackFormat(4, 32, "channel"),
+}
+ANY_KIND = pytest.mark.parametrize("kind", KINDS)
+LENGTHS = 300, 5, 70, 64, 601, 131  # some of several blocks, none about to fill a page
+FILLING = 316, 5, 123, 62, 638, 191  # most fill a page, or a block, within a few steps
+DROPPED = 2, 4  # members with forgotten rows
+DOUBLE = [family for family in FAMILIES if family not in ("qwen3_moe", "gpt_oss")]  # torch's experts know no float64
+
+
+def some_ids(count: int, seed: int) -> torch.Tensor:
+    return torch.randint(5, 500, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def drifters() -> Decoder:
+    return tiny_model("qwen2_sliding", layers=2, dtype=torch.float64).decoder
+
+
+class House:
+    """Caches of one kind for one model."""
+
+    def __init__(self, decoder: Decoder, kind: str, witnesses: bool = False) -> None:
+        spec = decoder.spec
+        self.decoder, self.format, self._witnesses = decoder, KINDS[kind], witnesses
+        self.pool = SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, decoder.device)
+
+    def empty(self) -> Member:
+        packed = self.format is not None
+        witness = Witness(recent=4, mass=not packed) if self._witnesses else None
+        if not packed:
+            return PagedCache(self.pool, witness)
+        return PackedCache(self.decoder.spec, self.format, self.decoder.device, witness)
+
+    @torch.inference_mode()
+    def cache(self, rows: int, seed: int = 0, dropped: bool = False) -> Member:
+        cache = self.empty()
+        append(self.decoder, cache, some_ids(rows, seed))
+        if dropped:
+            cache.drop(torch.rand(rows, generator=torch.Generator().manual_seed(seed)) < 0.7)
+        return cache
+
+    def caches(self, lengths: Sequence[int] = LENGTHS) -> list[Member]:
+        return [self.cache(rows, i, i in DROPPED) for i, rows in enumerate(lengths)]
+
+    @torch.inference_mode()
+    def alone(self, caches: Sequence[Member], tokens: Sequence[int]) -> torch.Tensor:
+        """Logits (caches, vocab) of one step after the other."""
+        steps = [append(self.decoder, c, torch.tensor([t])) for c, t in zip(caches, tokens, strict=True)]
+        return torch.cat(steps)
+
+
+def check_steps(house: House, batch: Batch, twins: Sequence[Member], steps: int, tolerance: float) -> None:
+    """Greedy steps of a batch against those of ``twins``, one by one."""
+    tokens = [7 + i for i in range(len(twins))]
+    for _ in range(steps):
+        found, expected = batch.step(tokens), house.alone(twins, tokens)
+        assert float((found - expected).abs().max()) <= tolerance * float(expected.abs().max())
+        tokens = expected.argmax(-1).tolist()
+        assert found.argmax(-1).tolist() == tokens
+    check_same(batch.members, twins, tolerance)
+
+
+def check_same(members: Sequence[Member], twins: Sequence[Member], tolerance: float) -> None:
+    for own, twin in zip(members, twins, strict=True):
+        assert own.tokens == twin.tokens and torch.equal(own.positions, twin.positions)
+        assert (own.exact, own.length, own.next_position) == (twin.exact, twin.length, twin.next_position)
+        assert own.reads == twin.reads
+        assert (own.logits is None) == (twin.logits is None)
+        if twin.logits is not None:
+            worst = float((own.logits - twin.logits).abs().max())
+            assert worst <= tolerance * float(twin.logits.abs().max())
+
+
+def check_bytes(own: Member, twin: Member) -> None:
+    assert own.packed == twin.packed
+    for one, other in zip(own.extents, twin.extents, strict=True):
+        for x, y in zip((*one.k.tensors, *one.v.tensors), (*other.k.tensors, *other.v.tensors), strict=True):
+            assert torch.equal(x, y)
+
+
+@ANY_KIND
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_equal_those_of_each_alone(family: str, kind: str) -> None:
+    house = House(tiny_model(family, layers=2).decoder, kind)
+    check_steps(house, merge(house.decoder, house.caches()), house.caches(), 8, 1e-5)
+
+
+@ANY_KIND
+@pytest.mark.parametrize("family", DOUBLE)
+def test_pages_that_fill_up_on_the_way_are_those_of_each_alone(family: str, kind: str) -> None:
+    """In float64: in float32 a product of one row rounds in another way than that of many, and a code may flip."""
+    house = House(tiny_model(family, layers=2, dtype=torch.float64).decoder, kind)
+    members, twins = house.caches(FILLING), house.caches(FILLING)
+    packed = None if kind == "paged" else [cache.packed for cache in members]
+    check_steps(house, merge(house.decoder, members), twins, 7, 1e-13)
+    if packed is not None:
+        assert sum(own.packed > before for own, before in zip(members, packed, strict=True)) == 5
+        for own, twin in zip(members, twins, strict=True):
+            check_bytes(own, twin)
+
+
+def test_a_page_that_fills_up_is_packed_from_the_rows_that_were_there() -> None:
+    house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
+    member = house.cache(BLOCK - 1)
+    batch = merge(house.decoder, [house.cache(400), member])
+    batch.step([7, 8])
+    rows = member.open[:, :, 0].clone()  # they still lie there: the next pass writes over them
+    assert member.packed == BLOCK
+    for side, stored in enumerate((member.extents[-1].k, member.extents[-1].v)):
+        expected = pack(rows[side], house.format)
+        for x, y in zip(stored[0].part(BLOCK - PAGE, BLOCK).tensors, expected.tensors, strict=True):
+            assert torch.equal(x, y)
+
+
+@ANY_KIND
+@given(data=st.data())
+@settings(max_examples=6, deadline=None)
+def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) -> None:
+    """Whoever joins or leaves, is cut, or goes on alone in between: every step equals that of each alone."""
+    house = House(drifters, kind)
+    batch, twins = Batch(house.decoder), []
+    for turn in range(12):
+        act = data.draw(st.sampled_from(["join", "step", "step", "leave", "alone", "cut"]))
+        if act == "join" or not twins:
+            rows = data.draw(st.integers(1, 330))
+            batch.join(house.cache(rows, turn))
+            twins.append(house.cache(rows, turn))
+            continue
+        at = data.draw(st.integers(0, len(twins) - 1))
+        if act == "step":
+            check_steps(house, batch, twins, 2, 1e-12)
+        elif act == "leave":
+            check_same([batch.extract(at)], [twins.pop(at)], 1e-12)
+        elif act == "alone":
+            for cache in (batch.members[at], twins[at]):
+                house.alone([cache], [9])
+        else:
+            position = data.draw(st.integers(1, twins[at].next_position))
+            for cache in (batch.members[at], twins[at]):
+                with torch.inference_mode():
+                    cache.cut(position)
+    house.pool.check_integrity()
+
+
+@ANY_KIND
+def test_witnesses_see_what_they_would_see_alone(kind: str) -> None:
+    house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, witnesses=True)
+    members, twins = house.caches(), house.caches()
+    check_steps(house, merge(house.decoder, members), twins, 6, 1e-12)
+    for own, twin in zip(members, twins, strict=True):
+        assert torch.equal(own.witness.places, twin.witness.places)
+        torch.testing.assert_close(own.witness.mass, twin.witness.mass)
+        for layer, queries in twin.witness.queries.items():
+            torch.testing.assert_close(own.witness.queries[layer], queries)
+
+
+@ANY_KIND
+def test_any_size_of_tile_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tiny_model("gpt_oss", layers=2).decoder, kind)
+    for module in (gathered_packed, gathered_paged):
+        monkeypatch.setattr(module, "ROWS", 500)
+    check_steps(house, merge(house.decoder, house.caches()), house.caches(), 4, 1e-5)
+
+
+def test_what_is_extracted_stands_alone() -> None:
+    """A fork of a member, and a member that has left, do not see what the others go on to write."""
+    house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, "4 bits")
+    batch = merge(house.decoder, [house.cache(100, 0), house.cache(90, 1), house.cache(80, 2)])
+    batch.step([1, 2, 3])
+    gone, fork = batch.extract(0), batch.members[0].fork()
+    before = [[cache.keys(0).clone(), cache.values(1).clone()] for cache in (gone, fork)]
+    batch.step([4, 5])
+    for cache, pair in zip((gone, fork), before, strict=True):
+        assert torch.equal(cache.keys(0), pair[0]) and torch.equal(cache.values(1), pair[1])
+    twin = house.cache(90, 1)
+    house.alone([twin], [2])
+    expected = house.alone([twin], [6])
+    torch.testing.assert_close(house.alone([fork], [6]), expected)
+
+
+def test_one_that_cannot_be_packed_hurts_no_other() -> None:
+    house = House(tiny_model("qwen2", layers=2).decoder, "4 bits")
+    broken, sound, twin = house.cache(PAGE - 1), house.cache(PAGE - 1, 1), house.cache(PAGE - 1, 1)
+    with torch.inference_mode():
+        broken.open[0, 1, 0, 0, 3, 3] = float("inf")
+    batch = merge(house.decoder, [broken, sound])
+    with pytest.raises(ModelError, match="no float16 scale"):
+        batch.step([7, 8])
+    house.alone([twin], [8])
+    check_same([sound], [twin], 1e-5)
+    assert len(broken.tokens) == broken.length == PAGE - 1 and broken.packed == 0
+
+
+def test_refusals() -> None:
+    decoder = tiny_model("qwen2", layers=2).decoder
+    paged, packed, eight = (House(decoder, kind) for kind in ("paged", "4 bits", "8 bits"))
+    batch, member = Batch(decoder), packed.cache(9)
+    with pytest.raises(ConfigError, match="0 tokens for 0 members"):
+        batch.step([])
+    batch.join(member)
+    with pytest.raises(ConfigError, match="2 tokens for 1 members"):
+        batch.step([1, 2])
+    with pytest.raises(ConfigError, match="already"):
+        batch.join(member)
+    for other in (paged.cache(9), eight.cache(9)):
+        with pytest.raises(ConfigError, match="a batch per kind"):
+            batch.join(other)
+    with pytest.raises(ConfigError, match="DenseCache"):
+        batch.join(DenseCache(decoder.spec, 9, decoder.device))
+    assert batch.extract(0) is member and len(batch) == 0
+
+
+SHAPES: list[tuple[Any, ...]] = [
+    (6, 6, 32, 64), (14, 2, 64, 64), (4, 2, 16, 32), (6, 3, 96, 64), (4, 4, 96, 128), (6, 2, 10, 16), (2, 1, 5, 8)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "group"), SHAPES)
+def test_products_with_codes(heads: int, kv_heads: int, head_dim: int, group: int, bits: int) -> None:
+    """Groups within a head, over several, and across their borders: the same as products with the numbers."""
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(3, *size, generator=generator) for size in ((heads, head_dim), (kv_heads, 50, head_dim)))
+    packed = pack(k, PackFormat(bits, group))
+    numbers = packed.unpack(torch.float32).repeat_interleave(heads // kv_heads, 1)
+    scores = torch.einsum("rhd,rhtd->rht", q, numbers)
+    torch.testing.assert_close(packed_scores(q, packed), scores, rtol=1e-5, atol=3e-5)
+    weights = scores.softmax(-1)
+    expected = torch.einsum("rht,rhtd->rhd", weights, numbers)
+    torch.testing.assert_close(packed_mix(weights, packed, torch.float32), expected, rtol=1e-5, atol=1e-5)
+    narrow = packed_scores(q.bfloat16(), packed)
+    unpacked = torch.einsum("rhd,rhtd->rht", q.bfloat16(), numbers.bfloat16())
+    worst = float((unpacked.float() - scores).abs().max())
+    assert float((narrow - scores).abs().max()) <= 3 * worst, "no worse than numbers rounded to bfloat16"
