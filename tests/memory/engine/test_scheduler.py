@@ -1,0 +1,361 @@
+"""The scheduler: what requests get, when they get it, and what becomes of those that end early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import CapacityError, ConfigError, ModelError
+from memory.engine.batch import Member
+from memory.engine.engine import Engine
+from memory.engine.extend import Chunking
+from memory.engine.families import tiny_model
+from memory.engine.packed import PackedCache
+from memory.engine.paged import PagedCache
+from memory.engine.scheduler import Pacing, Scheduler
+from memory.engine.stream import Reason, Stream
+from memory.quantize import PackFormat
+from memory.slots import SlotPool
+
+FEW = 16
+PACING = Pacing(few=FEW, warm=2, batch=3)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """In float64: a batch gives what each gives alone, to the last digit that matters."""
+    with Engine(tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)) as made:
+        yield made
+
+
+@pytest.fixture
+def manual(engine: Engine) -> Scheduler:
+    return Scheduler(engine, PACING, automatic=False)
+
+
+def some_ids(count: int, seed: int = 0) -> list[int]:
+    return torch.randint(5, 500, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def pool_of(engine: Engine, capacity: int | None = None) -> SlotPool:
+    spec = engine.spec
+    return SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device, capacity)
+
+
+def packed(engine: Engine) -> PackedCache:
+    return PackedCache(engine.spec, PackFormat(8, 32), engine.decoder.device)
+
+
+def paged(engine: Engine) -> PagedCache:
+    return PagedCache(pool_of(engine))
+
+
+def alone(engine: Engine, ids: Sequence[int], count: int, cache: Member | None = None) -> list[int]:
+    """What one request gets by itself.
+
+    Packed rows of a prompt that fills a page depend on its chunks: those of the same chunk see them packed.
+    """
+    cache = packed(engine) if cache is None else cache
+    return engine.generate(cache, engine.extend(cache, ids).logits, count)
+
+
+def turns(scheduler: Scheduler, count: int) -> None:
+    for _ in range(count):
+        scheduler.turn()
+
+
+# -- what they get -----------------------------------------------------------------------------------------------------
+
+
+def test_every_request_gets_what_it_gets_alone(engine: Engine, manual: Scheduler) -> None:
+    """Packed and paged caches, short and long prompts, and more sequences than decode at once."""
+    pool, lengths = pool_of(engine), (5, 50, 200, 40, 1, 17)
+    caches = [packed(engine) if i % 2 else PagedCache(pool) for i in range(6)]
+    streams = [manual.submit(f"agent {i}", caches[i], some_ids(n, i), 16 + i) for i, n in enumerate(lengths)]
+    manual.run_until_idle()
+    for i, (n, stream) in enumerate(zip(lengths, streams, strict=True)):
+        twin = packed(engine) if i % 2 else PagedCache(pool)
+        assert stream.collect() == alone(engine, some_ids(n, i), 16 + i, twin)
+        assert stream.reason is Reason.LENGTH and stream.trace.active_rows == [n, n]
+        assert caches[i].tokens == twin.tokens == some_ids(n, i) + stream.tokens
+        torch.testing.assert_close(caches[i].logits, twin.logits)
+
+
+def test_stop_ids_end_a_request_before_they_enter_the_cache(engine: Engine, manual: Scheduler) -> None:
+    ids = some_ids(30)
+    expected = alone(engine, ids, 12)
+    for at in (0, 5):
+        stop, own = expected[at], packed(engine)
+        stream = manual.submit("a", own, ids, 12, [stop])
+        manual.run_until_idle()
+        assert stream.collect() == expected[: expected.index(stop)] and stream.reason is Reason.STOP
+        assert own.tokens == ids + stream.tokens
+
+
+def test_requests_of_one_agent_run_in_order(engine: Engine, manual: Scheduler) -> None:
+    """The second sees what the first has left, and chooses its tokens then; so does another agent on the same cache."""
+    cache, seen = packed(engine), []
+
+    def later(own: Member) -> list[int]:
+        seen.append(len(own.tokens))
+        return some_ids(4, 1)
+
+    first, second = manual.submit("a", cache, some_ids(50), 5), manual.submit("a", cache, later, 5)
+    other, third = manual.submit("b", packed(engine), some_ids(3), 5), manual.submit("c", cache, some_ids(2, 2), 3)
+    manual.run_until_idle()
+    assert first.last <= second.first <= second.last <= third.first and other.first < first.first
+    assert seen == [55]
+    twin = packed(engine)
+    for stream, ids, count in ((first, some_ids(50), 5), (second, some_ids(4, 1), 5), (third, some_ids(2, 2), 3)):
+        assert stream.collect() == alone(engine, ids, count, twin)
+
+
+# -- when they get it --------------------------------------------------------------------------------------------------
+
+
+def test_a_late_short_request_does_not_wait_for_a_long_prefill(engine: Engine, manual: Scheduler) -> None:
+    long = manual.submit("long", paged(engine), some_ids(40 * FEW), 4)
+    other = manual.submit("other", packed(engine), some_ids(2 * FEW), 60)  # its decoding makes the chunks small
+    turns(manual, 6)
+    assert other.first is not None and len(other) > 1, "decoding goes on meanwhile"
+    late = manual.submit("late", packed(engine), some_ids(FEW, 1), 5)
+    turns(manual, 1)
+    assert late.first == late.submitted + 1, "warm: in the turn that takes it"
+    manual.run_until_idle()
+    assert late.last < long.first, "it has ended before the long one begins"
+    assert long.first >= 40 - 6
+    assert long.collect() == alone(engine, some_ids(40 * FEW), 4, paged(engine))
+
+
+def test_without_others_chunks_are_large(engine: Engine) -> None:
+    scheduler = Scheduler(engine, Pacing(Chunking(steps=((100, 50),), rest=100), few=10), automatic=False)
+    stream = scheduler.submit("a", packed(engine), some_ids(300), 1)
+    scheduler.run_until_idle()
+    assert stream.first == 1 + 4, "accepted, then chunks of 50, 50, 100 and 100"
+
+
+def test_the_queue_goes_round(engine: Engine, manual: Scheduler) -> None:
+    """Long prompts of the same length share the turns, and end one after another."""
+    streams = [manual.submit(str(i), packed(engine), some_ids(6 * FEW, i), 1) for i in range(3)]
+    short = manual.submit("short", packed(engine), some_ids(2 * FEW, 9), 1)
+    manual.run_until_idle()
+    assert short.first == 1 + 2 * 4
+    assert [stream.first for stream in streams] == [1 + 2 * 4 + 3 * 4 - 2 + i for i in range(3)]
+
+
+def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) -> None:
+    """However many come, a turn takes two, and the queue has its chunk."""
+    long = manual.submit("long", packed(engine), some_ids(4 * FEW), 1)
+    manual.turn()
+    flood = [manual.submit(f"w{i}", packed(engine), some_ids(3, i), 1) for i in range(20)]
+    manual.run_until_idle()
+    assert long.first == 1 + 4
+    assert [stream.first for stream in flood] == [2 + i // 2 for i in range(20)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 70), st.integers(1, 5)), min_size=1, max_size=9))
+@settings(max_examples=15, deadline=None)
+def test_nobody_starves(engine: Engine, arrivals: list[tuple[int, int, int]]) -> None:
+    """Whatever comes when: the first token within a chunk per rival's chunk, all done, alike each time."""
+    runs = [_play(engine, arrivals) for _ in range(2)]
+    assert runs[0] == runs[1], "deterministic"
+    chunks = [-(-rows // FEW) for _, rows, _ in arrivals]
+    for (first, last), (_, rows, count) in zip(runs[0], arrivals, strict=True):
+        own = -(-rows // FEW)
+        assert first <= 1 + sum(min(own, other) for other in chunks) + len(arrivals), "turns since it was submitted"
+        rounds = -(-len(arrivals) // PACING.batch)
+        assert last - first <= rounds * max(most for _, _, most in arrivals) + 1 or count == 1
+    assert len(runs[0]) == len(arrivals)
+
+
+def _play(engine: Engine, arrivals: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """Turns from each submission to its first token and its end."""
+    scheduler = Scheduler(engine, PACING, automatic=False)
+    waiting, streams, turn = list(enumerate(arrivals)), {}, 0
+    while waiting or not all(stream.done for stream in streams.values()):
+        for i, (when, rows, count) in [item for item in waiting if item[1][0] <= turn]:
+            streams[i] = scheduler.submit(str(i), packed(engine), some_ids(rows, i), count)
+            waiting.remove((i, (when, rows, count)))
+        scheduler.turn()
+        turn += 1
+    ordered = [streams[i] for i in range(len(arrivals))]
+    return [(stream.first - stream.submitted, stream.last - stream.submitted) for stream in ordered]
+
+
+# -- early ends --------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_a_cancelled_request_leaves_what_was_computed(
+    engine: Engine, cancels: list[tuple[int, int]], paged: bool
+) -> None:
+    """In the queue, while it decodes, or before it began: others never notice, and its cache can go on."""
+    pool, scheduler, lengths = pool_of(engine), Scheduler(engine, PACING, automatic=False), (3 * FEW, 5, 40, 9)
+    caches = [PagedCache(pool) if paged else packed(engine) for _ in lengths]
+    streams = [scheduler.submit(str(i), caches[i], some_ids(n, i), 4) for i, n in enumerate(lengths)]
+    for turn in range(10):
+        for when, which in cancels:
+            if when == turn:
+                streams[which].cancel()
+        scheduler.turn()
+    scheduler.run_until_idle()
+    for i, (stream, cache, n) in enumerate(zip(streams, caches, lengths, strict=True)):
+        tokens, whole = stream.collect(), alone(engine, some_ids(n, i), 4)
+        assert tokens == whole[: len(tokens)]
+        done = some_ids(n, i) + whole
+        assert cache.tokens == done[: len(cache.tokens)] and cache.length == len(cache.tokens)
+        if stream.reason is Reason.LENGTH:
+            assert tokens == whole and cache.tokens == done
+        elif tokens:
+            assert len(cache.tokens) == n + len(tokens) - 1, "all but the last, whose row was still to come"
+        rest = done[len(cache.tokens) :]
+        if rest:
+            twin = packed(engine)
+            engine.extend(twin, done)
+            torch.testing.assert_close(engine.extend(cache, rest).logits, twin.logits, rtol=0.1, atol=0.1)
+    pool.check_integrity()
+
+
+def test_errors_are_the_own_affair_of_a_request(engine: Engine, manual: Scheduler) -> None:
+    def broken(cache: Member) -> list[int]:
+        raise ConfigError("no such house")
+
+    small = pool_of(engine, capacity=24)
+    good = manual.submit("good", packed(engine), some_ids(60), 9)
+    sharing = manual.submit("sharing", PagedCache(small), some_ids(6), 6)
+    failing = {
+        "no such house": manual.submit("a", packed(engine), broken, 3),
+        "index out of range": manual.submit("b", packed(engine), [5, 999_999], 3),
+        "no new token": manual.submit("c", packed(engine), [], 3),
+        "do not fit": manual.submit("d", PagedCache(small), some_ids(8), 30),
+    }
+    after = manual.submit("d", packed(engine), some_ids(9), 3)
+    manual.run_until_idle()
+    for words, stream in failing.items():
+        with pytest.raises(Exception, match=words):
+            stream.collect()
+        assert stream.reason is Reason.ERROR
+    with pytest.raises(CapacityError):
+        list(failing["do not fit"])
+    assert len(failing["do not fit"]) > 1, "it went well for a while"
+    assert good.collect() == alone(engine, some_ids(60), 9)
+    assert sharing.collect() == alone(engine, some_ids(6), 6, paged(engine))
+    assert after.collect() == alone(engine, some_ids(9), 3)
+
+
+def test_a_forward_that_fails_is_laid_at_the_right_door(engine: Engine, manual: Scheduler) -> None:
+    """A cache that cannot be read any more ends its own request, in the middle of a batch."""
+    caches = [packed(engine) for _ in range(3)]
+    streams = [manual.submit(str(i), caches[i], some_ids(60, i), 12) for i in range(3)]
+    while streams[2].first is None:
+        manual.turn()
+    caches[1].open = caches[1].open[..., :3]
+    manual.run_until_idle()
+    assert [stream.reason for stream in streams] == [Reason.LENGTH, Reason.ERROR, Reason.LENGTH]
+    for i in (0, 2):
+        assert streams[i].collect() == alone(engine, some_ids(60, i), 12)
+
+
+def test_a_hook_learns_of_every_end_first(engine: Engine, manual: Scheduler) -> None:
+    ends: list[tuple[str, Reason, int, bool]] = []
+
+    def done(stream: Stream, reason: Reason) -> None:
+        ends.append((stream.request.agent, reason, len(stream.request.cache.tokens), stream.done))
+
+    def failing(stream: Stream, reason: Reason) -> None:
+        raise OSError("disk full")
+
+    cache = packed(engine)
+    manual.submit("a", cache, some_ids(5), 3, done=done)
+    second = manual.submit("a", cache, some_ids(5), 3, done=done)
+    manual.submit("b", packed(engine), some_ids(90), 3, done=done).cancel()
+    third = manual.submit("c", packed(engine), some_ids(4), 2, done=failing)
+    manual.submit("d", packed(engine), [], 2, done=done)
+    manual.run_until_idle()
+    assert ends == [
+        ("b", Reason.CANCELLED, 0, False), ("d", Reason.ERROR, 0, False), ("a", Reason.LENGTH, 8, False),
+        ("a", Reason.LENGTH, 16, False),
+    ]  # fmt: skip
+    assert len(second.collect()) == 3
+    with pytest.raises(OSError, match="disk full"):
+        third.collect()
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+def test_streams_from_many_threads_while_plans_come_between(engine: Engine) -> None:
+    got: dict[int, list[int]] = {}
+    with Scheduler(engine, PACING) as scheduler:
+
+        def caller(i: int) -> None:
+            cache = paged(engine)
+            for turn in range(2):
+                got[2 * i + turn] = list(scheduler.submit(str(i), cache, some_ids(5 + 20 * i, turn), 5))
+
+        threads = [threading.Thread(target=caller, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        plan = alone(engine, some_ids(12), 3)
+        for thread in threads:
+            thread.join(60)
+        assert plan == alone(engine, some_ids(12), 3)
+    for i in range(4):
+        twin = paged(engine)
+        for turn in range(2):
+            assert got[2 * i + turn] == alone(engine, some_ids(5 + 20 * i, turn), 5, twin)
+
+
+def test_tokens_come_one_by_one(engine: Engine) -> None:
+    with Scheduler(engine, PACING) as scheduler:
+        stream = scheduler.submit("a", packed(engine), some_ids(9), 400)
+        tokens = iter(stream)
+        head = [next(tokens) for _ in range(3)]
+        with pytest.raises(ModelError, match="wait longer"):
+            stream.collect(timeout=0)
+        stream.cancel()
+        rest = list(tokens)
+        assert head + rest == stream.collect() == stream.tokens
+        assert stream.cancelled and stream.reason is Reason.CANCELLED and len(stream) < 400
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_closing(engine: Engine, cancel: bool) -> None:
+    scheduler = Scheduler(engine, PACING)
+    streams = [scheduler.submit(str(i), packed(engine), some_ids(30, i), 30) for i in range(5)]
+    scheduler.close(cancel)
+    scheduler.close()
+    assert all(stream.done for stream in streams)
+    assert cancel or all(stream.reason is Reason.LENGTH for stream in streams)
+    with pytest.raises(ModelError, match="scheduler is closed"):
+        scheduler.submit("a", packed(engine), [5], 1)
+
+
+def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
+    engine = Engine(tiny_model("qwen2", layers=2))
+    scheduler = Scheduler(engine)
+    stream = scheduler.submit("a", packed(engine), some_ids(9), 10_000)
+    engine.close()
+    with pytest.raises(ModelError, match="closed"):
+        stream.collect(10)
+    with pytest.raises(ModelError, match="closed"):
+        scheduler.submit("a", packed(engine), [5], 1)
+    scheduler.close()
+
+
+def test_refusals(engine: Engine, manual: Scheduler) -> None:
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("max_new_tokens=0", lambda: manual.submit("a", packed(engine), [5], 0)),
+        ("batches are made of", lambda: manual.submit("a", object(), [5], 1)),
+        ("few=0", lambda: Pacing(few=0)),
+    ]
+    for words, act in refused:
+        with pytest.raises(ConfigError, match=words):
+            act()
+    assert not manual.turn()
