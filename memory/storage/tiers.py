@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -46,10 +46,11 @@ class Tiers:
     tiers: Sequence[Tier]
     pins: Collection[str] = ()
     ttl_seconds: float | None = None
-    quotas: Mapping[str, float] = field(default_factory=dict)
+    quotas: Mapping[str, float] | None = None
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
+        self.quotas = dict(self.quotas or {})
         for problem in self._problems():
             raise ConfigError(problem)
         self._pinned = set(self.pins)
@@ -149,7 +150,7 @@ class Tiers:
         ]
         shares = sum(self.quotas.values())
         if min(self.quotas.values(), default=0) < 0 or shares > 1:
-            wrong.append(f"quotas={dict(self.quotas)} are shares of a tier: use 0 or more, together at most 1")
+            wrong.append(f"quotas={self.quotas} are shares of a tier: use 0 or more, together at most 1")
         if self.ttl_seconds is not None and self.ttl_seconds <= 0:
             wrong.append(f"ttl_seconds={self.ttl_seconds} lets no block live: use more than 0, or null")
         return wrong

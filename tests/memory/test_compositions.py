@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hydra import compose, initialize_config_module
+from hypothesis import HealthCheck, given, settings
 
+from keep_agent.brain import make_method
 from keep_agent.errors import ConfigError
+from memory.block import KVBlock
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.history import History
 from memory.construction.per_segment import PerSegment
@@ -31,8 +39,36 @@ from memory.retention.keep_all import KeepAll
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
+from memory.stages import Storage
+from memory.storage.disk import Disk
+from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
-from tests.memory.sessions import GROUPING, close, episode, open_session, plain
+from memory.storage.tiers import Tiers
+from tests.memory.houses import furnish
+from tests.memory.sessions import (
+    CONTEXT,
+    EDITS,
+    GROUPING,
+    QUERY,
+    blocks,
+    check_present,
+    close,
+    edit,
+    episode,
+    keep,
+    open_session,
+    plain,
+    prefix,
+    reuse,
+)
+from tests.memory.test_method import Rounding
+
+STORAGES: dict[str, Callable[[], Storage]] = {
+    "ram": Ram,
+    "small": lambda: Ram(budget_bytes=60_000),  # less than a house needs
+    "packed": lambda: Quantized(bits=8, group=8, keys="channel"),
+    "tiers": lambda: Tiers([Ram(budget_bytes=30_000), Ram(budget_bytes=60_000)]),
+}
 
 STAGES: dict[str, tuple[Any, ...]] = {
     "retrieval": (All(), Embedding(), Latent(top_k=4), Latent(top_k=4, layers="each")),
@@ -45,7 +81,7 @@ STAGES: dict[str, tuple[Any, ...]] = {
     ),
     "layout": ("memory", "append"),
     "loading": (Serial(), NextLayer(), LayerBalanced()),
-    "storage": (None, 60_000),  # bytes: less than a house needs
+    "storage": tuple(STORAGES),
     "retention": (KeepAll(),),
 }  # fmt: skip
 DRAWN = ("loading", "storage", "retention")  # every pair of choices occurs, not every product
@@ -63,8 +99,7 @@ GRID = grid()
 
 
 def build(choice: dict[str, Any]) -> MemoryMethod:
-    stages = choice | {"storage": Ram() if choice["storage"] is None else Ram(budget_bytes=choice["storage"])}
-    return MemoryMethod("composed", grouping=GROUPING, **stages)
+    return MemoryMethod("composed", grouping=GROUPING, **(choice | {"storage": STORAGES[choice["storage"]]()}))
 
 
 def label(value: object) -> str:
@@ -108,3 +143,125 @@ def test_every_stage_has_a_place_somewhere() -> None:
     assert {name: len(found) for name, found in accepted.items()} == {name: len(all_) for name, all_ in STAGES.items()}
     assert 0.3 * len(GRID) < refused < 0.8 * len(GRID)
     assert set(CALLS) < set(STAGES)
+
+
+# -- storages that round, or outlive the process ---------------------------------------------------------------------
+
+PACKABLE = ("full_reuse", "epic", "cacheblend", "sparsex", "keep", "memart")
+LOSSY = {
+    "8 by token": (Quantized(bits=8), 0.005),
+    "8 by channel": (Quantized(bits=8, group=8, keys="channel"), 0.005),
+    "4 by token": (Quantized(bits=4), 0.06),
+    "4 by channel": (Quantized(bits=4, group=8, keys="channel"), 0.06),
+}  # and how far the largest logit may be off, in units of the largest
+
+
+@cache
+def configured(name: str, *overrides: str) -> MemoryMethod:
+    """The method of a YAML, with overrides as on the command line."""
+    with initialize_config_module("configs", version_base="1.3"):
+        return make_method(compose("alfred", [f"memory={name}", *overrides]).memory)
+
+
+def lossy(name: str, storage: Storage) -> MemoryMethod:
+    return replace(configured(name), grouping=GROUPING, storage=storage)
+
+
+@pytest.mark.parametrize("name", PACKABLE)
+def test_one_override_packs_a_method(name: str) -> None:
+    method = configured(name, "memory/storage=quantized", "memory.storage.bits=8")
+    assert isinstance(method.storage, Quantized) and method.storage.bits == 8
+    assert not method.capabilities.exact
+    with pytest.raises(ConfigError, match="Quantized changes what it stores"):
+        configured("prefix_cache", "memory/storage=quantized")
+
+
+@pytest.mark.parametrize("name", PACKABLE)
+def test_rounding_moves_the_logits_a_little(name: str, engine: Engine) -> None:
+    """Beside the same method over a storage that may round and does not: the same rows are exact, stored, repaired."""
+    expected = [prefill.logits for prefill in episode(open_session(engine, lossy(name, Rounding())), 8)]
+    worst = {}
+    for label_, (kind, bound) in LOSSY.items():
+        storage = replace(kind)
+        prefills = list(episode(open_session(engine, lossy(name, storage)), 8))
+        assert sum(prefill.counts.hit_tokens for prefill in prefills) > 0 < storage.stats()["bytes"]
+        off = [(p.logits - e).abs().max() / e.abs().max() for p, e in zip(prefills, expected, strict=True)]
+        worst[label_] = float(max(off))
+        assert 0 < worst[label_] < bound, worst
+    assert worst["8 by token"] < worst["4 by token"] / 4
+
+
+@pytest.mark.parametrize("name", PACKABLE)
+@pytest.mark.parametrize("kind", LOSSY)
+def test_loading_changes_nothing_of_packed_blocks(name: str, kind: str, engine: Engine) -> None:
+    runs = []
+    for loading in STAGES["loading"]:
+        method = replace(lossy(name, replace(LOSSY[kind][0])), loading=loading)
+        runs.append([prefill.logits for prefill in episode(open_session(engine, method), 4)])
+    for step in zip(*runs, strict=True):
+        assert all(torch.equal(logits, step[0]) for logits in step)
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_packed_blocks_are_served_as_they_come_back_and_not_otherwise(kind: str, engine: Engine) -> None:
+    """Law 2 up to rounding: nothing but the stored numbers is another."""
+    session = open_session(engine, lossy("full_reuse", replace(LOSSY[kind][0])))
+    prefill = list(episode(session, 4))[-1]
+    layout, stages = prefill.layout, (session.method.recompute, session.method.loading)
+    placed = [
+        replace(p, block=None if p.block is None else KVBlock(p.block.identity, p.block.k[:], p.block.v[:]))
+        for p in layout.placements
+    ]
+    (context,) = engine.encode([(None, CONTEXT)])
+    unpacked = engine.prefill(replace(layout, placements=tuple(placed)), *stages, context)
+    assert sum(p.hit for p in placed) > 5
+    assert torch.equal(unpacked.logits, prefill.logits)
+
+
+@pytest.mark.parametrize("storage", ["packed", "tiers"])
+@pytest.mark.parametrize("method", [reuse, keep, blocks])
+@given(steps=EDITS)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_stale_version_is_never_served(engine: Engine, method: object, storage: str, steps: list) -> None:
+    """Law 10, up to rounding."""
+    session = open_session(engine, replace(method(), storage=STORAGES[storage]()))
+    furnish(session.store, cabinets=2, objects=6)
+    (context,) = engine.encode([(None, CONTEXT)])
+    for edits in steps:
+        edit(session, edits)
+        prefill = session.prefill("mug_1", QUERY)
+        check_present(session, prefill)
+        placed = prefill.layout.placements
+        made = engine.encode([(context, p.unit.token_ids) for p in placed])
+        for p, truth in zip(placed, made, strict=True):
+            assert close(p.block.k[:], truth.k, 0.01) and close(p.block.v[:], truth.v, 0.01)
+        session.advance()
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("method", [reuse, keep, prefix])
+def test_a_session_after_a_restart_hits_what_was_flushed(
+    engine: Engine, method: object, bits: int | None, tmp_path: Path
+) -> None:
+    """Nothing of the first one is left but its file."""
+
+    def restarted() -> MemoryMethod:
+        return replace(method(), storage=Tiers([Ram(budget_bytes=10_000), Disk(tmp_path, bits=bits)]))
+
+    if bits is not None and method is prefix:
+        with pytest.raises(ConfigError, match="changes what it stores"):
+            restarted()
+        return
+    first = open_session(engine, restarted())
+    furnish(first.store)
+    first.prefill("mug_1", QUERY)
+    expected = first.prefill("mug_1", QUERY)
+    first.method.storage.flush()
+    again = open_session(engine, restarted())
+    furnish(again.store)
+    found = again.prefill("mug_1", QUERY)
+    assert found.counts.hit_tokens == expected.counts.hit_tokens > 0
+    assert found.counts.encoded_token_layers <= len(CONTEXT) * engine.spec.layers
+    assert close(found.logits, expected.logits, 1e-12 if bits is None else 0.02)
+    again.reset()
+    assert again.method.storage.stats()["blocks"] == 0, "a reset forgets, on the disk too"
