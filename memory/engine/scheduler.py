@@ -121,10 +121,10 @@ class Scheduler:
         with self._idle:
             if self._closed:
                 raise ModelError("this scheduler is closed; build a new one.")
-            self._arrived.append(_Job(stream, done))
             if self._automatic and not self._driven:
                 self._worker.submit(self._drive)
                 self._driven = True
+            self._arrived.append(_Job(stream, done))
         return stream
 
     def turn(self) -> bool:
@@ -160,7 +160,7 @@ class Scheduler:
                 if self._arrived or any(self._jobs()):
                     self._worker.submit(self._drive)
                     return
-        except Exception as error:  # the engine was closed, or a hook of this machinery is broken: nobody waits forever
+        except Exception as error:  # most likely the engine was closed: nobody shall wait forever
             self._abandon(error)
         with self._idle:
             self._driven = False
@@ -168,10 +168,11 @@ class Scheduler:
 
     def _abandon(self, error: Exception) -> None:
         """Nothing works any more: tell everybody."""
-        for job in (*self._jobs(), *self._arrived):
-            job.stream.end(Reason.ERROR, self.turns, error)
-        for jobs in (self._arrived, self._waiting, self._warm, self._queue, self._active, self._teams, self._busy):
-            jobs.clear()
+        with self._idle:
+            self._waiting += self._arrived
+            self._arrived.clear()
+        for job in list(self._jobs()):
+            self._end(job, Reason.ERROR, error)
 
     def _jobs(self) -> Iterator[_Job]:
         """All that were there when the turn began and have not ended."""

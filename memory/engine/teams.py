@@ -46,12 +46,6 @@ class Teams:
             if not len(batch):
                 del self._batches[name]
 
-    def clear(self) -> None:
-        """Take all out."""
-        for batch in list(self._batches.values()):
-            for cache in batch.members:
-                self.leave(cache)
-
     def _room(self, cache: Member) -> Exception | None:
         """What keeps the next row from fitting."""
         try:

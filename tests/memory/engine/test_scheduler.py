@@ -340,10 +340,12 @@ def test_closing(engine: Engine, cancel: bool) -> None:
 def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
     engine = Engine(tiny_model("qwen2", layers=2))
     scheduler = Scheduler(engine)
-    stream = scheduler.submit("a", packed(engine), some_ids(9), 10_000)
+    ends: list[Reason] = []
+    stream = scheduler.submit("a", packed(engine), some_ids(9), 10_000, done=lambda _, reason: ends.append(reason))
     engine.close()
     with pytest.raises(ModelError, match="closed"):
         stream.collect(10)
+    assert ends == [Reason.ERROR]
     with pytest.raises(ModelError, match="closed"):
         scheduler.submit("a", packed(engine), [5], 1)
     scheduler.close()
