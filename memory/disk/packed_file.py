@@ -76,7 +76,7 @@ def _add_blocks(cache: PackedCache, file: BlockFile, packed: int) -> None:
     k, v = (_mapped(like, file, side, cache.device) for like, side in ((empty.k, "k"), (empty.v, "v")))
     whole = packed // BLOCK
     if whole:
-        cache.extents.append(Extent(k[:whole], v[:whole], file.verify, frozen=whole))
+        cache.extents.append(Extent(k[:whole], v[:whole], file.verify, taken=whole * BLOCK))
     if packed % BLOCK:
         cache.extents.append(Extent(k, v, file.verify).copy(whole, whole + 1))
 

@@ -23,14 +23,15 @@ PAGE = 64  # tokens that are packed as one; the last ones, until there are so ma
 class Extent:
     """Blocks of packed keys and values, each (blocks, layers, kv_heads, BLOCK, head_dim): from a file, or growing.
 
-    ``check`` is called with the first and last number of the blocks that are about to be read. The first ``frozen`` are
-    never written to: they lie in a file, or others read them too.
+    ``check`` is called with the first and last number of the blocks that are about to be read. The first ``taken`` rows
+    have been given to somebody and never change, so that several caches may share an extent; whose rows end there may
+    go on in it.
     """
 
     k: Packed
     v: Packed
     check: Callable[[int, int], None] | None = None
-    frozen: int = 0
+    taken: int = 0
 
     @classmethod
     def empty(cls, blocks: int, spec: ModelSpec, format: PackFormat, device: torch.device) -> Extent:
@@ -42,11 +43,11 @@ class Extent:
         return self.k.codes.shape[0]
 
     def until(self, last: int) -> Extent:
-        """The blocks in front of ``last``."""
-        return Extent(self.k[:last], self.v[:last], self.check, min(self.frozen, last))
+        """The blocks in front of ``last``, never to be written to."""
+        return Extent(self.k[:last], self.v[:last], self.check, last * BLOCK)
 
     def copy(self, first: int, last: int) -> Extent:
-        """Some of the blocks, to be written to; checked, for no file says any more what they should be."""
+        """Some of the blocks, all rows to be taken; checked, for no file says any more what they should be."""
         if self.check is not None:
             self.check(first, last)
         return Extent(*(one.with_tensors(*(x[first:last].clone() for x in one.tensors)) for one in (self.k, self.v)))
@@ -250,28 +251,24 @@ class PackedCache:
         self.positions = torch.nonzero(self.live)[:, 0]
         self.exact = min([len(tokens), *dropped])
 
+    @torch.inference_mode()
     def freeze(self) -> None:
-        """Never write to the whole blocks there are any more: forks share them."""
-        base = 0
-        for extent in self.extents:
-            whole = min(extent.blocks, max(self.packed - base, 0) // BLOCK)
-            extent.frozen = max(extent.frozen, whole)
-            base += extent.blocks * BLOCK
+        """Nobody goes on in these blocks: forks share the whole ones, and copy the last one if it has room."""
+        self._shrink(self.packed)
+        blocks, base = -(-self.packed // BLOCK), 0
+        for number, extent in enumerate(self.extents):
+            if base + extent.blocks > blocks:
+                self.extents[number] = extent = extent.copy(0, blocks - base)
+            extent.taken = extent.blocks * BLOCK
+            base += extent.blocks
 
     @torch.inference_mode()
     def fork(self) -> PackedCache:
-        """Another cache that goes on from here, by itself, without a witness. Whole blocks are shared from now on."""
-        self.freeze()
+        """Another cache that goes on from here, by itself, without a witness. Packed rows are shared."""
         other = PackedCache(self.spec, self.format, self.device)
         other.tokens, other.positions, other.exact = list(self.tokens), self.positions, self.exact
-        base = 0
-        for extent in self.extents:
-            used = min(extent.blocks, -(-max(self.packed - base, 0) // BLOCK))
-            other.extents += [extent.until(extent.frozen)] if extent.frozen else []
-            other.extents += [extent.copy(extent.frozen, used)] if extent.frozen < used else []
-            base += extent.blocks * BLOCK
-        other.packed, other.open, other.live = self.packed, self.open.clone(), self.live.clone()
-        other.logits = self.logits
+        other.extents, other.packed = list(self.extents), self.packed
+        other.open, other.live, other.logits = self.open.clone(), self.live.clone(), self.logits
         return other
 
     def keys(self, layer: int) -> torch.Tensor:
@@ -310,11 +307,31 @@ class PackedCache:
         return torch.nonzero(live)[:, 0]
 
     def _grow(self, rows: int) -> None:
-        """Room for ``rows`` packed rows; what there is never moves."""
+        """Take packed rows up to number ``rows``; what there is never moves, but for blocks that others go on in."""
+        self._shrink(self.packed)
+        self._part()
         room = sum(extent.blocks for extent in self.extents) * BLOCK
         if rows > room:
             blocks = max(-(-(rows - room) // BLOCK), min(len(self.extents) * 4, 64), 1)
             self.extents.append(Extent.empty(blocks, self.spec, self.format, self.device))
+        base = 0
+        for extent in self.extents:
+            extent.taken = min(rows - base, extent.blocks * BLOCK)
+            base += extent.blocks * BLOCK
+
+    def _part(self) -> None:
+        """Where the last extent is taken behind our rows, leave it: share its whole blocks, unless they are few."""
+        if not self.extents:
+            return
+        last = self.extents[-1]
+        start = self.packed - sum(extent.blocks for extent in self.extents[:-1]) * BLOCK
+        whole, behind = divmod(start, BLOCK)
+        if start == last.taken or whole == last.blocks:
+            return
+        few = last.check is None and 2 * whole < last.blocks
+        first = 0 if few else whole
+        self.extents[-1:] = [last.until(first)] if first else []
+        self.extents += [last.copy(first, whole + (behind > 0))] if first < whole or behind else []
 
     def _put(self, layers: slice, k: torch.Tensor, v: torch.Tensor) -> None:
         """Pack whole pages (layers, kv_heads, rows, head_dim) behind those there are."""
@@ -336,15 +353,9 @@ class PackedCache:
         return torch.stack(sides)[..., : stop - start, :]
 
     def _shrink(self, rows: int) -> None:
-        """Let go of the blocks behind ``rows``; a frozen block that will be written to is copied first."""
-        kept: list[Extent] = []
-        base = 0
+        """Let go of what lies wholly behind ``rows``."""
+        kept, base = [], 0
         for extent in self.extents:
-            whole, behind = divmod(rows - base, BLOCK)
-            if base < rows and whole < extent.frozen:
-                kept += [extent.until(whole)] if whole else []
-                kept += [extent.copy(whole, whole + 1)] if behind else []
-            elif base < rows:
-                kept.append(extent)
+            kept += [extent] if base < rows else []
             base += extent.blocks * BLOCK
         self.extents = kept

@@ -398,33 +398,56 @@ def test_whole_blocks_are_shared_and_never_written_to(engine_of: GetEngine) -> N
     """A thousand rows serve ten forks, but for the last block; whatever the forks and their parent do, they stay."""
     engine = engine_of()
     parent = packed(engine)
-    engine.extend(parent, tokens(1000, 1))
+    engine.extend(parent, tokens(1000, 1), Chunking(whole=1, steps=((300, 300),), rest=150))
     parent.freeze()
-    shared = parent.extents[0]
-    whole = 1000 // BLOCK
-    before = [x[:whole].clone() for side in (shared.k, shared.v) for x in side.tensors]
-    chance = random.Random(0)
+    rows, shared = bits_of(parent), list(parent.extents)
+    before = [x.clone() for extent in shared for side in (extent.k, extent.v) for x in side.tensors]
     forks = [parent.fork() for _ in range(10)]
-    assert all(fork.extents[0].k.codes.data_ptr() == shared.k.codes.data_ptr() for fork in forks)
-    assert all(fork.extents[0].frozen == fork.extents[0].blocks == whole for fork in forks)
-    own = storages(parent)
-    assert all(len(storages(fork) - own) == 1 for fork in forks), "the block that grows is their own"
+    for number, fork in enumerate((*forks, parent)):
+        engine.extend(fork, tokens(150, number))
+        own = [
+            extent
+            for extent in fork.extents
+            if not any(extent.k.codes.data_ptr() == x.k.codes.data_ptr() for x in shared)
+        ]
+        assert sum(extent.blocks for extent in fork.extents) - sum(extent.blocks for extent in own) == 1000 // BLOCK
+        parent_rows = (x[:, :960] for x in rows)
+        assert all(torch.equal(a[:, :960], b) for a, b in zip(bits_of(fork), parent_rows, strict=True))
+    chance = random.Random(0)
     for fork in (*forks, parent):
         for _ in range(4):
             fork.cut(chance.randrange(fork.next_position + 1))
             engine.extend(fork, tokens(chance.randrange(1, 400), chance.randrange(1000)))
-    after = [x[:whole] for side in (shared.k, shared.v) for x in side.tensors]
-    assert same(before, after)
+    assert same(before, [x for extent in shared for side in (extent.k, extent.v) for x in side.tensors])
 
 
-def test_a_cache_that_goes_on_keeps_its_room(engine_of: GetEngine) -> None:
-    """Forking after every turn, as a writer does, does not cut the parent's rows into ever more pieces."""
+def test_rows_go_on_in_place_whoever_forked_them(engine_of: GetEngine) -> None:
+    """Turn by turn a fork takes its parent's place: no row is copied, and there are few extents."""
     engine = engine_of()
-    parent = packed(engine)
+    cache = packed(engine)
     for turn in range(40):
-        engine.extend(parent, tokens(40, turn))
-        parent.fork()
-    assert len(parent.extents) <= 4
+        before = list(cache.extents)
+        fork, cache = cache, cache.fork()
+        engine.extend(cache, tokens(40, turn))
+        assert all(a is b for a, b in zip(before, cache.extents, strict=False))
+        engine.extend(fork, tokens(3, turn))  # who comes second copies a block
+    assert len(cache.extents) <= 4
+
+
+def test_what_was_cut_away_takes_no_room_for_long(engine_of: GetEngine) -> None:
+    """Little that is left of much moves to a place of its own."""
+    engine = engine_of()
+    cache = packed(engine)
+    engine.extend(cache, tokens(5000, 1), Chunking())
+    before, kept = storages(cache), list(cache.extents)  # or the new place might be the old one
+    cache.cut(600)
+    engine.extend(cache, tokens(100, 2))
+    assert kept and not before & storages(cache)
+    engine.extend(cache, tokens(1500, 1))
+    before = storages(cache)
+    cache.cut(2000)
+    engine.extend(cache, tokens(100, 2))
+    assert before & storages(cache), "much of it stays where it is"
 
 
 def test_a_fork_has_no_witness(engine_of: GetEngine) -> None:
@@ -503,6 +526,7 @@ def test_a_damaged_block_is_found_before_it_is_copied(position: int, engine_of: 
     warm.fork()
     with pytest.raises(CorruptError, match="block 1 of 4"):
         warm.cut(position)
+        engine.extend(warm, tokens(200, 3))  # the block is copied, and no file says what it should be
     with pytest.raises(CorruptError, match="block 1 of 4"):
         tensors_of(load(engine, path))
     with pytest.raises(CorruptError, match="block 1 of 4"):
