@@ -31,6 +31,7 @@ class CacheView:
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, over layers, heads and querying rows
     session: str = ""  # who asks; "": nobody that says so
+    parts: torch.Tensor | None = None  # (rows,) long: which segment or turn of the transcript a row belongs to
 
     @property
     def rows(self) -> int:
@@ -42,16 +43,22 @@ class CacheView:
         return torch.nonzero(~self.forced)[:, 0]
 
 
-def check_budget(budget: int) -> None:
-    """Raises ConfigError for a budget that leaves no row."""
+GRAINS = ("token", "segment")
+
+
+def check_budget(budget: int, grain: str) -> None:
+    """Raises ConfigError for a budget that leaves no row, or an unknown grain."""
     if budget < 1:
         raise ConfigError(f"retention budget={budget} tokens keeps nothing: use 1 or more")
+    if grain not in GRAINS:
+        raise ConfigError(f"retention grain={grain!r} is unknown: use one of {', '.join(GRAINS)}")
 
 
-def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor]) -> torch.Tensor:
+def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], grain: str = "token") -> torch.Tensor:
     """(rows,) bool: the forced rows, and as many rows of the ``history`` as the budget leaves, the best by ``scores``.
 
     ``scores`` gives one number per history row; it is not asked where all rows fit. Of equals the later row is kept.
+    ``grain="segment"`` keeps a segment or turn as a whole or not at all, by the mean of its rows.
     """
     if view.rows <= budget:
         return torch.ones_like(view.forced)
@@ -60,9 +67,26 @@ def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor]) 
     if ranked.numel() != history.numel():
         raise ConfigError(f"{ranked.numel()} scores do not fit the {history.numel()} rows that may be dropped")
     left = max(0, budget - int(mask.sum()))
-    order = ranked.flip(0).sort(descending=True, stable=True).indices[:left]
-    mask[history[history.numel() - 1 - order]] = True
+    whole = grain == "segment" and view.parts is not None
+    mask[history[_whole_parts(view.parts[history], ranked, left) if whole else _last_best(ranked, left)]] = True
     return mask
+
+
+def _last_best(ranked: torch.Tensor, count: int) -> torch.Tensor:
+    """Numbers of the ``count`` best, of equals the later."""
+    return ranked.numel() - 1 - ranked.flip(0).sort(descending=True, stable=True).indices[:count]
+
+
+def _whole_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch.Tensor:
+    """(rows,) bool: up to ``count`` rows, part by part, the best part first; one that does not fit is passed over."""
+    names, owner, sizes = parts.unique(return_inverse=True, return_counts=True)
+    means = ranked.double().new_zeros(names.numel()).index_add_(0, owner, ranked.double()) / sizes
+    chosen = torch.zeros_like(means, dtype=torch.bool)
+    for number in _last_best(means, names.numel()).tolist():
+        size = int(sizes[number])
+        if size <= count:
+            chosen[number], count = True, count - size
+    return chosen[owner]
 
 
 def per_query_head(keys: torch.Tensor, heads: int) -> torch.Tensor:

@@ -35,12 +35,19 @@ class QuerySpan:
         self._instruction: Instruction | None = None
 
     def view(
-        self, cache: HeldCache, query: int, instruction: int = 0, protected: int = 0, session: str = ""
+        self,
+        cache: HeldCache,
+        query: int,
+        instruction: int = 0,
+        protected: int = 0,
+        session: str = "",
+        parts: torch.Tensor | None = None,
     ) -> CacheView:
         """The live rows of ``cache`` after a prefill whose last turn's words begin at position ``query``.
 
         :param instruction: the first so many of them say what is to be done from now on; 0: what was said still holds
         :param protected: the first so many positions are never dropped
+        :param parts: (positions,) which segment or turn each belongs to
         """
         witness, positions = cache.witness, cache.positions
         states = torch.stack([witness.queries[layer] for layer in sorted(witness.queries)])  # (layers, heads, n, D)
@@ -67,4 +74,5 @@ class QuerySpan:
             intent=total / count,
             mass=witness.mass[positions] if witness.wants_mass else None,
             session=session,
+            parts=None if parts is None else parts[positions],
         )

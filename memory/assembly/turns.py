@@ -81,7 +81,9 @@ class Turns:
         self._shared = names[prompt.layout.context // size :]
         if self._retention.budget is None:
             return
-        view = self._spans.view(cache, prompt.layout.query, self._instruction, prompt.layout.context, self._session)
+        layout = prompt.layout
+        told = layout.query, self._instruction, layout.context, self._session, layout.segment_of
+        view = self._spans.view(cache, *told)
         cache.drop(self._retention.keep(view))
         if self._construction.survivors == "move":
             compact(self._engine.decoder, cache)

@@ -22,17 +22,18 @@ class H2O:
 
     budget: int = 256
     recent: float = 0.5
+    grain: str = "token"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, evicts=True)
     window: ClassVar[int] = 0
     counts_mass: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_budget(self.budget)
+        check_budget(self.budget, self.grain)
         if not 0 <= self.recent <= 1:
             raise ConfigError(f"recent={self.recent} is no share: use 0 to 1")
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        return keep_best(view, self.budget, lambda: self._scores(view))
+        return keep_best(view, self.budget, lambda: self._scores(view), self.grain)
 
     def _scores(self, view: CacheView) -> torch.Tensor:
         scores = view.mass[view.history]

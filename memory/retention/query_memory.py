@@ -40,19 +40,20 @@ class QueryMemory:
     memory: bool = True
     cross_attention: bool = True
     residual: bool = True
+    grain: str = "token"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, evicts=True)
     window: ClassVar[int] = 0
     counts_mass: ClassVar[bool] = False
     _memories: OrderedDict[str, torch.Tensor] = field(default_factory=OrderedDict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_budget(self.budget)
+        check_budget(self.budget, self.grain)
         if self.decay < 0:
             raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
 
     def keep(self, view: CacheView) -> torch.Tensor:
         memory = self.follow(view)
-        return keep_best(view, self.budget, lambda: self.scores(view, memory))
+        return keep_best(view, self.budget, lambda: self.scores(view, memory), self.grain)
 
     def follow(self, view: CacheView) -> torch.Tensor:
         """The session's query memory (layers, heads, head_dim) with this turn's queries in it."""

@@ -27,11 +27,12 @@ class SnapKV:
     window: int = 32
     kernel: int = 7
     pooling: str = "max"
+    grain: str = "token"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, evicts=True)
     counts_mass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_budget(self.budget)
+        check_budget(self.budget, self.grain)
         if self.window < 1:
             raise ConfigError(f"window={self.window} rows ask nothing: use 1 or more")
         if self.kernel < 1 or not self.kernel % 2:
@@ -40,7 +41,7 @@ class SnapKV:
             raise ConfigError(f"pooling={self.pooling!r} is unknown: use one of {', '.join(POOLINGS)}")
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        return keep_best(view, self.budget, lambda: self._scores(view))
+        return keep_best(view, self.budget, lambda: self._scores(view), self.grain)
 
     def _scores(self, view: CacheView) -> torch.Tensor:
         """Votes of the history; the window itself survives."""

@@ -21,17 +21,18 @@ class Streaming:
 
     budget: int = 256
     sinks: int = 4
+    grain: str = "token"
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, evicts=True)
     window: ClassVar[int] = 0
     counts_mass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_budget(self.budget)
+        check_budget(self.budget, self.grain)
         if self.sinks < 0:
             raise ConfigError(f"sinks={self.sinks} is negative: use 0 or more rows")
 
     def keep(self, view: CacheView) -> torch.Tensor:
-        return keep_best(view, self.budget, lambda: self._scores(view.positions[view.history]))
+        return keep_best(view, self.budget, lambda: self._scores(view.positions[view.history]), self.grain)
 
     def _scores(self, places: torch.Tensor) -> torch.Tensor:
         recency = places.double()

@@ -244,3 +244,26 @@ def test_a_head_of_another_model_and_damaged_files_are_refused(tmp_path: Path) -
     path.write_bytes(raw[: len(raw) // 2])
     with pytest.raises(ModelError, match="no retention head in"):
         load_head(str(path))
+
+
+@given(rows=st.integers(1, 60), size=st.integers(1, 9), budget=st.integers(1, 70), seed=st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_by_segment_a_part_stays_whole_or_goes_and_none_that_fits_is_left_out_for_a_worse_one(
+    rows: int, size: int, budget: int, seed: int
+) -> None:
+    view = replace(view_of(rows, 3, 5, seed), parts=torch.arange(rows) // size)
+    for stage in stages(budget):
+        mask, history = replace(stage, grain="segment").keep(view), view.history
+        assert bool((mask | ~view.forced).all())
+        for part in view.parts[history].unique():
+            own = mask[history[view.parts[history] == part]]
+            assert bool(own.all()) or not bool(own.any())
+        assert int(mask.sum()) <= max(budget, int(view.forced.sum()))
+        left = budget - int(mask.sum())
+        sizes = [int((view.parts[history] == part).sum()) for part in view.parts[history[~mask[history]]].unique()]
+        assert all(one > left for one in sizes)
+
+
+def test_an_unknown_grain_is_refused() -> None:
+    with pytest.raises(ConfigError, match="grain='word' is unknown: use one of token, segment"):
+        Streaming(grain="word")
