@@ -86,10 +86,10 @@ def open_agent(root: Path, agent: str, model_key: str) -> BlockFile:
     return found
 
 
-def touch(path: Path) -> None:
-    """Mark a file as used now; the least recently used are evicted first."""
-    now = time.time_ns()
-    os.utime(path, ns=(now, now))
+def touch(path: Path, at: float | None = None) -> None:
+    """Mark a file as used now, or ``at`` a time; the least recently used are evicted first."""
+    used = time.time_ns() if at is None else round(1e9 * at)
+    os.utime(path, ns=(used, used))
 
 
 def entries(root: Path) -> list[Entry]:
@@ -132,6 +132,13 @@ def evict(root: Path, budget_bytes: int, pinned: Collection[str] = ()) -> list[E
         if over > 0 and entry.agent not in pinned:
             chosen.append(entry)
             over -= entry.bytes
+    _remove(root, [root / entry.file for entry in chosen])
+    return chosen
+
+
+def expire(root: Path, before: float, kept: Collection[str] = ()) -> list[Entry]:
+    """Delete the files that were last used ``before`` (seconds since 1970), but for those of ``kept`` agents."""
+    chosen = [entry for entry in entries(root) if entry.used < before and entry.agent not in kept]
     _remove(root, [root / entry.file for entry in chosen])
     return chosen
 

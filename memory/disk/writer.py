@@ -1,0 +1,71 @@
+"""Writes in the background, one file after another. Of what waits for one file only the newest is written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+
+from keep_agent.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class Writer:
+    """One thread that does what was asked for under a key. What waits under it already is replaced, in its place."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="persist")
+        self._state = threading.Condition()
+        self._waiting: OrderedDict[Hashable, Callable[[], object]] = OrderedDict()
+        self._at_work: Hashable | None = None
+        self._closed = False
+
+    def put(self, key: Hashable, work: Callable[[], object]) -> None:
+        """Raises ConfigError after `close`."""
+        with self._state:
+            if self._closed:
+                raise ConfigError(f"what {key!r} remembers cannot be written any more: these memories are closed")
+            if key not in self._waiting:
+                self._pool.submit(self._next)
+            self._waiting[key] = work
+
+    def wait(self, key: Hashable | None = None) -> None:
+        """Until nothing is left to do under ``key``; None: nothing at all."""
+        with self._state:
+            self._state.wait_for(lambda: not self._left(key))
+
+    def drop(self, chosen: Callable[[Hashable], bool]) -> None:
+        """Leave out what waits under the ``chosen`` keys, and wait for what is being done under them."""
+        with self._state:
+            for key in [key for key in self._waiting if chosen(key)]:
+                del self._waiting[key]
+            self._state.wait_for(lambda: self._at_work is None or not chosen(self._at_work))
+
+    def close(self) -> None:
+        """Do what is left, and stop. May be called twice."""
+        with self._state:
+            self._closed = True
+        self._pool.shutdown()
+
+    def _left(self, key: Hashable | None) -> bool:
+        if key is None:
+            return bool(self._waiting) or self._at_work is not None
+        return key in self._waiting or key == self._at_work
+
+    def _next(self) -> None:
+        with self._state:
+            if not self._waiting:  # it was dropped
+                return
+            self._at_work, work = self._waiting.popitem(last=False)
+        try:
+            work()
+        except Exception:
+            logger.exception("what was to be done for %r in the background failed", self._at_work)
+        finally:
+            del work  # nor hold on to rows while nothing is to be done
+            with self._state:
+                self._at_work = None
+                self._state.notify_all()
