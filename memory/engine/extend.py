@@ -86,8 +86,6 @@ def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last:
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)
-    if cache.witness is not None:
-        cache.witness.begin(positions, count)
     state = Pass(
         cache=cache,
         rows=slice(start, start + count),
@@ -98,7 +96,11 @@ def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last:
         bare=cache.raw is not None,
         witness=cache.witness,
     )
-    hidden = decoder.run(decoder.embed(token_ids), state)
+    if cache.witness is None:
+        hidden = decoder.run(decoder.embed(token_ids), state)
+    else:
+        with cache.witness.watching(positions, count):
+            hidden = decoder.run(decoder.embed(token_ids), state)
     logits = None
     if last:
         logits = decoder.head(hidden[:, -1])

@@ -123,22 +123,30 @@ def _with_context_window(
     return torch.cat([seen, visible], 1)
 
 
-def tree_plan(ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype) -> MaskPlan:
+def tree_plan(
+    ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, following: int, dtype: torch.dtype
+) -> MaskPlan:
     """Trie nodes behind a prompt: each sees the prompt's rows and the nodes on its path, itself included.
 
     :param ancestry: (nodes, nodes) bias, 0 for nodes on the path; parents stand before their children
     :param depth: (nodes,) 0 for the first token after the prompt
     :param positions: (prompt rows,)
+    :param following: position of the first token after the prompt; rows in front of it may be missing
     """
-    return MaskPlan(partial(_tree_blocks, ancestry, depth, positions, dtype))
+    return MaskPlan(partial(_tree_blocks, ancestry, depth, positions, following, dtype))
 
 
 def _tree_blocks(
-    ancestry: torch.Tensor, depth: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, window: int | None
+    ancestry: torch.Tensor,
+    depth: torch.Tensor,
+    positions: torch.Tensor,
+    following: int,
+    dtype: torch.dtype,
+    window: int | None,
 ) -> list[Block]:
     nodes, prompt, bias = ancestry.shape[0], positions.numel(), ancestry
     if window is not None:
-        place = positions[-1] + 1 + depth
+        place = following + depth
         seen = bias_of(positions[None] > place[:, None] - window, dtype)
         near = bias_of(depth[None] > depth[:, None] - window, dtype)
         bias = torch.cat([seen, ancestry + near], 1)

@@ -109,7 +109,7 @@ class Scorer:
             rows=slice(start, start + nodes),
             visible=cache.end_at(start + nodes),
             angles=decoder.rope.at(places, cache.next_position + plan.levels),
-            plan=tree_plan(plan.ancestry, plan.depth, cache.positions, decoder.spec.dtype),
+            plan=tree_plan(plan.ancestry, plan.depth, cache.positions, cache.next_position, decoder.spec.dtype),
             rope_keys=decoder.spec.rope_keys,
         )
         hidden = decoder.run(decoder.embed(plan.tokens), state)

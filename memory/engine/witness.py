@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,16 @@ class Witness:
         self.mass = torch.empty(0)  # (positions,) float32
         self._positions = self.places  # of all rows visible in this pass
         self._count = 0
+
+    @contextmanager
+    def watching(self, positions: torch.Tensor, count: int) -> Iterator[None]:
+        """A pass as `begin` takes it; if it fails, queries that some layers saw and others did not are forgotten."""
+        self.begin(positions, count)
+        try:
+            yield
+        except BaseException:
+            self.places, self.queries = self.places[:0], {}
+            raise
 
     def begin(self, positions: torch.Tensor, count: int) -> None:
         """A pass over the last ``count`` of the rows at ``positions`` begins."""

@@ -99,9 +99,9 @@ def test_unit_plan(lengths: list[int], context: int, window: int | None) -> None
     assert torch.equal(seen_by(blocks, total, context + total), expected)
 
 
-@given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), WINDOWS)
+@given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), st.integers(0, 9), WINDOWS)
 @settings(max_examples=60, deadline=None)
-def test_tree_plan(draws: list[int], prompt: int, window: int | None) -> None:
+def test_tree_plan(draws: list[int], prompt: int, gap: int, window: int | None) -> None:
     parents = [min(p, i - 1) for i, p in enumerate(draws)]
     paths: list[list[int]] = []
     for node, parent in enumerate(parents):
@@ -110,12 +110,12 @@ def test_tree_plan(draws: list[int], prompt: int, window: int | None) -> None:
     ancestry = torch.zeros(nodes, nodes, dtype=torch.bool)
     for node, path in enumerate(paths):
         ancestry[node, path] = True
-    positions = torch.arange(prompt) + 4
-    places = torch.cat([positions, prompt + 4 + depth])
+    positions, following = torch.arange(prompt) + 4, prompt + 4 + gap  # so many rows in front are missing
+    places = torch.cat([positions, following + depth])
     expected = torch.cat([torch.ones(nodes, prompt, dtype=torch.bool), ancestry], 1)
     if window is not None:
         expected &= places[prompt:][:, None] - places[None] < window
-    plan = tree_plan(bias_of(ancestry, torch.float32), depth, positions, torch.float32)
+    plan = tree_plan(bias_of(ancestry, torch.float32), depth, positions, following, torch.float32)
     assert torch.equal(seen_by(plan.blocks(window), nodes, prompt + nodes), expected)
 
 

@@ -69,7 +69,7 @@ def test_trees(draws: list[int], prompt: int, window: int | None, cuts: list[int
     for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
         if parent >= 0:
             ancestry[node] |= ancestry[parent]
-    plan = tree_plan(bias_of(ancestry, DTYPE), ancestry.sum(1) - 1, torch.arange(prompt) + 4, DTYPE)
+    plan = tree_plan(bias_of(ancestry, DTYPE), ancestry.sum(1) - 1, torch.arange(prompt) + 4, prompt + 4, DTYPE)
     agree(plan.blocks(window), len(draws), prompt + len(draws), cuts)
 
 
