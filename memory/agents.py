@@ -82,6 +82,7 @@ class AgentMemories:
     threshold: float = 0.8
     exact: Exact = "reuse"
     start: Sequence[int] = ()  # tokens in front of every prompt that are no text
+    pinned: Sequence[str] = ()  # agents that are pinned from the beginning
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class AgentMemories:
         self._shared: dict[tuple[str, str], Held] = {}  # by name and model
         self._texts: dict[str, str] = {}  # of what is shared, by name
         self._behind: dict[str, str] = {}  # agent -> name of what is shared
-        self._pinned: frozenset[str] = frozenset()
+        self._pinned = frozenset(map(checked, self.pinned))
         self._leaving: set[str] = set()  # who is being forgotten
         self._closed = False
         self._lock = threading.Lock()

@@ -728,10 +728,12 @@ def test_a_pin_outlives_the_time_on_the_disk(make: Make) -> None:
     say(memories, "a", text)
     memories.close()
     clock.ahead = 1000
-    fresh = make(clock=clock, ttl_seconds=2000)
-    fresh.pin("a")
-    clock.ahead = 3000
+    fresh = make(clock=clock, ttl_seconds=100, pinned=["a"])
+    fresh.flush()
     assert fresh.open("a", text).origin == "warm"
+    fresh = make(clock=clock, ttl_seconds=100)
+    fresh.flush()
+    assert fresh.open("a", text).origin == "cold"
 
 
 # -- forgetting --------------------------------------------------------------------------------------------------------
