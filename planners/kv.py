@@ -109,7 +109,8 @@ class KVPlanner:
         self._instruction = following or ""
 
     def close(self) -> None:
-        """Stop the engine, which other planners may share: the last of them closes."""
+        """Stop the engine, which other planners may share: the last of them closes. A storage that persists writes."""
+        self.session.method.storage.flush()
         self.session.engine.close()
 
     @property
