@@ -731,6 +731,7 @@ def test_a_pin_outlives_the_time_on_the_disk(make: Make) -> None:
     fresh = make(clock=clock, ttl_seconds=100, pinned=["a"])
     fresh.flush()
     assert fresh.open("a", text).origin == "warm"
+    clock.ahead = 2000
     fresh = make(clock=clock, ttl_seconds=100)
     fresh.flush()
     assert fresh.open("a", text).origin == "cold"
