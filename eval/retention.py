@@ -1,8 +1,9 @@
 """What forgetting costs: ``python -m eval.retention [KEY=VALUE ...]``.
 
-The full cache plays task streams; before every step each retention method decides too, on the same transcript with a
-budget of rows. The table says how often it takes the same next skill once the transcript is --history tokens long, and
-what it kept and read. With --out FILE.jsonl every episode is written down, and a run that was stopped goes on.
+The full cache plays task streams; before every step each method decides too, on the same transcript with a budget of
+rows (or in fewer bits: semantic). The table says how often it takes the same next skill once the transcript is --history
+tokens long, and what it kept and read. With --out FILE.jsonl every episode is written down, and a run that was stopped
+goes on.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; a method's own stand behind it, as in
 ``h2o_moved:h2o+memory.construction.survivors=move``.
@@ -29,7 +30,7 @@ from eval.intervals import mean_interval
 from eval.lines import append_line, begin_lines
 from eval.resume import use_threads
 from eval.tables import bounds, make_console, markdown, number, percent
-from eval.variants import compose_variants
+from eval.variants import compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
 from memory.engine.engine import Engine
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from memory.report import Prefill
 
 RULER = "full_cache"
+BUDGET = "memory.retention.budget"
 METHODS = ("streaming", "h2o", "snapkv", "intentkv_rule", "intentkv")
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=6", "prompt.style=linked")
 
@@ -135,14 +137,14 @@ def table_of(rows: Sequence[Row], history: int, budget: int) -> Table:
     return table
 
 
-def variants(methods: Sequence[str], budget: int) -> list[str]:
-    """The methods as `compose_variants` reads them, each with the budget."""
-    found = []
-    for method in methods:
+def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> list[str]:
+    """The methods as `compose_variants` reads them, each that forgets with the budget, unless it names its own."""
+    found = [RULER]
+    for method, config in zip(methods, compose_variants(methods, overrides).values(), strict=True):
         label, _, what = method.rpartition(":")
-        name = label or (what if "+" not in what else method)
-        found.append(f"{name}:{what}+memory.retention.budget={budget}")
-    return [RULER, *found]
+        forgets = "budget" in config.memory.retention and BUDGET not in what
+        found.append(f"{label or method}:{what}" + (f"+{BUDGET}={budget}" if forgets else ""))
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -194,15 +196,12 @@ def report(arguments: Sequence[str]) -> None:
     args = parser().parse_args(arguments)
     if args.out is not None:
         check_target(args.out)
-    configs = compose_variants(
-        variants([m for m in args.methods.split(",") if m], args.budget),
-        [*SETTING, "eval.episodes=20", *expand_model(args.overrides)],
-    )
+    overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]
+    configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
     use_threads(configs[RULER])
     episodes = measure(args, configs)
-    table = table_of(
-        [summarise(name, found, args.history) for name, found in episodes.items()], args.history, args.budget
-    )
+    rows = [summarise(name, found, episodes[RULER], args.history) for name, found in episodes.items()]
+    table = table_of(rows, args.history, args.budget)
     console = make_console()
     if args.markdown:
         console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
