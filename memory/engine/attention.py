@@ -113,7 +113,8 @@ def memory_attention(
     if state.cache.tiled:
         if witness is not None:
             witness.see(layer, query, None, None, scaling, softcap, s_aux)
-        return tiled_attention(query, state.cache.tiles(layer), blocks, scaling, softcap, s_aux), None
+        first = min(0 if block.prefix else block.k0 for block in blocks)
+        return tiled_attention(query, state.cache.tiles(layer, first), blocks, scaling, softcap, s_aux), None
     keys, values = state.cache.read(layer, state.visible)
     columns = None if witness is None else witness.columns(blocks)
     weights: list[torch.Tensor] | None = [] if state.keep_weights else None

@@ -62,8 +62,8 @@ class WorkingCache(Protocol):
         """Keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
         ...
 
-    def tiles(self, layer: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        """The same of all rows of the pass, tile by tile."""
+    def tiles(self, layer: int, first: int = 0) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """The same of all rows of the pass, tile by tile; those before ``first`` may be anything: nobody looks."""
         ...
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...

@@ -164,13 +164,16 @@ class PackedCache:
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
         """Unrotated keys are not kept."""
 
-    def tiles(self, layer: int) -> Iterator[Tile]:
-        """Keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order."""
-        yield from self._lasting_tiles(layer)
+    def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
+        """Keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
+
+        Tiles that lie wholly before row ``first`` are not unpacked: they are zeros that take no room.
+        """
+        yield from self._lasting_tiles(layer, first)
         if self._new is not None:
             yield self._new
 
-    def _lasting_tiles(self, layer: int) -> Iterator[Tile]:
+    def _lasting_tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
         """The same without rows that will be forgotten."""
         used, pages = self.next_position - self.packed, self.packed
         behind = self.open
@@ -179,10 +182,16 @@ class PackedCache:
             pages, used, behind = pages + total // PAGE * PAGE, total % PAGE, self._next
         elif self._lasting:
             used += self._count
+        rows = 0
         for start in range(0, pages, TILE):
             stop = min(pages, start + TILE)
             live = self._live_in(start, stop)
-            if live is None or live.numel():
+            count = stop - start if live is None else live.numel()
+            rows += count
+            if rows <= first:
+                unseen = behind.new_zeros(1, 1, 1, 1).expand(1, self.spec.kv_heads, count, self.spec.head_dim)
+                yield unseen, unseen
+            elif count:
                 k, v = (one.unpack(self.spec.dtype) for one in self._tile(layer, start, stop))
                 yield (k, v) if live is None else (k[:, :, live], v[:, :, live])
                 del k, v

@@ -25,7 +25,7 @@ from memory.engine.families import FAMILIES, tiny_model
 from memory.engine.packed import BLOCK, PAGE, PackedCache
 from memory.engine.tiles import TILE
 from memory.engine.witness import Witness
-from memory.quantize import PackFormat, pack
+from memory.quantize import Packed, PackFormat, pack
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.test_tiles import Live
 from tests.references.packed import Dense
@@ -594,6 +594,25 @@ def test_bytes(heads: int, tokens_: int, tmp_path: Path) -> None:
         assert held < 1.1 * 0.30 * full, "room to grow included"
         ids = sum(len(str(token)) + 1 for token in cache.tokens)
         assert save(cache, tmp_path / "a").stat().st_size - ids < 0.31 * full + 4096
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_what_no_window_reaches_is_not_unpacked(
+    share: float, engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sliding layer sees open rows only, a full layer all tiles; rows that were dropped move the window."""
+    pair = Pair.new(engine_of("gemma3_text"))
+    pair.append(2 * TILE + 100)
+    pair.drop(share)
+    counts: list[int] = []
+    real = Packed.unpack
+    monkeypatch.setattr(Packed, "unpack", lambda self, dtype: counts.append(self.tokens) or real(self, dtype))
+    found = pair.engine.extend(pair.cache.fork(), tokens(3, 1)).logits
+    assert counts == [TILE, TILE, TILE, TILE, PAGE, PAGE]
+    monkeypatch.undo()
+    assert relative(found, pair.dense.copy().append(tokens(3, 1))[-1:]) < EXACT
+    pair.append(TILE - 100)
+    pair.score()
 
 
 def test_rows_are_counted_as_they_lie(engine_of: GetEngine) -> None:
