@@ -217,7 +217,7 @@ class Dictated:
     def reset(self) -> None:
         self.store.clear()
 
-    def prefill(self, *_: object) -> None:
+    def prefill(self, *_: object, **__: object) -> None:
         """No prompt."""
 
     def generate(self, _prefill: object, tokens: int, _stops: object, keep: bool = False) -> list[int]:
