@@ -782,6 +782,46 @@ def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: 
     assert say(memories, "a", lines(40))[0].origin == "cold"
 
 
+def test_who_was_forgotten_while_a_prompt_was_opened_stays_forgotten(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows had been read before; meanwhile the agent was forgotten, and began anew."""
+    with make() as memories:
+        say(memories, "a", lines(40))
+    memories, forgotten = make(), []
+    real = memories._warm.get
+
+    def slow(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if not forgotten:
+            forgotten.append("a")
+            memories.forget("a")
+            say(memories, "a", lines(20, 1))
+        return found
+
+    monkeypatch.setattr(memories._warm, "get", slow)
+    with pytest.raises(ConfigError, match="'a' is not under way"):
+        memories.open("a", lines(40))
+    assert memories.open("a", lines(40)).kind == "miss"
+
+
+def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories, text = make(), lines(40)
+    memories._warm.wait()
+    gate, real = threading.Event(), disk.save_agent
+    monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(30) and real(*arguments))
+    memories.host_bytes = 1
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(say, memories, "a", text)
+        while memories._hot or not memories._warm._writer._left(("a", memories.engine.model_key)):
+            time.sleep(0.01)
+        second = pool.submit(memories.open, "a", text)
+        time.sleep(0.05)
+        assert not first.done() and not second.done()
+        gate.set()
+        assert (second.result(30).origin, first.result(30)[0].origin) == ("warm", "cold")
+
+
 # -- damage and errors -------------------------------------------------------------------------------------------------
 
 

@@ -394,11 +394,12 @@ def storages(cache: PackedCache) -> set[int]:
     return {extent.k.codes.untyped_storage().data_ptr() for extent in cache.extents}
 
 
-def test_whole_blocks_are_shared_and_never_written_to(engine_of: GetEngine) -> None:
+@pytest.mark.parametrize("chunking", [None, Chunking(whole=1, steps=((300, 300),), rest=150)])
+def test_whole_blocks_are_shared_and_never_written_to(chunking: Chunking | None, engine_of: GetEngine) -> None:
     """A thousand rows serve ten forks, but for the last block; whatever the forks and their parent do, they stay."""
     engine = engine_of()
     parent = packed(engine)
-    engine.extend(parent, tokens(1000, 1), Chunking(whole=1, steps=((300, 300),), rest=150))
+    engine.extend(parent, tokens(1000, 1), chunking)
     parent.freeze()
     rows, shared = bits_of(parent), list(parent.extents)
     before = [x.clone() for extent in shared for side in (extent.k, extent.v) for x in side.tensors]
