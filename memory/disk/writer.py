@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from keep_agent.errors import ConfigError
 
@@ -33,9 +34,10 @@ class Writer:
             self._waiting[key] = work
 
     def wait(self, key: Hashable | None = None) -> None:
-        """Until nothing is left to do under ``key``; None: nothing at all."""
+        """Until nothing is left to do under ``key``; None: under any key that there is something to do for now."""
         with self._state:
-            self._state.wait_for(lambda: not self._left(key))
+            for each in [key] if key is not None else [*self._waiting, self._at_work]:
+                self._state.wait_for(partial(self._done, each))
 
     def drop(self, chosen: Callable[[Hashable], bool]) -> None:
         """Leave out what waits under the ``chosen`` keys, and wait for what is being done under them."""
@@ -50,10 +52,8 @@ class Writer:
             self._closed = True
         self._pool.shutdown()
 
-    def _left(self, key: Hashable | None) -> bool:
-        if key is None:
-            return bool(self._waiting) or self._at_work is not None
-        return key in self._waiting or key == self._at_work
+    def _done(self, key: Hashable | None) -> bool:
+        return key is None or (key not in self._waiting and key != self._at_work)
 
     def _next(self) -> None:
         with self._state:

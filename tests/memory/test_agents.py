@@ -813,7 +813,7 @@ def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypat
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
-        while memories._hot or not memories._warm._writer._left(("a", memories.engine.model_key)):
+        while memories._hot or memories._warm._writer._done(("a", memories.engine.model_key)):
             time.sleep(0.01)
         second = pool.submit(memories.open, "a", text)
         time.sleep(0.05)
