@@ -64,7 +64,7 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _session(json.loads(line), f"{path.name}:{number}", encode)
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} holds no tool-call sessions ({type(error).__name__}: {error})") from error
 
 
@@ -95,7 +95,7 @@ def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Itera
         if message["role"] in ACTIONABLE:
             query, instruction = len(text), len(text) if message["role"] == "user" else 0
         elif query:
-            query += len(text)  # what the model says behind it stands behind the span, and is part of the next turn
+            query += len(text)  # the span runs to the end of the turn
 
 
 def _content(message: Mapping[str, Any]) -> str:

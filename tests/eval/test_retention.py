@@ -1,0 +1,85 @@
+"""What forgetting costs, and sessions to train on: end to end on a random model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eval.lines import append_line, begin_lines
+from eval.retention import RULER, Step, parser, report, summarise, variants
+from eval.sessions import entities, record
+from keep_agent.errors import ConfigError
+from memory.toolcalls import read_sessions
+
+SMALL = ["eval.episodes=2", "env.stream=1", "env.max_steps=3", "prompt.encoder=hashed"]
+
+
+def test_methods_are_measured_beside_the_full_cache(tiny_model: Path, tmp_path: Path, capsys: object) -> None:
+    out = tmp_path / "steps.jsonl"
+    options = ["--methods", "streaming,moved:h2o+memory.construction.survivors=move,semantic", "--budget", "40"]
+    given = [*options, "--history", "50", "--out", str(out), f"model={tiny_model}", *SMALL]
+    report(given)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(lines) == 2 and set(lines[0]) == {RULER, "streaming", "moved", "semantic"}
+    for line in lines:
+        for steps in zip(*line.values(), strict=True):
+            full, streaming, moved, semantic = (Step(*step) for step in steps)
+            assert full.same_skill and full.kl == pytest.approx(0, abs=1e-9)
+            assert full.live == full.prompt and semantic.live == semantic.prompt
+            assert max(streaming.live, moved.live) < full.live
+            assert streaming.live_reads < streaming.raw_reads and full.live_reads == full.raw_reads
+        assert all(Step(*step).prefix > 0 for step in line["streaming"][1:])
+    before = out.read_bytes()
+    report(given)  # goes on: nothing is left to do
+    assert out.read_bytes() == before
+    with pytest.raises(ConfigError, match="was made with other settings"):
+        report([*given, "eval.seed=3"])
+
+
+def test_steps_count_by_the_full_caches_length() -> None:
+    step = Step(10, True, 0.0, 5, 5, 10, 5, 1.0)
+    led, own = [[step, Step(99, True, 0.0, 5, 5, 10, 5, 1.0)]], [[step, Step(60, False, 1.0, 5, 5, 10, 5, 1.0)]]
+    row = summarise("m", own, led, 90)
+    assert (row.steps, row.same_skill, row.kl, row.peak_request_tokens) == (1, 0.0, 1.0, 60)
+    assert summarise("m", own, led, 100).same_skill is None
+
+
+def test_budgets_go_to_those_that_forget() -> None:
+    own = "snapkv+memory.retention.budget=9"
+    assert variants(["h2o", "semantic", f"x:{own}"], 7, []) == [
+        RULER, "h2o:h2o+memory.retention.budget=7", "semantic:semantic", f"x:{own}",
+    ]  # fmt: skip
+
+
+def test_the_command_has_help() -> None:
+    assert "--budget" in parser().format_help()
+
+
+def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    assert begin_lines(file, {"a": 1}) == []
+    append_line(file, [1])
+    with file.open("a") as stream:
+        stream.write('{"half')
+    assert begin_lines(file, {"a": 1}) == [[1]]
+    append_line(file, [2])
+    assert begin_lines(file, {"a": 1}) == [[1], [2]]
+
+
+def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "sessions.jsonl"
+    record(["--out", str(out), f"model={tiny_model}", *SMALL])
+    sessions = list(read_sessions(out, lambda text: []))
+    assert len(sessions) == 2
+    for session in sessions:
+        first, *later = session.turns
+        assert first.begins and first.instruction > 3 and first.query <= len(first.ids)
+        assert not any(turn.begins or turn.instruction for turn in later)
+        assert all(turn.arguments and turn.ids for turn in session.turns)
+
+
+def test_a_skill_is_about_entities() -> None:
+    assert entities("put mug 1 in cabinet 2") == ("mug_1", "cabinet_2")
+    assert entities("done") == ("done",)

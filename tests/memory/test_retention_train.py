@@ -1,0 +1,87 @@
+"""The trainer of retention heads: what counts as evidence, that it learns, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.residual import load_head
+from memory.retention.train import HEAD, PROGRESS, Example, Trainer, Words, loss_of, parser
+from memory.toolcalls import ToolSession, ToolTurn, session_line
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Path:
+    """Transcripts of random ids, of which each action names one that was told."""
+    rng, lines = random.Random(0), []
+    for number in range(3):
+        turns, told = [], [rng.randrange(5, 60) for _ in range(30)]
+        for turn in range(4):
+            new = told if not turn else [rng.randrange(5, 60) for _ in range(8)]
+            turns.append(ToolTurn(tuple(new), 4, (f"w{rng.choice(told)}",), 2 if not turn else 0, not turn))
+        lines.append(json.dumps(session_line(ToolSession(f"s{number}", tuple(turns)))))
+    file = tmp_path / "sessions.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def arguments(model: Path, sessions: Path, out: Path, *more: str) -> Namespace:
+    given = ["--sessions", str(sessions), "--out", str(out), "--model", str(model), "--trigger", "8", "--save", "1"]
+    return parser().parse_args([*given, "--shortest", "1", "--dtype", "float32", *more])
+
+
+def train(args: Namespace) -> Trainer:
+    trainer = Trainer(args)
+    trainer.words = Words({token: f"w{token}" for token in range(100)}, 2)  # made-up words for made-up ids
+    try:
+        trainer.run()
+    finally:
+        trainer.close()
+    return trainer
+
+
+def test_evidence_is_a_literal_part_of_an_argument() -> None:
+    words = Words({1: "mug", 2: " mug_1", 3: "a", 4: "cup"}, 2)
+    assert words.wanted([1, 2, 3, 4, 9], ["take mug_1", "a"]).tolist() == [True, True, False, False, False]
+    assert Words({3: "a"}, 1).wanted([3], ["take"]).tolist() == [True]
+
+
+def test_a_head_is_trained_and_can_be_loaded(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    trainer = train(arguments(tiny_model, sessions, tmp_path / "run"))
+    progress = json.loads((tmp_path / "run" / PROGRESS).read_text())
+    assert progress["epoch"] == 2 and progress["rows"] > 8 and progress["steps"] > 0
+    assert float(load_head(str(tmp_path / "run" / HEAD)).out.weight.detach().abs().max()) > 0
+    assert trainer.progress.curve[-1]["loss"] > 0
+
+
+def test_a_run_goes_on_as_if_it_had_not_stopped(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    train(arguments(tiny_model, sessions, tmp_path / "whole"))
+    train(arguments(tiny_model, sessions, tmp_path / "parts", "--epochs", "1"))
+    train(arguments(tiny_model, sessions, tmp_path / "parts"))
+    whole, parts = (load_head(str(tmp_path / name / HEAD)).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_no_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="no session in"):
+        Trainer(arguments(tiny_model, tmp_path / "none.jsonl", tmp_path / "run"))
+
+
+def test_the_loss_has_the_papers_terms() -> None:
+    """Written out for four rows, of which one is wanted, with a head that says nothing yet."""
+    from memory.residual import ResidualHead
+
+    rule, wanted = torch.tensor([0.3, -0.2, 0.1, 0.0]), torch.tensor([True, False, False, False])
+    example = Example(torch.zeros(4, 13), torch.zeros(2, 4), rule, wanted, torch.tensor(1.5))
+    weight, probability = (1 - 0.25) / 0.25, rule.sigmoid()
+    right = -(weight * probability[0].log() + (1 - probability[1:]).log().sum()) / 4
+    rank = torch.log1p((rule[1:] - rule[0]).exp()).mean()
+    expected = right + 0.05 * rank + 0.01 * probability.mean() + 0.001 * 0.25
+    assert loss_of(ResidualHead(4), example).item() == pytest.approx(expected.item(), rel=1e-5)

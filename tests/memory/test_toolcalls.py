@@ -1,0 +1,67 @@
+"""Session files: our own turns, and chats with tool calls."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from keep_agent.errors import DataError
+from memory.toolcalls import ToolSession, ToolTurn, read_sessions, session_line
+
+
+def call(name: str, arguments: str) -> dict:
+    return {"function": {"name": name, "arguments": arguments}}
+
+
+CHAT = {
+    "id": "chat-1",
+    "messages": [
+        {"role": "system", "content": "help"},
+        {"role": "user", "content": "weather in Rome?"},
+        {"role": "assistant", "content": "", "tool_calls": [call("weather", '{"city": "Rome", "days": [1, "two"]}')]},
+        {"role": "tool", "content": "sunny"},
+        {"role": "assistant", "content": "let me look again", "tool_calls": [call("map", "no json")]},
+        {"role": "tool", "content": "a map"},
+        {"role": "assistant", "content": "it is sunny"},
+    ],
+}
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    turns = ToolTurn((1, 2, 3), 2, ("mug_1",), 1, True), ToolTurn((4,), 1, ())
+    session = ToolSession("one", turns)
+    for name in ("s.jsonl", "s.jsonl.gz"):
+        opener = gzip.open if name.endswith("gz") else open
+        with opener(tmp_path / name, "wt") as file:
+            file.write(json.dumps(session_line(session)) + "\n\n")
+        assert list(read_sessions(tmp_path / name, encode)) == [session]
+
+
+def test_a_chat_is_cut_where_the_model_acts(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl"
+    file.write_text(json.dumps(CHAT))
+    (session,) = read_sessions(file, encode)
+    first, second = session.turns
+    assert session.name == "chat-1"
+    assert bytes(first.ids).decode() == "system: help\nuser: weather in Rome?\n"
+    assert bytes(first.ids[-first.query :]).decode() == "user: weather in Rome?\n"
+    assert first.instruction == first.query and first.begins
+    assert first.arguments == ("Rome", "1", "two")
+    assert bytes(second.ids).decode() == "assistant: weather Rome 1 two\ntool: sunny\n"
+    assert bytes(second.ids[-second.query :]).decode() == "tool: sunny\n"
+    assert second.arguments == ("no json",) and not second.begins and not second.instruction
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"turns": [{"ids": [1]}]}', '{"messages": [{"content": "x"}]}'])
+def test_other_files_are_refused(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(line)
+    with pytest.raises(DataError, match=r"bad\.jsonl holds no tool-call sessions"):
+        list(read_sessions(file, encode))
