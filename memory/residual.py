@@ -71,9 +71,13 @@ def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
     """Write a head with its checksum and what there is to say ``about`` it, all or nothing."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}
     metadata = {"format": FORMAT, "sha256": _checksum(tensors), "about": json.dumps(dict(about))}
-    raw = save(tensors, metadata)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, save(tensors, metadata))
+
+
+def write_whole(path: Path, raw: bytes) -> None:
+    """Write a file or nothing: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(raw)
         file.flush()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch.nn import functional as F
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -28,7 +27,7 @@ from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.engine.paged import PagedCache
 from memory.engine.witness import Witness
-from memory.residual import ResidualHead, load_head, save_head
+from memory.residual import ResidualHead, load_head, save_head, write_whole
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
 from memory.slots import SlotPool
 from memory.toolcalls import ToolSession, read_sessions
@@ -166,8 +165,8 @@ class Trainer:
         self.head.to(self.args.device)
         state = self.optimizer.state_dict()["state"]
         flat = {f"{index}.{key}": value.contiguous() for index, own in state.items() for key, value in own.items()}
-        _replace(self.out / STATE, lambda path: save_file(flat, path))
-        _replace(self.out / PROGRESS, lambda path: path.write_text(json.dumps(asdict(self.progress), indent=1)))
+        write_whole(self.out / STATE, save(flat))
+        write_whole(self.out / PROGRESS, json.dumps(asdict(self.progress), indent=1).encode())
 
     def close(self) -> None:
         self.engine.close()
@@ -219,14 +218,6 @@ def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:
         scores = head(example.features, example.span, example.rule)
     ours, rules = (wanted[one.topk(best).indices].sum() / wanted.sum() for one in (scores, example.rule))
     return float(ours), float(rules)
-
-
-def _replace(path: Path, write) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write(temporary)
-    with temporary.open("rb+") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _tokenizer(name: str):
