@@ -104,7 +104,8 @@ class Shadow:
         """The first of ``planners`` is the one whose skills the others' are compared with.
 
         With an ``oracle``, its skill is executed, and each planner's logits are held against the plain forward of its
-        own prompt. Without one the first planner leads: its skill is executed, and its logits are the reference of all.
+        own prompt. Without one the first planner leads: its skill is executed, its logits are the reference of all, and
+        all transcripts go on with what it wrote.
         """
         self.weights = engine.model_key
         self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
@@ -126,6 +127,10 @@ class Shadow:
             leader = decision.prefill.logits[0] if leader is None else leader
             reference = self._plain(decision.prefill.layout, plain) if self._oracle else leader
             self._records[name].add(decision.prefill, reference, decision.skill == wanted)
+        if not self._oracle:
+            first, *others = self._planners.values()
+            for planner in others:
+                planner.adopt(first)
         return Decision(self._oracle(info) if self._oracle else wanted)
 
     def _plain(self, layout: Layout, known: dict[tuple[tuple[int, int], ...], torch.Tensor]) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """What forgetting costs: ``python -m eval.retention [KEY=VALUE ...]``.
 
-The full cache plays task streams; before every step each method decides too, on the same transcript with a budget of
-rows (or in fewer bits: semantic). The table says how often it takes the same next skill once the transcript has --history
-tokens, and what it kept and read. With --out FILE.jsonl every episode is written down, and a run that was stopped
-goes on.
+The full cache plays task streams; before every step each method decides too, on the same transcript, with a budget of
+rows (or in fewer bits: semantic). The table says how often it takes the same next skill once the transcript has so many
+tokens (--history), and what it kept and read. With --out FILE.jsonl every episode is written down, and a run that was
+stopped goes on.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; a method's own stand behind it, as in
 ``h2o_moved:h2o+memory.construction.survivors=move``.

@@ -88,6 +88,10 @@ class KVPlanner:
             extra["focus"] = self._format.decode(self._focus)
         return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
 
+    def adopt(self, other: KVPlanner) -> None:
+        """Take another planner's decision for this one's own, with what it was for: their transcripts go on alike."""
+        self._decided, self._focus = other._decided, list(other._focus)
+
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """``skill`` may be another's; then what this planner's own was for is no part of the turn."""
         turn = Turn(skill, "" if ok else message)

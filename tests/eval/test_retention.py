@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from eval.deviation import Shadow, make_planners, play
 from eval.lines import append_line, begin_lines
-from eval.retention import RULER, Step, parser, report, summarise, variants
+from eval.retention import RULER, SETTING, Step, parser, report, summarise, variants
 from eval.sessions import entities, record
+from eval.variants import compose_variants
+from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
+from memory.engine.engine import Engine
 from memory.toolcalls import read_sessions
+
+if TYPE_CHECKING:
+    import torch
+
+    from memory.report import Prefill
 
 SMALL = ["eval.episodes=2", "env.stream=1", "env.max_steps=3", "prompt.encoder=hashed"]
 
@@ -36,6 +46,33 @@ def test_methods_are_measured_beside_the_full_cache(tiny_model: Path, tmp_path: 
     assert out.read_bytes() == before
     with pytest.raises(ConfigError, match="was made with other settings"):
         report([*given, "eval.seed=3"])
+
+
+class Transcripts:
+    """The text behind every decision."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+        self.same: list[bool] = []
+
+    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+        self.seen.append(prefill.layout.token_ids.tolist())
+        self.same.append(same_skill)
+
+
+def test_all_methods_decide_on_the_same_transcript() -> None:
+    """The leader's skill and what it was for, although a method would have said otherwise."""
+    overrides = [*SETTING, *SMALL, "env.max_steps=9"]
+    methods = ["full_cache", "semantic", "streaming:streaming+memory.retention.budget=24"]
+    configs = compose_variants(methods, overrides)
+    setting = configs["full_cache"]
+    kept = {name: Transcripts() for name in configs}
+    with Engine(make_model(setting.model, 0)) as engine:
+        planners = make_planners(engine, make_tokenizer(setting.model, engine.model), configs)
+        for _ in play(Shadow(engine, planners, kept), setting):
+            """Both episodes."""
+    assert len(kept["full_cache"].seen) == 18 and not all(kept["streaming"].same)
+    assert kept["semantic"].seen == kept["streaming"].seen == kept["full_cache"].seen
 
 
 def test_steps_count_by_the_full_caches_length() -> None:
