@@ -77,9 +77,15 @@ class Recorder:
         return TaskRecord(tuple(texts), first, tuple(steps), succeeded(world, task))
 
 
-def generated(count: int, first: int, rng: random.Random, wordings: int) -> Iterator[tuple[Episode, list[list[str]]]]:
-    """Houses of the embedded train split: two thirds single tasks, one third streams of up to four."""
-    for length, low, high in ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0)):
+def generated(
+    count: int, first: int, rng: random.Random, wordings: int, stream: int = 0
+) -> Iterator[tuple[Episode, list[list[str]]]]:
+    """Houses of the embedded train split, each with a ``stream`` of so many tasks.
+
+    0: two thirds single tasks, one third streams of up to four.
+    """
+    mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
+    for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
         stop = start + round(count * high) - round(count * low)
         if start == stop:
@@ -119,6 +125,7 @@ def _setting(text: str) -> tuple[str, str]:
 def _record(file: Path, args: argparse.Namespace) -> None:
     """Write down how the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
     made = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
+    made = {key: value for key, value in made.items() if key != "stream" or value}  # folders older than the setting
     made["official"] = bool(args.data)
     if file.exists() and (old := json.loads(file.read_text(encoding="utf-8"))) != made:
         changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in made if made[key] != old.get(key))
@@ -129,13 +136,13 @@ def _record(file: Path, args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> None:
     settings, out = [_setting(text) for text in args.settings], Path(args.out)
-    for name, low in (("houses", 0), ("first", 0), ("trials", 0), ("wordings", 1)):
+    for name, low in (("houses", 0), ("first", 0), ("trials", 0), ("wordings", 1), ("stream", 0)):
         if (value := getattr(args, name)) is not None and value < low:
             raise ConfigError(f"--{name} {value} is too few; use {low} or more")
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
     rng = random.Random(args.seed)
-    sources = list(generated(args.houses, args.first, rng, args.wordings))
+    sources = list(generated(args.houses, args.first, rng, args.wordings, args.stream))
     if args.data:
         sources += islice(official(args.data), args.trials)
     rng.shuffle(sources)
@@ -157,6 +164,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--trials", type=int, default=None, help="at most so many official trials")
     p.add_argument("--houses", type=int, default=6000, help="generated houses (default 6000)")
     p.add_argument("--first", type=int, default=0, help="first generated house")
+    p.add_argument("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
     p.add_argument("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")
     p.add_argument(
         "--perturb", type=float, default=0.1, help="share of random steps in perturbed rollouts (default 0.1)"

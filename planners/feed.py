@@ -50,8 +50,15 @@ LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
 PLANS = Mix(plans=4)
 RECALL = Mix(probes=6, questions=6, recall=True)
-# The other layout, with eight times the decisions per row.
-TRAJECTORIES = Mix(trajectories=2, steps=0, probes=0, transcript=1500)
+TRANSCRIPT = 1500  # tokens of a trajectory
+
+
+def trajectories(transcript: int) -> Mix:
+    """The other layout, with eight times the decisions per row. Long ones come one to a pack, which is computed as
+    one causal sequence, and from a few tasks of a stream only, since they overlap."""
+    if transcript <= TRANSCRIPT:
+        return Mix(trajectories=2, steps=0, probes=0, transcript=transcript)
+    return Mix(trajectories=1, steps=0, probes=0, transcript=transcript, starts=2)
 
 
 def rollout_files(data: Path) -> list[Path]:
@@ -86,9 +93,18 @@ class Feed:
     """Batches of about ``tokens`` rows, packed in a background thread. ``level`` may be raised at any time."""
 
     def __init__(
-        self, files: Sequence[Path], encode: Encode, bos: int, pad: int, tokens: int, seed: int, level: int = 0
+        self,
+        files: Sequence[Path],
+        encode: Encode,
+        bos: int,
+        pad: int,
+        tokens: int,
+        seed: int,
+        level: int = 0,
+        transcript: int = TRANSCRIPT,
     ) -> None:
         self.level = level
+        self._trajectories = trajectories(transcript)
         self._source = shuffled(files, seed)
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2)
@@ -154,7 +170,7 @@ class Feed:
             return PLANS
         if level.recall and self._rng.random() < RECALLED:
             return RECALL
-        return self._rng.choice((DECISIONS, TRAJECTORIES))
+        return self._rng.choice((DECISIONS, self._trajectories))
 
     def _batches(self, packs: list[Pack]) -> list[list[Pack]]:
         batches: list[list[Pack]] = [[]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from planners.packing import IGNORE, Pack
@@ -20,6 +21,7 @@ class Batch:
     """Packs as tensors; rows are ``[memory (M)][slots (S x Q)]``, padded.
 
     ids, positions, labels: (B, M + S*Q); memory_bias: (B, 1, M, M); slot_bias: (B, 1, S, 1, M); own_bias: (Q, Q).
+    One slot that goes on where one memory ends is ``causal``: nothing is padded, and the biases are empty.
     """
 
     ids: torch.Tensor
@@ -31,6 +33,7 @@ class Batch:
     memory: int
     slots: int
     kinds: tuple[tuple[str, ...], ...]
+    causal: bool = False
 
     def to(self, device: torch.device | str) -> Batch:
         moved = {
@@ -45,6 +48,8 @@ def rounded(length: int, unit: int = 16) -> int:
 
 def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16) -> Batch:
     """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time."""
+    if len(packs) == 1 and len(packs[0].slots) == 1 and not packs[0].slots[0].hidden:
+        return _alone(packs[0], bos, dtype)
     memory = rounded(1 + max(pack.memory_tokens for pack in packs))
     slots = max(len(pack.slots) for pack in packs)
     width = rounded(max(len(slot.ids) for pack in packs for slot in pack.slots))
@@ -80,6 +85,15 @@ def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torc
     return Batch(ids, positions, labels, memory_bias, slot_bias, own, memory, slots, kinds)
 
 
+def _alone(pack: Pack, bos: int, dtype: torch.dtype) -> Batch:
+    (slot,) = pack.slots
+    told = [bos, *(token for _, ids in pack.memory for token in ids)]
+    ids, labels = torch.tensor([[*told, *slot.ids]]), torch.tensor([[IGNORE] * len(told) + list(slot.labels)])
+    nothing = torch.zeros(0, dtype=dtype)
+    places = torch.arange(ids.shape[1])[None]
+    return Batch(ids, places, labels, nothing, nothing, nothing, len(told), 1, ((slot.kind,),), causal=True)
+
+
 def packed_attention(
     module: nn.Module,
     query: torch.Tensor,  # (B, H, rows, D)
@@ -94,6 +108,8 @@ def packed_attention(
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = (query * scaling).to(dtype), key.to(dtype), value.to(dtype)
+    if pack.causal:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0).transpose(1, 2), None
     batch, heads, _, dim = query.shape
     memory, slots = pack.memory, pack.slots
     memory_keys, memory_values = key[:, :, :memory], value[:, :, :memory]

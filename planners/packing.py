@@ -112,6 +112,7 @@ class Mix:
     plans: int = 0  # wordings of a plan or goal without memory; with them nothing else is packed
     recall: bool = False  # made-up memories instead of rollouts
     transcript: int = 0  # tokens that a trajectory may take with the tasks that follow; 0: one task
+    starts: int = 0  # tasks of a rollout, drawn, that a pack begins with; 0: each of them
 
 
 class Packer:
@@ -137,7 +138,10 @@ class Packer:
             store.apply(replay.history(max(0, len(task.steps) - PROGRESS), len(task.steps)))
             done += len(task.steps)
             told = set(store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))]))
-        yield from (self._pack(replays[first:]) for first, replay in enumerate(replays) if replay.task.steps)
+        firsts = [number for number, replay in enumerate(replays) if replay.task.steps]
+        if 0 < self.mix.starts < len(firsts):
+            firsts = sorted(self.random.sample(firsts, self.mix.starts))
+        yield from (self._pack(replays[first:]) for first in firsts)
 
     def recall(self, segments: int) -> Pack:
         """A made-up memory of about so many lines. Half of them have a cue in front, which one slot asks for."""

@@ -23,7 +23,7 @@ from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import KeepError
 from planners.checkpoint import HISTORY, Shape, build, load_planner, load_weights, save_planner
-from planners.feed import LEVELS, Feed, rollout_files
+from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files
 from planners.optimizers import KINDS, Optimizers
 from planners.packed_attention import Batch
 from planners.packing import IGNORE
@@ -171,7 +171,7 @@ class Trainer:
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
         self.feed = Feed(
             self.files, lambda text: encode(text).ids, ids[BOS], ids[PAD], args.batch_tokens,
-            args.seed + self.progress.step, self.progress.level,
+            args.seed + self.progress.step, self.progress.level, args.transcript,
         )  # fmt: skip
 
     def _start(self) -> tuple[Qwen2ForCausalLM, object]:
@@ -286,6 +286,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu")
     p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
     p.add_argument("--batch-tokens", type=int, default=2304, help="padded rows of a batch (default 2304)")
+    p.add_argument(
+        "--transcript", type=int, default=TRANSCRIPT, help=f"tokens of a transcript at most (default {TRANSCRIPT})"
+    )
     p.add_argument("--accumulate", type=int, default=3, help="batches of an optimiser step (default 3)")
     p.add_argument("--optimizer", choices=KINDS, default="adamw", help="muon needs torch 2.9 or newer")
     p.add_argument("--lr", type=float, default=6e-4)

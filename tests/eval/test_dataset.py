@@ -39,6 +39,12 @@ def test_both_settings_of_the_same_houses_are_written_and_solved(tmp_path: Path)
     assert any(len(task.instructions) > 1 for rollout in rollouts for task in rollout.tasks)
 
 
+def test_every_house_may_hold_a_long_stream(tmp_path: Path) -> None:
+    rollouts = write(tmp_path, "--houses", "3", "--stream", "7", "--settings", "grounded+partial")
+    assert [len(rollout.tasks) for rollout in rollouts] == [7, 7, 7]
+    assert json.loads((tmp_path / "rollouts.json").read_text())["stream"] == 7
+
+
 def test_no_house_of_the_other_splits_is_among_them(tmp_path: Path) -> None:
     sources = {rollout.source for rollout in write(tmp_path, "--houses", "20", "--settings", "lota+full")}
     for split in ("valid", "test"):
@@ -67,6 +73,7 @@ def test_a_written_file_stays_and_the_same_seed_writes_the_same(tmp_path: Path) 
 def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
     made = json.loads((tmp_path / "rollouts.json").read_text())
+    assert "stream" not in made  # as it was before there was such a setting
     assert (made["houses"], made["seed"], made["settings"], made["official"]) == (6, 4, ["lota+full"], False)
     with pytest.raises(ConfigError, match=r"seed=5 \(was 4\); choose another --name or --out"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "5")

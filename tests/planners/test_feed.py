@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
-from planners.feed import LEVELS, Feed, rollout_files, shuffled
+from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files, shuffled
 from planners.records import Rollout, write_rollouts
 from planners.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import rollout_texts
@@ -69,6 +69,21 @@ def test_rollouts_without_type_level_skills_are_fed_without_plans(files: list[Pa
     feed = make_feed(grounded, tokenizer, level=len(LEVELS) - 1)
     kinds = {kind for _ in range(60) for row in feed.next()[1].kinds for kind in row}
     assert "plan" not in kinds and "step" in kinds
+
+
+def test_long_transcripts_go_on_through_the_stream(make_rollout: Make, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    house = make_rollout(1)
+    stream = replace(house, skills="grounded", tasks=house.tasks * 30)
+    write_rollouts(tmp_path / "long.jsonl.gz", [stream] * 8)
+    bos, pad = tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD)
+    encode = lambda text: tokenizer.encode(text).ids  # noqa: E731
+    feed = Feed(
+        rollout_files(tmp_path), encode, bos, pad, 1500, seed=0, level=len(LEVELS) - 1, transcript=TRANSCRIPT + 500
+    )
+    batches = [batch for _ in range(60) for batch in (feed.next()[1],) if batch.kinds[0][0] == "trajectory"]
+    feed.close()
+    assert batches and all(batch.causal for batch in batches)
+    assert max(batch.ids.shape[1] - batch.memory for batch in batches) > TRANSCRIPT
 
 
 def test_a_broken_file_stops_the_training_thread(files: list[Path], tokenizer: Tokenizer) -> None:

@@ -80,18 +80,22 @@ def test_the_saved_folder_is_a_plain_hugging_face_model(data: Path, tmp_path: Pa
     assert tokenizer.get_vocab() == trainer.tokenizer.get_vocab()
 
 
-def test_packed_training_sees_what_the_plain_model_sees(data: Path, tmp_path: Path) -> None:
-    """A trajectory slot gives the same logits as the same tokens in one plain sequence."""
+@pytest.mark.parametrize("trajectories", [1, 2])
+def test_packed_training_sees_what_the_plain_model_sees(data: Path, tmp_path: Path, trajectories: int) -> None:
+    """A trajectory slot gives the same logits as the same tokens in one plain sequence. One alone is one."""
     trainer = Trainer(arguments(data, tmp_path / "run", 0.2))
     trainer.run()
     packed, tokenizer, _ = load_planner(tmp_path / "run")
     packed.eval()
     plain = Qwen2ForCausalLM.from_pretrained(tmp_path / "run", dtype=torch.float32).eval()
     rollout = next(read_rollouts(data / "a.jsonl.gz"))
-    packer = Packer(lambda text: tokenizer.encode(text).ids, Mix(trajectories=2, steps=0, probes=1))
+    packer = Packer(
+        lambda text: tokenizer.encode(text).ids, Mix(trajectories=trajectories, steps=0, probes=trajectories - 1)
+    )
     (pack,) = packer.packs(rollout, "linked")
     bos = tokenizer.token_to_id(BOS)
     batch = collate([pack], bos, tokenizer.token_to_id(PAD), torch.float32)
+    assert batch.causal == (trajectories == 1)
     with torch.no_grad():
         hidden = packed.model(
             input_ids=batch.ids, position_ids=batch.positions, attention_mask={"full_attention": None},
