@@ -12,8 +12,8 @@ from memory.engine.attention import Asked
 from memory.engine.cache import WorkingCache
 from memory.engine.decoder import Decoder
 from memory.engine.gathered import Gathered
-from memory.engine.gathered_packed import PackedRows
-from memory.engine.gathered_paged import PagedRows
+from memory.engine.gathered_packed import GatheredPacked
+from memory.engine.gathered_paged import GatheredPaged
 from memory.engine.masks import MaskPlan, causal_plan
 from memory.engine.packed import PackedCache
 from memory.engine.paged import PagedCache
@@ -141,7 +141,7 @@ class Batch:
         if self._rows is None or not self._rows.whole:
             self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
             members = [self._members[i] for i in self._order]
-            rows = PackedRows if isinstance(members[0], PackedCache) else PagedRows
+            rows = GatheredPacked if isinstance(members[0], PackedCache) else GatheredPaged
             self._rows = rows(members, self._decoder.spec.heads)
         return self._order
 

@@ -14,7 +14,7 @@ from memory.quantize import Packed
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 
-class PackedRows(Gathered[PackedCache]):
+class GatheredPacked(Gathered[PackedCache]):
     """Packed blocks of the members, and behind them one tensor with the last rows of all.
 
     As long as a cache is a member, its ``open`` rows are a view of that tensor.

@@ -12,7 +12,7 @@ from memory.engine.paged import PagedCache
 from memory.slots import SENTINEL
 
 
-class PagedRows(Gathered[PagedCache]):
+class GatheredPaged(Gathered[PagedCache]):
     """Rows of caches of one slot pool, copied for every layer by their slots."""
 
     def begin(self) -> None:
