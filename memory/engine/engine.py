@@ -137,8 +137,19 @@ class Engine:
         """
         return self._worker.call(partial(query_states, self.decoder, context, token_ids, layers))
 
+    def run(self, work: Callable[[], T]) -> T:
+        """Run ``work``, which may call the engine, on the worker, and return its result."""
+        return self._worker.call(work)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """The same, without waiting for it: behind the plans that are queued.
+
+        :raises ModelError: after ``close``
+        """
+        return self._worker.submit(work)
+
     def later(self, work: Callable[[], T]) -> Future[T]:
-        """Run ``work``, which may call the engine, on the worker in the background: every plan goes first."""
+        """The same in the background: every plan goes first."""
         return self._worker.submit(work, Priority.BACKGROUND)
 
     def forward_plain(

@@ -88,7 +88,7 @@ class Scheduler:
     def __init__(self, engine: Engine, pacing: Pacing | None = None, automatic: bool = True) -> None:
         self.turns = 0
         self._pacing, self._automatic = pacing or Pacing(), automatic
-        self._decoder, self._worker = engine.decoder, engine._worker
+        self._engine, self._decoder = engine, engine.decoder
         own = self._pacing.chunking
         self._chunking = _Shared(1, own.steps, own.rest, self._pacing.few, self._crowded)
         self._arrived: deque[_Job] = deque()
@@ -122,14 +122,14 @@ class Scheduler:
             if self._closed:
                 raise ModelError("this scheduler is closed; build a new one.")
             if self._automatic and not self._driven:
-                self._worker.submit(self._drive)
+                self._engine.submit(self._drive)
                 self._driven = True
             self._arrived.append(_Job(stream, done))
         return stream
 
     def turn(self) -> bool:
         """Make one turn; returns whether there is more to do."""
-        return self._worker.call(self._turn)
+        return self._engine.run(self._turn)
 
     def run_until_idle(self) -> None:
         """Serve, or wait for, everything that was submitted."""
@@ -153,12 +153,12 @@ class Scheduler:
         self.close(cancel=kind is not None)
 
     def _drive(self) -> None:
-        """A turn, and then the next: by way of the worker's queue, so that others have theirs."""
+        """A turn, and then the next: by way of the engine's queue, so that others have theirs."""
         try:
             self._turn()
             with self._idle:
                 if self._arrived or any(self._jobs()):
-                    self._worker.submit(self._drive)
+                    self._engine.submit(self._drive)
                     return
         except Exception as error:  # most likely the engine was closed: nobody shall wait forever
             self._abandon(error)
