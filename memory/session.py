@@ -100,9 +100,8 @@ class MemorySession:
             flips = self.store.graph.update(self.store)
         with clock.part("retrieve"):
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
-            if isinstance(assembler, Turns):
-                assembler = assembler if lasting else assembler.aside()
-                assembler.instruct(common_prefix(query_ids, instruction_ids))
+            assembler = assembler if lasting else assembler.aside()
+            assembler.instruct(common_prefix(query_ids, instruction_ids))
             prompt = assembler.assemble(units, query_ids, context, clock)
         return self._run(prompt, query_ids, tuple(flips), clock, lasting)
 
@@ -154,7 +153,7 @@ class MemorySession:
         ``blocks=False``: what was encoded stays, for whoever reads the same text again.
         """
         self.store.clear()
-        if blocks and isinstance(self._assembler, Turns):
+        if blocks:
             self._assembler.unshare()
         self._assembler.reset()
         if self._transcript is not None:
@@ -209,7 +208,7 @@ class MemorySession:
         if self._context is not None:
             return self._context
         ids = self._context_ids
-        if not ids or not self.method.recompute.capabilities.reads_blocks or isinstance(self._assembler, Turns):
+        if not ids or not self._assembler.reads_context:
             self._context = Context(ids)
             return self._context
         (block,) = self.engine.encode([(None, ids)])

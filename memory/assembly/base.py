@@ -52,10 +52,24 @@ def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
 
 
 class Assembler(Protocol):
-    """One way to get keys and values for a prompt's units."""
+    """One way to get keys and values for a prompt's units.
+
+    What follows `reset` has a body for those that keep nothing from turn to turn but blocks.
+    """
 
     harvests: bool  # rows are taken from the working cache after the prefill
+    reads_context: bool = True  # wants the context's exact block, else its ids alone
 
     def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled: ...
     def after(self, prompt: Assembled, result: PrefillResult) -> None: ...
     def reset(self) -> None: ...
+
+    def aside(self) -> Assembler:
+        """One that goes on from here and leaves no trace in this one: itself, where only `after` leaves any."""
+        return self
+
+    def instruct(self, tokens: int) -> None:
+        """The first ``tokens`` of the next query say what is to be done from now on; 0: what was said still holds."""
+
+    def unshare(self) -> None:
+        """Take out of what sessions share whatever this one has put there beside its blocks."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from memory.assembly.base import Assembled, Context
+from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.latent import NamedChoice
 from memory.assembly.layout import lay_out, place, uses
 from memory.assembly.lost import Lost
@@ -19,7 +19,7 @@ from memory.stages import Unit
 from memory.store import SegmentStore
 
 
-class Blocks:
+class Blocks(Assembler):
     """Every unit has a block of its own; what the storage lacks is encoded in one packed forward."""
 
     harvests = False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from memory.assembly.base import Assembled, Context, storable
+from memory.assembly.base import Assembled, Assembler, Context, storable
 from memory.assembly.layout import lay_out, place, uses
 from memory.clock import Clock
 from memory.engine.engine import Engine
@@ -17,7 +17,7 @@ from memory.pool import Holder
 from memory.stages import Unit
 
 
-class Chain:
+class Chain(Assembler):
     """The memory is one exact prefix: what an earlier prompt began with is reused, the rest is fresh and harvested."""
 
     harvests = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memory.assembly.base import Assembled, Context
+from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.layout import lay_out, place, uses
 from memory.clock import Clock
 from memory.engine.engine import Engine
@@ -12,10 +12,11 @@ from memory.engine.trace import PrefillResult
 from memory.stages import Unit
 
 
-class Fresh:
+class Fresh(Assembler):
     """Nothing is stored: every row is fresh, the context's too."""
 
     harvests = False
+    reads_context = False
 
     def __init__(self, engine: Engine) -> None:
         self._device = engine.decoder.device

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from memory.assembly.base import Assembled, Context
+from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.harvest import HarvestPool
 from memory.assembly.latent import LatentChoice, LayerSlots
 from memory.assembly.layout import lay_out, place, uses
@@ -23,7 +23,7 @@ from memory.stages import Layout, Unit
 Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, and their block
 
 
-class History:
+class History(Assembler):
     """The prompt is ``[context][chosen blocks][rest of the last turn][new rows][query]``; the last two are computed.
 
     Whatever was computed is harvested after the turn, in the background.

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memory.assembly.base import Assembled, Context, storable
+from memory.assembly.base import Assembled, Assembler, Context, storable
 from memory.assembly.layout import lay_out, uses
 from memory.assembly.lost import Lost
 from memory.block import KVBlock, identity
@@ -25,7 +25,7 @@ from memory.store import SegmentStore
 from memory.virtual import virtual_hash
 
 
-class Reuse:
+class Reuse(Assembler):
     """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, frozen block, earlier rows, else fresh.
 
     After the prefill, whole blocks of rows before which nothing approximate stands enter the exact prefix index, and

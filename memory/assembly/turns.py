@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import torch
 
-from memory.assembly.base import Assembled, Context
+from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.chain import common_prefix
 from memory.assembly.layout import lay_out, place, uses
 from memory.assembly.shelves import HeldCache, Shelf
@@ -23,10 +23,11 @@ from memory.engine.witness import Witness
 from memory.stages import Retention, Unit
 
 
-class Turns:
+class Turns(Assembler):
     """The prompt is what the last turn left, and new rows behind it."""
 
     harvests = False
+    reads_context = False
 
     def __init__(
         self, engine: Engine, shelf: Shelf, construction: Construction, retention: Retention, namespace: str
