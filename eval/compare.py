@@ -26,7 +26,8 @@ from eval.metrics import cluster_of, costs, goal_condition_rate, success_rate
 from eval.tables import bounds, make_console, markdown, number, percent
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers
-from keep_agent.runfolder import RunFolder, find_runs, read_config, write_atomic
+from keep_agent.runfolder import RunFolder, find_runs, read_config
+from memory.disk.atomic import write_atomic
 
 BASELINE = "full_recompute"
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares,

@@ -30,7 +30,7 @@ from envs.fact import Fact
 from eval.cli import guarded
 from keep_agent.errors import ConfigError
 from keep_agent.loop import DONE
-from keep_agent.runfolder import write_atomic
+from memory.disk.atomic import write_atomic
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 
 SETTINGS = ("lota+full", "grounded+partial")

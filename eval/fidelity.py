@@ -36,7 +36,7 @@ from eval.tables import make_console, number, percent
 from eval.variants import compose_variants, names
 from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
 from keep_agent.errors import ConfigError
-from keep_agent.runfolder import write_atomic
+from memory.disk.atomic import write_atomic
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
 from planners.checkpoint import BUNDLED

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError
-from keep_agent.runfolder import write_atomic
+from memory.disk.atomic import write_atomic
 
 
 def begin_lines(path: Path, config: Mapping[str, Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from eval.cli import check_target
 from keep_agent.errors import ConfigError
+from memory.disk.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +40,7 @@ def _kind(file: Path) -> str:
 
 @contextmanager
 def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> Iterator[list[Axes]]:
-    """Axes of ``panels``, ``columns`` side by side; the figure is written to ``file`` (by a temporary name) in the end.
+    """Axes of ``panels``, ``columns`` side by side; the figure is written to ``file`` in the end.
 
     With a ``y_label`` all panels share what it names, else each has a scale of its own.
 
@@ -63,9 +64,8 @@ def figure(file: Path, panels: int = 1, columns: int = 2, y_label: str = "") -> 
         for spine in axis.spines.values():
             spine.set_color(GRID)
     yield axes
-    temporary = file.with_name(f"{file.name}.tmp")
-    drawn.savefig(temporary, format=_kind(file), dpi=150)
-    temporary.replace(file)
+    with replacing(file) as stream:
+        drawn.savefig(stream, format=_kind(file), dpi=150)
 
 
 def style(number: int) -> dict[str, object]:

@@ -40,7 +40,7 @@ from eval.tables import make_console
 from eval.variants import REMEMBERS, compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
-from keep_agent.runfolder import write_atomic
+from memory.disk.atomic import write_atomic
 from memory.engine.engine import Engine
 from planners.formats import make_format
 from planners.recall import CUES, GREATEST, KINDS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keep_agent.errors import ConfigError
 from keep_agent.results import EpisodeResult
-from keep_agent.runfolder import write_atomic
+from memory.disk.atomic import write_atomic
 
 if TYPE_CHECKING:
     import wandb

@@ -14,18 +14,9 @@ from typing import Any, ClassVar, Protocol, Self
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult
+from memory.disk.atomic import clean, replacing, write_atomic
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a whole file or nothing: a reader never sees half of it."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -85,6 +76,7 @@ class RunFolder:
     def resume(cls, path: Path) -> Self:
         """An existing run with its finished episodes; a torn or unmarked tail is cut off."""
         config = cls.saved(path)
+        clean(path)  # of what a killed run was about to write
         results = list(_committed(path / cls.lines, cls.result))
         _keep_only(path / TRACE, {result.id for result in results})
         return cls(path, config, results)
@@ -178,20 +170,18 @@ def _committed(path: Path, kind: type[Result]) -> list[Any]:
 
 def _keep_only(path: Path, ids: set[str]) -> None:
     """Rewrite the trace without entries of episodes that have no mark, if there are any."""
+
+    def kept(line: bytes) -> bool:
+        return line.endswith(b"\n") and _episode_of(line) in ids
+
     if not path.exists():
         return
-    temporary = path.with_name(path.name + ".tmp")
-    dropped = False
-    with path.open("rb") as source, temporary.open("wb") as target:
-        for line in source:
-            keep = line.endswith(b"\n") and _episode_of(line) in ids
-            dropped |= not keep
-            if keep:
-                target.write(line)
-    if dropped:
-        temporary.replace(path)
-    else:
-        temporary.unlink()
+    with path.open("rb") as source:
+        if all(map(kept, source)):
+            return
+        source.seek(0)
+        with replacing(path) as target:
+            target.writelines(filter(kept, source))
 
 
 def _episode_of(line: bytes) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from keep_agent.errors import ModelError
+from memory.disk.atomic import write_atomic
 
 SHIPPED = Path(__file__).parent / "retention" / "heads"
 FORMAT = "keep-agent retention head 1"
@@ -71,18 +71,7 @@ def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
     """Write a head with its checksum and what there is to say ``about`` it, all or nothing."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in head.state_dict().items()}
     metadata = {"format": FORMAT, "sha256": _checksum(tensors), "about": json.dumps(dict(about))}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, save(tensors, metadata))
-
-
-def write_whole(path: Path, raw: bytes) -> None:
-    """Write a file or nothing: a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_atomic(path, save(tensors, metadata))
 
 
 def load_head(name: str) -> ResidualHead:

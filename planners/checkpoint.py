@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError
+from memory.disk.atomic import clean, replacing_together
 from planners import packed_attention
 from planners.tokenizer import BOS, PAD, UNK, load_tokenizer
 
@@ -87,7 +87,23 @@ def save_planner(
     All are written beside the old ones first and then renamed in a row, the training record last: it is what says
     that there is a checkpoint.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    clean(folder)  # of what a killed trainer was about to write
+    sums = ""
+    with replacing_together() as begin:
+        for name, content in _contents(model, tokenizer, more):
+            begin(folder / name).write(content)
+            if name in SUMMED:
+                sums += f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+        begin(folder / "SHA256SUMS").write(sums.encode())
+        begin(folder / HISTORY).write(_json(history))
+
+
+def _contents(
+    model: Qwen2ForCausalLM, tokenizer: Tokenizer, more: Mapping[str, Mapping[str, torch.Tensor]]
+) -> Iterator[tuple[str, bytes]]:
+    """What is in the files, one after another, by name."""
+    for name, tensors in more.items():
+        yield name, save(dict(tensors))
     state = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
     }
@@ -95,20 +111,14 @@ def save_planner(
     config = model.config.to_dict() | {"architectures": ["Qwen2ForCausalLM"], "dtype": "bfloat16"}
     config.pop("_attn_implementation", None)
     config.pop("attn_implementation", None)
-    new = {name: folder / f"{name}.tmp" for name in (*more, *SUMMED, "tokenizer_config.json", "SHA256SUMS", HISTORY)}
-    for name, tensors in more.items():
-        save_file(dict(tensors), new[name])
-    save_file(state, new[WEIGHTS], metadata={"format": "pt"})
-    tokenizer.save(str(new[TOKENIZER]))
-    for name, value in (("config.json", config), ("tokenizer_config.json", TOKENIZER_CONFIG), (HISTORY, history)):
-        new[name].write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    sums = "".join(f"{hashlib.sha256(new[name].read_bytes()).hexdigest()}  {name}\n" for name in SUMMED)
-    new["SHA256SUMS"].write_text(sums)
-    for path in new.values():
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-    for name, path in new.items():
-        path.replace(folder / name)
+    yield "config.json", _json(config)
+    yield WEIGHTS, save(state, {"format": "pt"})
+    yield TOKENIZER, tokenizer.to_str(pretty=True).encode()
+    yield "tokenizer_config.json", _json(TOKENIZER_CONFIG)
+
+
+def _json(value: dict) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
 
 def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:

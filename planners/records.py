@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keep_agent.errors import DataError
+from memory.disk.atomic import clean, replacing
 
 VERSION = 2
 
@@ -100,14 +101,13 @@ def _unpack(row: dict) -> Rollout:
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
-    """Write a file atomically; returns the number of rollouts."""
-    temporary = path.with_name(path.name + ".tmp")
+    """Write a whole file or nothing; returns the number of rollouts."""
+    clean(path.parent)  # of what a killed writer left half done
     count = 0
-    with gzip.open(temporary, "wt", compresslevel=4) as stream:
+    with replacing(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
         for rollout in rollouts:
             stream.write(json.dumps(_pack(rollout), separators=(",", ":")) + "\n")
             count += 1
-    temporary.replace(path)
     return count
 
 

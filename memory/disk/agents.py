@@ -208,7 +208,7 @@ def _read_index(root: Path) -> dict[str, Entry]:
 
 def _write_index(root: Path, found: list[Entry]) -> None:
     rows = [asdict(entry) for entry in found]
-    with replacing(root / INDEX) as stream:
+    with replacing(root / INDEX, private=True) as stream:
         stream.write(json.dumps({"sum": _sum(rows), "files": rows}, indent=1).encode() + b"\n")
 
 

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all, whenever their writer is killed. For POSIX systems.
 
-A writer locks its temporary file as long as it lives, so what a killed one left behind is told from one at work.
+A writer locks its temporary file as long as it lives, so what a killed one left behind is told from one at work. Where
+the file system has no locks, nothing is: what is left behind stays.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
 
 from keep_agent.errors import CapacityError
@@ -21,26 +22,59 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """A stream whose bytes take the place of ``path`` at the end of the block, and survive a power cut from then on.
 
     Until then, and after any error, the old file is what it was. Of several writers the last to end wins; nothing
-    mixes. Only the user may read the file. Raises `CapacityError` if the disk is full.
+    mixes. Folders that are missing are made. ``private``: only the user may read the file, else whom the umask lets.
+    Raises `CapacityError` if the disk is full.
     """
-    _make(path.parent)
-    temporary, stream = _claim(path)
+    with replacing_together(private) as begin:
+        yield begin(path)
+
+
+@contextmanager
+def replacing_together(private: bool = False) -> Iterator[Callable[[Path], BinaryIO]]:
+    """The same for files that belong together: yields what begins one, and returns its stream.
+
+    All are on the disk before the first takes its place. They do so in the order in which they were begun: a file that
+    says that the others are whole comes last.
+    """
+    paths: list[Path] = []
+    temporaries: list[Path] = []
     try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            temporary.replace(path)
+        with ExitStack() as stack:
+            streams: list[BinaryIO] = []
+
+            def begin(path: Path) -> BinaryIO:
+                _make(path.parent)
+                temporary, stream = _claim(path, 0o600 if private else 0o666)
+                paths.append(path)
+                temporaries.append(temporary)
+                streams.append(stack.enter_context(stream))
+                return stream
+
+            yield begin
+            for stream in streams:
+                stream.flush()
+                os.fsync(stream.fileno())
+            for temporary, path in zip(temporaries, paths, strict=True):
+                temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries:
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in FULL:
-            raise CapacityError(f"no room for {path} ({error.strerror}): free some, or lower the budget") from error
+            where = paths[0] if paths else "a new file"
+            raise CapacityError(f"no room for {where} ({error.strerror}): free some, or lower the budget") from error
         raise
-    sync(path.parent)
+    for folder in dict.fromkeys(path.parent for path in paths):
+        sync(folder)
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a whole file or nothing, as `replacing` does."""
+    with replacing(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def clean(folder: Path) -> list[Path]:
@@ -65,23 +99,28 @@ def _make(folder: Path) -> None:
         sync(folder.parent)
 
 
-def _claim(path: Path) -> tuple[Path, BinaryIO]:
+def _claim(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new temporary file beside ``path`` and its stream, locked."""
     while True:
-        number, name = tempfile.mkstemp(SUFFIX, f".{path.name}.", path.parent)
+        temporary = path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
+        try:
+            number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:
+            continue
         stream = os.fdopen(number, "wb")
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        with suppress(OSError):  # no locks here
+            fcntl.flock(stream, fcntl.LOCK_EX)
         if os.fstat(number).st_nlink:
-            return Path(name), stream
+            return temporary, stream
         stream.close()  # `clean` came between creating and locking, and took it for abandoned
 
 
 def _abandoned(file: Path) -> bool:
-    """Remove a temporary file unless its writer holds the lock."""
+    """Remove a temporary file unless its writer holds the lock, or may do so."""
     try:
         with file.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.unlink()
-    except (BlockingIOError, FileNotFoundError):  # at work, or done meanwhile
+    except OSError:  # at work, done meanwhile, another user's, or nobody can tell
         return False
     return True

@@ -43,7 +43,7 @@ def write_blocks(
     spans = _spans(both)
     blank = Head(spans, header, ["0" * 8] * blocks, dict.fromkeys(extra, "0" * 8)).encode()
     sums, extra_sums = _first_sums(range(blocks)), {}
-    with replacing(path) as stream:
+    with replacing(path, private=True) as stream:
         stream.seek(len(blank))  # the header comes last: it holds the checksums
         for name in spans:
             raw = _bytes_of(both[name])

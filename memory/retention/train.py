@@ -23,11 +23,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from keep_agent.errors import ConfigError, KeepError
 from memory.assembly.spans import QuerySpan
+from memory.disk.atomic import clean, write_atomic
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.engine.paged import PagedCache
 from memory.engine.witness import Witness
-from memory.residual import ResidualHead, load_head, save_head, write_whole
+from memory.residual import ResidualHead, load_head, save_head
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
 from memory.slots import SlotPool
 from memory.toolcalls import ToolSession, read_sessions
@@ -157,7 +158,6 @@ class Trainer:
 
     def save(self) -> None:
         """Head, optimizer and progress; what is written last says that the rest is whole."""
-        self.out.mkdir(parents=True, exist_ok=True)
         self._report()
         about = {"model": self.args.model, "model_key": self.engine.model_key, "decay": self.args.decay}
         about |= {key: value for key, value in asdict(self.progress).items() if key != "curve"}
@@ -165,8 +165,8 @@ class Trainer:
         self.head.to(self.args.device)
         state = self.optimizer.state_dict()["state"]
         flat = {f"{index}.{key}": value.contiguous() for index, own in state.items() for key, value in own.items()}
-        write_whole(self.out / STATE, save(flat))
-        write_whole(self.out / PROGRESS, json.dumps(asdict(self.progress), indent=1).encode())
+        write_atomic(self.out / STATE, save(flat))
+        write_atomic(self.out / PROGRESS, json.dumps(asdict(self.progress), indent=1).encode())
 
     def close(self) -> None:
         self.engine.close()
@@ -203,6 +203,7 @@ class Trainer:
         print(json.dumps(row), flush=True)
 
     def _resume(self) -> None:
+        clean(self.out)  # of what a killed run was about to write
         self.progress = Progress(**json.loads((self.out / PROGRESS).read_text()))
         flat, state = load_file(self.out / STATE), self.optimizer.state_dict()
         for name, value in flat.items():

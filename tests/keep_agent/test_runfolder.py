@@ -17,7 +17,6 @@ from keep_agent.runfolder import (
     RunFolder,
     find_runs,
     read_config,
-    write_atomic,
 )
 
 
@@ -135,7 +134,7 @@ def test_runs_are_found_below_a_folder(run: RunFolder) -> None:
     assert find_runs(run.path) == [run.path]
 
 
-def test_atomic_writes_leave_nothing_beside(tmp_path: Path) -> None:
-    write_atomic(tmp_path / "a.json", "1")
-    write_atomic(tmp_path / "a.json", "2")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "2")]
+def test_what_a_killed_run_was_about_to_write_goes(run: RunFolder) -> None:
+    (run.path / f".{SUMMARY}.0a1b2c3d.partial").write_text("{")
+    RunFolder.resume(run.path)
+    assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, TRACE}

@@ -1,0 +1,100 @@
+"""Whole or nothing: for one file, for files that belong together, and where the file system has no locks."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from keep_agent.errors import CapacityError
+from memory.disk import atomic
+from memory.disk.atomic import clean, replacing, replacing_together, write_atomic
+
+NAMES = ("b", "a", "last")
+
+
+def write_all(folder: Path, content: str) -> None:
+    with replacing_together() as begin:
+        for name in NAMES:
+            begin(folder / name).write(content.encode())
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_words_and_bytes_replace_what_was_there_and_leave_nothing_beside(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "new" / "a.json", "1 – “one”")
+    assert contents(tmp_path / "new") == {"a.json": "1 – “one”"}
+    write_atomic(tmp_path / "new" / "a.json", b"2")
+    assert contents(tmp_path / "new") == {"a.json": "2"}
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_private_files_are_their_users_and_others_what_the_umask_lets(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        for private in (False, True):
+            with replacing(tmp_path / str(private), private):
+                pass
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"False": 0o666 & ~mask, "True": 0o600}
+
+
+def test_all_are_on_the_disk_before_the_first_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted_fsync(number: int) -> None:
+        calls.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
+        fsync(number)
+
+    def noted_replace(source: Path, target: Path) -> Path:
+        calls.append(target.name)
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    write_all(tmp_path, "1")
+    assert calls == ["file"] * 3 + [*NAMES, "folder"]
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_full_disk_leaves_all_old_files(tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all(tmp_path, "old")
+    counter = itertools.count(1)
+
+    def full(_: int) -> None:
+        if next(counter) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "fsync", full)
+        with pytest.raises(CapacityError, match=r"no room for .*b \(No space left"):
+            write_all(tmp_path, "new")
+    assert contents(tmp_path) == dict.fromkeys(NAMES, "old")
+
+
+def test_an_error_between_two_files_leaves_both_as_they_were(tmp_path: Path) -> None:
+    write_all(tmp_path, "old")
+    with pytest.raises(ZeroDivisionError), replacing_together() as begin:
+        begin(tmp_path / "b").write(b"new")
+        raise ZeroDivisionError
+    assert contents(tmp_path) == dict.fromkeys(NAMES, "old")
+
+
+def test_without_locks_files_are_written_and_leftovers_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(atomic.fcntl, "flock", none)
+    with replacing(tmp_path / "a") as stream:
+        stream.write(b"1")
+        assert clean(tmp_path) == []
+    assert contents(tmp_path) == {"a": "1"}
