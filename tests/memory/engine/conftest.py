@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
+import torch
 
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
+from tests.memory.engine.pairs import GetEngine
 
 
 @pytest.fixture(scope="session", params=FAMILIES)
@@ -19,3 +22,19 @@ def any_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def engine() -> Iterator[Engine]:
     with Engine(tiny_model("qwen2"), "inline") as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def engine_of() -> Iterator[GetEngine]:
+    """Two layers of every family, built once."""
+    made: list[Engine] = []
+
+    @cache
+    def make(family: str = "qwen2", dtype: torch.dtype = torch.float64) -> Engine:
+        made.append(Engine(tiny_model(family, layers=2, dtype=dtype), "inline"))
+        made[-1].model.module.set_experts_implementation("eager")  # others know no float64
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()

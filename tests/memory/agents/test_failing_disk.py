@@ -1,0 +1,78 @@
+"""A disk that is full or cannot be read disturbs no turn: it is said, and tried again."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from keep_agent.errors import CapacityError
+from memory.disk import agents as disk
+from memory.disk import atomic
+from tests.memory.agents.ledger import Make, lines, say
+
+
+def test_what_cannot_be_written_is_written_later(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk disturbs no turn; flush says so, and writes when there is room again."""
+    memories, text = make(), lines(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "fsync", full)
+        say(memories, "a", text)
+        say(memories, "b", text)
+        memories._warm.wait()
+        assert memories.stats()["failed"] == 2 and "'a' remembers could not be written" in caplog.text
+        with pytest.raises(CapacityError, match="no room for"):
+            memories.flush()
+        assert say(memories, "a", text + lines(2))[0].origin == "hot"
+        with pytest.raises(CapacityError):
+            memories.close()
+    fresh = make()
+    assert fresh.open("a", text).origin == "cold"
+    say(fresh, "b", text)
+    fresh.flush()
+    assert fresh.stats()["failed"] == 0 and make().open("b", text).origin == "warm"
+
+
+def full(_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_flush_tries_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories, text = make(), lines(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "fsync", full)
+        say(memories, "a", text)
+        memories._warm.wait()
+    memories.flush()
+    assert memories.stats()["failed"] == 0 and make().open("a", text).origin == "warm"
+
+
+def test_what_was_put_out_and_could_not_be_written_is_lost_and_said_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memories, text = make(), lines(40)
+    say(memories, "a", text)
+    memories.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "fsync", full)
+        memories.host_bytes = 1
+        say(memories, "a", text + lines(3))
+    with pytest.raises(CapacityError):
+        memories.flush()
+    memories.flush()
+    prompt = memories.open("a", text + lines(3))
+    assert (prompt.origin, prompt.kind) == ("warm", "extend"), "what had been written before is still there"
+
+
+def test_a_disk_that_cannot_be_read_is_no_memory(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make() as memories:
+        say(memories, "a", lines(40))
+    fresh = make()
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(disk, "open_agent", broken)
+    assert fresh.open("a", lines(40)).origin == "cold" and "Too many" in fresh.damaged[0]

@@ -1,0 +1,81 @@
+"""Forgetting an agent takes all of it, also what waits to be written or is just being read, and nothing of others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keep_agent.errors import ConfigError
+from memory.disk import agents as disk
+from memory.engine.engine import Engine
+from tests.memory.agents.ledger import Make, answer, lines, say
+
+
+def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engines: list[Engine]) -> None:
+    memories, text = make(), lines(60)
+    for engine in engines:
+        memories.use(engine)
+        for agent in ("a", "A", "a-b"):
+            say(memories, agent, text)
+    prompt = memories.open("a", text + lines(1))
+    answer(memories, prompt)
+    memories.forget("a")
+    with pytest.raises(ConfigError, match="'a' is not under way"):
+        memories.finish(prompt)
+    memories.abandon(prompt)
+    memories.flush()
+    assert {entry.agent for entry in disk.entries(memories.folder)} == {"A", "a-b"}
+    for engine in engines:
+        memories.use(engine)
+        assert say(memories, "a", text)[0].origin == "cold"
+        assert say(memories, "A", text)[0].origin == "hot"
+
+
+def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories = make()
+    memories._warm.wait()
+    gate, real = threading.Event(), disk.save_agent
+
+    def slow(*arguments: Any) -> Path:
+        gate.wait(30)
+        return real(*arguments)
+
+    monkeypatch.setattr(disk, "save_agent", slow)
+    for agent in ("a", "b", "b"):
+        say(memories, agent, lines(40))
+    done = ThreadPoolExecutor(1).submit(lambda: [memories.forget(agent) for agent in "ba"])
+    time.sleep(0.05)
+    assert not done.done(), "a is just being written"
+    gate.set()
+    done.result(30)
+    memories.flush()
+    assert disk.entries(memories.folder) == []
+    assert say(memories, "a", lines(40))[0].origin == "cold"
+
+
+def test_who_was_forgotten_while_a_prompt_was_opened_stays_forgotten(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows had been read before; meanwhile the agent was forgotten, and began anew."""
+    with make() as memories:
+        say(memories, "a", lines(40))
+    memories, forgotten = make(), []
+    real = memories._warm.get
+
+    def slow(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if not forgotten:
+            forgotten.append("a")
+            memories.forget("a")
+            say(memories, "a", lines(20, 1))
+        return found
+
+    monkeypatch.setattr(memories._warm, "get", slow)
+    with pytest.raises(ConfigError, match="'a' is not under way"):
+        memories.open("a", lines(40))
+    assert memories.open("a", lines(40)).kind == "miss"

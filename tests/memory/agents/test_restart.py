@@ -1,0 +1,102 @@
+"""Agents found again on the disk, with the same model or another one: the same bits, or a new beginning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from memory.agents import AgentMemories
+from memory.disk import agents as disk
+from memory.engine.engine import Engine
+from memory.match import TokenizerCoder
+from memory.quantize import PackFormat
+from tests.memory.agents.ledger import Ledger, Make, answer, lines, say
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("keys", ["token", "channel"])
+def test_a_warm_restart_gives_the_same_bits(bits: int, keys: Any, make: Make) -> None:
+    memories = make(format=PackFormat(bits, keys=keys))
+    texts = {agent: lines(count, count) for agent, count in (("a", 3), ("b", 16), ("c", 40), ("d", 130))}
+    for agent, text in texts.items():
+        say(memories, agent, text)
+        say(memories, agent, text + lines(2))
+    memories.flush()
+    fresh = make(format=PackFormat(bits, keys=keys))
+    for agent, text in texts.items():
+        for more in (text + lines(2), text + lines(2) + lines(1, 1), text[: int(0.95 * len(text))], lines(2, 8)):
+            hot, expected = say(memories, agent, more, persist=False)
+            warm, found = say(fresh, agent, more, persist=False)
+            assert torch.equal(found, expected)
+            assert (warm.kept, warm.kind) == (hot.kept, hot.kind) and warm.told.to_json() == hot.told.to_json()
+    assert not fresh.damaged
+
+
+def test_a_mapped_file_is_gone_when_its_rows_are(make: Make, tmp_path: Path) -> None:
+    """Rows of a file that is evicted, or replaced by later ones, stay what they were."""
+    memories, text = make(), lines(150)
+    say(memories, "a", text)
+    memories.flush()
+    fresh = make()
+    prompt = fresh.open("a", text + lines(2))
+    assert prompt.origin == "warm"
+    say(memories, "a", lines(9))
+    memories.flush()
+    disk.evict(tmp_path / "rows", 0)
+    first = answer(fresh, prompt)
+    fresh.finish(prompt)
+    again, second = say(fresh, "a", text + lines(2) + lines(3, 1))
+    assert again.origin == "hot"
+    alone = make(folder=None)
+    for more, found in ((text, None), (text + lines(2), first), (text + lines(2) + lines(3, 1), second)):
+        _, expected = say(alone, "a", more)
+        assert found is None or torch.equal(found, expected)
+
+
+def test_another_format_or_tokenizer_is_another_memory(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
+    memories, text = make(), lines(80)
+    say(memories, "a", text)
+    memories.flush()
+    assert make(format=PackFormat(8)).open("a", text).origin == "cold"
+    assert make(start=(1,)).open("a", text).origin == "cold"
+
+    class Other(TokenizerCoder):
+        seams = "any"
+
+        def __init__(self) -> None:
+            self._tokenizer, self._anchors, self._lead = coder._tokenizer, coder._anchors, coder._lead
+
+    assert AgentMemories(engine, Other(), folder=memories.folder).open("a", text).origin == "cold"
+    prompt = make().open("a", text)
+    assert prompt.origin == "warm"
+
+
+def test_changing_the_model_keeps_the_old_rows_and_never_serves_them(
+    make: Make, engines: list[Engine], coder: TokenizerCoder
+) -> None:
+    memories = make()
+    ledger, text = Ledger(memories), lines(90)
+    memories.share("house", lines(70, 5))
+    memories.behind("b", "house")
+    for number in (0, 1, 0, 1, 0):
+        memories.use(engines[number])
+        prompt = ledger.say("a", text)
+        assert prompt.model == engines[number].model_key
+        text += lines(1, number)
+        begun, _ = say(memories, "b", lines(70, 5) + lines(3))
+        assert begun.model == prompt.model and begun.kept > 0
+    assert len({key[1] for key in ledger.known}) == 2 and memories.stats()["agents"] == 4
+    under_way = memories.open("a", text)
+    memories.use(engines[1])
+    other = memories.open("a", text)
+    engines[0].extend(under_way.cache, under_way.new)
+    memories.finish(under_way)
+    memories.finish(other)
+    memories.close()
+    fresh = make()
+    assert fresh.open("a", text).origin == "warm"
+    fresh.use(engines[1])
+    assert fresh.open("a", text).origin == "warm"

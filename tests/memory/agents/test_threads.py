@@ -1,0 +1,110 @@
+"""Memories in several threads: writers that are slow delay nobody, and no row is another's."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.disk import agents as disk
+from memory.engine.engine import Engine
+from tests.memory.agents.ledger import Ledger, Make, answer, lines, say, size_of
+
+
+def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories, text = make(), lines(40)
+    memories._warm.wait()
+    gate, real = threading.Event(), disk.save_agent
+    monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(30) and real(*arguments))
+    memories.host_bytes = 1
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(say, memories, "a", text)
+        while memories._hot or memories._warm._writer._done(("a", memories.engine.model_key)):
+            time.sleep(0.01)
+        second = pool.submit(memories.open, "a", text)
+        time.sleep(0.05)
+        assert not first.done() and not second.done()
+        gate.set()
+        assert (second.result(30).origin, first.result(30)[0].origin) == ("warm", "cold")
+
+
+def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
+    make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memories = make()
+    memories._warm.wait()
+    gate, real, written = threading.Event(), disk.save_agent, []
+
+    def slow(*arguments: Any) -> Path:
+        gate.wait(30)
+        written.append((arguments[1], arguments[3]))
+        return real(*arguments)
+
+    monkeypatch.setattr(disk, "save_agent", slow)
+    ledger = Ledger(memories)
+    for turn in range(5):
+        for agent in "ab":
+            ledger.say(agent, lines(20) + lines(4 * turn, 1))
+    gate.set()
+    memories.flush()
+    last = {agent: len(ledger.known[agent, engine.model_key].told.ids) for agent in "ab"}
+    assert len(written) <= 4 and dict(written) == last, "what waited was replaced by what came later"
+    fresh = Ledger(make(), ledger.known)
+    for known in ledger.known.values():
+        known.where = "warm"
+    for agent in "ab":
+        fresh.say(agent, ledger.text(agent) + lines(1, 2))
+
+
+def test_many_threads(make: Make, engine: Engine) -> None:
+    """Eight threads with two agents each, a budget for some of them, forgetting and flushing between: no wrong row."""
+    probe = make(folder=None)
+    say(probe, "a", lines(60))
+    memories = make(host_bytes=6 * size_of(probe, "a"))
+    memories.share("house", lines(40, 5))
+
+    def live(number: int) -> int:
+        chance, warm = random.Random(number), 0
+        known: dict[str, str] = {}
+        for turn in range(12):
+            agent = f"{number}-{chance.randrange(2)}"
+            if turn == 0:
+                memories.behind(agent, "house")
+            text = known.get(agent, lines(40, 5) if chance.random() < 0.5 else lines(30, number))
+            text += lines(1 + chance.randrange(9), turn)
+            prompt = memories.open(agent, text)
+            warm += prompt.origin == "warm"
+            assert prompt.cache.tokens == prompt.told.ids[: prompt.kept] and prompt.told.text == text
+            if known.get(agent):
+                assert prompt.kept >= len(memories.coder.encode(known[agent]).ids)
+            with pytest.raises(ConfigError, match="under way"):
+                memories.open(agent, text)
+            found = answer(memories, prompt)
+            if prompt.kept == 0:
+                same = engine.extend(memories._new_cache(memories._speaker), prompt.told.ids).logits
+                assert torch.equal(found, same)
+            what = chance.random()
+            if what < 0.1:
+                memories.abandon(prompt)
+            elif what < 0.2:
+                memories.forget(agent)
+                known.pop(agent, None)
+            else:
+                memories.finish(prompt)
+                known[agent] = text
+            if what > 0.9:
+                memories.flush()
+        return warm
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(live, range(8))) > 0
+    memories.flush()
+    assert memories.stats()["bytes"] <= memories.host_bytes and not memories._under_way
+    assert memories.stats()["damaged"] == memories.stats()["failed"] == 0

@@ -1,0 +1,113 @@
+"""Prompts under way: one at a time an agent, and whatever becomes of it, what was computed is what is remembered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.engine import Engine
+from memory.engine.extend import Extension
+from memory.match import TokenizerCoder
+from tests.memory.agents.ledger import Known, Ledger, Make, answer, lines, say
+
+
+def test_an_agents_prompts_come_one_after_another(make: Make) -> None:
+    memories = make()
+    prompt = memories.open("a", lines(4))
+    with pytest.raises(ConfigError, match="'a' has a prompt under way: finish or abandon it"):
+        memories.open("a", lines(4))
+    memories.open("b", lines(4))
+    memories.abandon(prompt)
+    again = memories.open("a", lines(4))
+    memories.abandon(prompt)  # is not under way any more: nothing
+    answer(memories, again)
+    memories.finish(again)
+    for ended in (prompt, again):
+        with pytest.raises(ConfigError, match="'a' is not under way"):
+            memories.finish(ended)
+
+
+def test_who_abandons_a_prompt_remembers_what_was_before(ledger: Ledger, engine: Engine) -> None:
+    memories, text = ledger.memories, lines(100)
+    ledger.say("a", text)
+    for new in (text + lines(80), text, text[:-30] + lines(9, 1), lines(40, 5)):
+        for computed in (0, 3, None):
+            prompt, _ = ledger.open("a", new)
+            if computed != 0:
+                engine.extend(prompt.cache, prompt.new[:computed])
+            memories.abandon(prompt)
+    with pytest.raises(RuntimeError, match="on purpose"), memories.turn("a", text + lines(5)) as prompt:
+        answer(memories, prompt)
+        raise RuntimeError("on purpose")
+    with memories.turn("a", text + lines(6)):
+        pass
+    ledger.say("a", text + lines(7))
+    with memories.turn("a", text + lines(7) + lines(1, 1)) as prompt:
+        answer(memories, prompt)
+        memories.finish(prompt)
+    assert memories.open("a", text + lines(7) + lines(1, 1)).kind == "exact"
+
+
+def test_a_prefill_that_fails_blocks_nobody(ledger: Ledger, engine: Engine) -> None:
+    """The pass ends in its second layer; the caller may still hold, and even use, the cache of the old prompt."""
+    ledger.say("a", lines(30))
+    more = lines(30) + lines(60, 2)
+
+    def stop(*_: object) -> None:
+        raise RuntimeError("on purpose")
+
+    handle = engine.decoder.layers[1].register_forward_pre_hook(stop)
+    with pytest.raises(RuntimeError, match="on purpose"), ledger.memories.turn("a", more) as prompt:
+        answer(ledger.memories, prompt)
+    handle.remove()
+    ledger.say("a", more)
+    engine.extend(prompt.cache, prompt.new[:70])
+    ledger.say("a", more + lines(2))
+
+
+def test_what_was_cancelled_is_remembered_as_far_as_it_was_computed(ledger: Ledger, engine: Engine) -> None:
+    text = lines(60)
+    prompt, new = ledger.open("a", text)
+    ids = torch.tensor(prompt.new)
+    Extension(engine.decoder, prompt.cache, ids)  # not a step of it
+    engine.extend(prompt.cache, ids[:100])
+    ledger.memories.finish(prompt)
+    new.dense.append(prompt.new[:100])
+    ledger.known[prompt.key] = Known(new.told.first(100), new.dense)
+    assert ledger.say("a", text).kept == 100
+    prompt = ledger.memories.open("b", text)
+    ledger.memories.finish(prompt)  # nothing of it was computed
+    assert ledger.say("b", text).kept == 0
+
+
+def test_rows_of_other_tokens_than_were_told_are_left_out(make: Make, coder: TokenizerCoder) -> None:
+    """Also where there are as many of them: an end of turn that was said, but never computed, or computed otherwise."""
+    memories, text = make(), lines(20)
+    said = coder.encode("go to fridge_1\n").ids
+    for told, kept in ((said, 3), ([*said[:2], said[0], said[3]], 2), ([*said, 7], 4), ([], 0), (said[:1], 1)):
+        prompt = memories.open("a", text)
+        answer(memories, prompt)
+        memories.engine.extend(prompt.cache, [*said[:3], 9] if told == said else said)
+        memories.finish(prompt, told)
+        held = memories._hot[prompt.key]
+        assert held.cache.tokens == held.told.ids == [*coder.encode(text).ids, *told[:kept]]
+        memories.forget("a")
+
+
+def test_tokens_that_cannot_be_decoded_end_the_prompt(make: Make) -> None:
+    memories = make()
+    prompt = memories.open("a", lines(3))
+    answer(memories, prompt)
+    with pytest.raises(OverflowError):
+        memories.finish(prompt, [-5])
+    assert say(memories, "a", lines(3))[0].kind == "miss"
+
+
+def test_after_closing(make: Make) -> None:
+    memories = make()
+    say(memories, "a", lines(4))
+    memories.close()
+    memories.close()
+    with pytest.raises(ConfigError, match="are closed"):
+        say(memories, "a", lines(4))

@@ -1,0 +1,121 @@
+"""Whatever happens, in any order, an agent remembers its own text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.agents import AgentMemories
+from memory.engine.engine import Engine
+from memory.match import TokenizerCoder
+from memory.quantize import PackFormat
+from tests.memory.agents.ledger import Known, Ledger, answer, lines
+
+agents_ = st.sampled_from("abc")
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("extend"), agents_, st.integers(1, 25)),
+        st.tuples(st.just("edit"), agents_, st.floats(0, 1)),
+        st.tuples(st.just("again"), agents_, st.just(0)),
+        st.tuples(st.just("other"), agents_, st.integers(1, 60)),
+        st.tuples(st.just("generate"), agents_, st.integers(1, 5)),
+        st.tuples(st.just("abandon"), agents_, st.integers(1, 40)),
+        st.tuples(st.just("cancel"), agents_, st.integers(2, 40)),
+        st.tuples(st.sampled_from(["flush", "restart", "switch", "evict", "forget"]), agents_, st.just(0)),
+    ),
+    min_size=4,
+    max_size=16,
+)
+
+
+class World:
+    """Memories, their ledger, and what may happen to them."""
+
+    def __init__(self, engines: list[Engine], coder: TokenizerCoder, folder: Path, format: PackFormat) -> None:
+        self.engines, self.coder, self.folder, self.format = engines, coder, folder, format
+        self.ledger = Ledger(self.fresh(engines[0]))
+
+    def fresh(self, engine: Engine) -> AgentMemories:
+        return AgentMemories(engine, self.coder, self.format, self.folder)
+
+    def extend(self, agent: str, count: int) -> None:
+        self.ledger.say(agent, self.ledger.text(agent) + lines(count, count))
+
+    def edit(self, agent: str, place: float) -> None:
+        text = self.ledger.text(agent)
+        at = round(place * len(text))
+        self.ledger.say(agent, f"{text[:at]} mug_1 {text[at + 3 :]}")
+
+    def again(self, agent: str, _: int) -> None:
+        self.ledger.say(agent, self.ledger.text(agent) or "go\n")
+
+    def other(self, agent: str, count: int) -> None:
+        self.ledger.say(agent, lines(count, 100 + count))
+
+    def generate(self, agent: str, count: int) -> None:
+        self.ledger.say(agent, self.ledger.text(agent) + "next:\n", generate=count)
+
+    def abandon(self, agent: str, count: int) -> None:
+        with self.ledger.memories.turn(agent, self.ledger.text(agent)[:count] + lines(count)) as prompt:
+            known = self.ledger.known.get(prompt.key)
+            if known is not None:
+                known.where = "hot"  # it is looked at, whatever comes of it
+            answer(self.ledger.memories, prompt)
+
+    def cancel(self, agent: str, count: int) -> None:
+        ledger = self.ledger
+        prompt, new = ledger.open(agent, ledger.text(agent) + lines(count, 3))
+        some = prompt.new[: len(prompt.new) // 2]
+        if some:
+            ledger.memories.engine.extend(prompt.cache, some)
+            new.dense.append(some)
+        ledger.memories.finish(prompt)
+        if prompt.kept + len(some):
+            ledger.known[prompt.key] = Known(new.told.first(prompt.kept + len(some)), new.dense)
+
+    def flush(self, *_: object) -> None:
+        self.ledger.memories.flush()
+
+    def restart(self, *_: object) -> None:
+        engine = self.ledger.memories.engine
+        self.ledger.memories.close()
+        self.ledger.memories = self.fresh(engine)
+        for known in self.ledger.known.values():
+            known.where = "warm"
+
+    def switch(self, *_: object) -> None:
+        old = self.ledger.memories.engine
+        self.ledger.memories.use(next(engine for engine in self.engines if engine is not old))
+
+    def evict(self, *_: object) -> None:
+        self.ledger.memories.host_bytes = 0
+        self.ledger.say("evicting", lines(2))
+        self.ledger.memories.host_bytes = None
+        for known in self.ledger.known.values():
+            known.where = "warm"
+
+    def forget(self, agent: str, _: int) -> None:
+        self.ledger.memories.forget(agent)
+        for key in [key for key in self.ledger.known if key[0] == agent]:
+            del self.ledger.known[key]
+
+
+@pytest.mark.parametrize("format", [PackFormat(), PackFormat(8, 32, "channel")], ids=["4-token", "8-channel"])
+@given(steps=steps)
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_an_agent_remembers_its_own_text(
+    steps: list, format: PackFormat, engines: list[Engine], coder: TokenizerCoder, tmp_path_factory: Any
+) -> None:
+    world = World(engines, coder, tmp_path_factory.mktemp("world"), format)
+    try:
+        for what, agent, size in steps:
+            getattr(world, what)(agent, size)
+        for agent in "abc":
+            world.extend(agent, 2)
+        assert not world.ledger.memories.damaged
+    finally:
+        world.ledger.memories.close()

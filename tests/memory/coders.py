@@ -1,0 +1,109 @@
+"""Several kinds of tokenizers, small and quickly trained."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from memory.match import TokenizerCoder
+from planners.checkpoint import BUNDLED
+from planners.tokenizer import load_tokenizer
+
+SENTENCES = [
+    "the mug is in the fridge and the fridge is open\n",
+    "go to the fridge, then go to the countertop\n\n",
+    "You: put the hot mug on the table.\nRobot: I put  the mug down.\n",
+    "def go(place):\n    return place\n",
+] * 5
+
+
+def byte_level(nfc: bool = False, trim: bool = False) -> Tokenizer:
+    """As GPT-2's; ``nfc`` as Qwen's, ``trim`` as Llama 3's, whose offsets leave out spaces that belong to a token."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    many = "".join(f" {chr(0x1F300 + 37 * i)} {chr(0x6F00 + 37 * i)}" for i in range(20))
+    made.train_from_iterator(
+        [*SENTENCES, many],  # where spaces merge with the first bytes of what comes next
+        trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, special_tokens=["<s>"], show_progress=False),
+    )
+    if nfc:
+        made.normalizer = normalizers.NFC()
+    if trim:
+        made.post_processor = processors.ByteLevel(trim_offsets=True)
+    return made
+
+
+def sentencepiece(kind: str = "bpe", scheme: str = "first") -> Tokenizer:
+    """As Llama's: a space in front, taken away when decoding, and bytes for what has no token."""
+    made = Tokenizer(models.BPE() if kind == "bpe" else models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=kind != "bpe")
+    special = ["<unk>", "<s>"]
+    trainer = (
+        trainers.BpeTrainer(vocab_size=150, special_tokens=special, show_progress=False)
+        if kind == "bpe"
+        else trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token="<unk>", show_progress=False)
+    )
+    made.train_from_iterator(SENTENCES, trainer)
+    made.model = with_bytes(json.loads(made.to_str())["model"])
+    made.add_special_tokens(["<s>"])
+    plain = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(plain)
+    return made
+
+
+def normalised() -> Tokenizer:
+    """As Llama's of old: spaces are replaced, and one is put in front, before anything else; text is one long word."""
+    made = sentencepiece()
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    made.pre_tokenizer = pre_tokenizers.Sequence([])
+    return made
+
+
+def with_bytes(model: dict[str, Any]) -> models.Model:
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    if model["type"] == "Unigram":
+        scores = [(piece, score) for piece, score in model["vocab"]]
+        return models.Unigram([*scores, *((name, -50.0) for name in names)], model["unk_id"], byte_fallback=True)
+    vocab = model["vocab"] | {name: len(model["vocab"]) + place for place, name in enumerate(names)}
+    merges = [tuple(pair) for pair in model["merges"]]
+    return models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+
+
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
+    "planner": lambda: load_tokenizer(BUNDLED / "tokenizer.json"),
+    "bytes": byte_level,
+    "bytes-nfc": lambda: byte_level(nfc=True),
+    "bytes-trim": lambda: byte_level(trim=True),
+    "bpe-first": sentencepiece,
+    "bpe-always": lambda: sentencepiece(scheme="always"),
+    "normalised-always": normalised,
+    "unigram-first": lambda: sentencepiece("unigram"),
+    "unigram-always": lambda: sentencepiece("unigram", "always"),
+}
+LOSSLESS = [name for name in TOKENIZERS if name not in ("planner", "bytes-nfc")]
+ALL = pytest.mark.parametrize("name", TOKENIZERS)
+FIRST = pytest.mark.parametrize("name", ["planner", "bytes", "bpe-first"])
+
+
+@cache
+def tokenizer_of(name: str) -> Tokenizer:
+    return TOKENIZERS[name]()
+
+
+@cache
+def coder_of(name: str) -> TokenizerCoder:
+    return TokenizerCoder(tokenizer_of(name))
+
+
+def said(name: str, ids: list[int]) -> str:
+    """What tokens decode to, but for spaces behind special tokens: some tokenizers add one there inside a piece."""
+    shown = tokenizer_of(name).decode(ids, skip_special_tokens=False)
+    return re.sub("<s> +", "<s>", shown) if name.endswith("always") else shown
