@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError
+from keep_agent.runfolder import whole_lines
 from memory.disk.atomic import write_atomic
 
 
@@ -22,11 +23,7 @@ def begin_lines(path: Path, config: Mapping[str, Any]) -> list[Any]:
         return []
     if not about.exists() or json.loads(about.read_text()) != json.loads(json.dumps(config)):
         raise ConfigError(f"{path} was made with other settings, see {about.name}; name another file, or delete both")
-    raw = path.read_bytes()
-    whole = raw[: raw.rfind(b"\n") + 1]
-    with path.open("rb+") as file:
-        file.truncate(len(whole))
-    return [json.loads(line) for line in whole.splitlines()]
+    return [json.loads(line) for line in whole_lines(path, cut=True)]
 
 
 def append_line(path: Path, value: Any) -> None:

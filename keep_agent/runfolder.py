@@ -77,7 +77,7 @@ class RunFolder:
         """An existing run with its finished episodes; a torn or unmarked tail is cut off."""
         config = cls.saved(path)
         clean(path)  # of what a killed run was about to write
-        results = list(_committed(path / cls.lines, cls.result))
+        results = _results(path / cls.lines, cls.result, cut=True)
         _keep_only(path / TRACE, {result.id for result in results})
         return cls(path, config, results)
 
@@ -93,7 +93,7 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> list[Any]:
         """The committed results of a run, finished or not, in the order of their index. Leaves the files alone."""
-        return sorted(_lines(path / cls.lines, cls.result)[0], key=lambda result: result.index)
+        return sorted(_results(path / cls.lines, cls.result), key=lambda result: result.index)
 
     @property
     def finished(self) -> frozenset[int]:
@@ -143,28 +143,30 @@ def _read_object(file: Path, run: Path) -> dict[str, Any]:
         raise DataError(f"{file} is not JSON ({error}); this run cannot be used, start a new one") from None
 
 
-def _lines(path: Path, kind: type[Result]) -> tuple[list[Any], int]:
-    """Results of the whole lines of a file and the number of bytes they take."""
-    results, size = [], 0
+def whole_lines(path: Path, cut: bool = False) -> list[bytes]:
+    """The lines of a file, if there is one, without the half a line that a killed writer may leave at its end.
+
+    ``cut`` takes that off the file too, so that the next line begins where a line begins.
+    """
     if not path.exists():
-        return results, size
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        if not line.endswith(b"\n"):
-            break
+        return []
+    raw = path.read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    if cut and len(whole) < len(raw):
+        os.truncate(path, len(whole))
+    return whole.splitlines()
+
+
+def _results(path: Path, kind: type[Result], cut: bool = False) -> list[Any]:
+    """What the lines of a file hold."""
+    results = []
+    for number, line in enumerate(whole_lines(path, cut), 1):
         try:
             results.append(kind.from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}:{number} is no {kind.__name__} ({error}); delete that line to run it again"
             ) from None
-        size += len(line)
-    return results, size
-
-
-def _committed(path: Path, kind: type[Result]) -> list[Any]:
-    results, size = _lines(path, kind)
-    if path.exists() and path.stat().st_size > size:
-        os.truncate(path, size)
     return results
 
 
