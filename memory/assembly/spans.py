@@ -72,7 +72,7 @@ class QuerySpan:
             queries=witness.queries.__getitem__,
             scale=witness.scales.__getitem__,
             intent=total / count,
-            mass=witness.mass[positions] if witness.wants_mass else None,
+            mass=witness.mass(positions) if witness.wants_mass else None,
             session=session,
             parts=None if parts is None else parts[positions],
         )

@@ -89,6 +89,7 @@ class Turns(Assembler):
         if self._construction.survivors == "move":
             compact(self._engine.decoder, cache)
         self._shelf.withdraw(cache, names[cache.exact // size :])  # nobody could get at their ends any more
+        cache.witness.settle()
 
     def _resume(self, ids: Sequence[int]) -> int:
         """Take up the rows that ``ids`` begin with, the session's own or shared ones; returns how many positions.

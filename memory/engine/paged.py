@@ -144,6 +144,8 @@ class PagedCache:
         self.slot_map = self.slot_map.index_fill(0, self.positions[gone], SENTINEL)
         self.exact = min(self.exact, int(self.positions[gone][0]))
         self._rows, self.positions = self._rows[keep], self.positions[keep]
+        if self.witness is not None:
+            self.witness.drop(self.positions)
 
     def renumber(self, first: int, keys: torch.Tensor) -> None:
         """Give the live rows positions 0, 1, ...; those from row ``first`` on change theirs and go to new slots.
@@ -160,7 +162,7 @@ class PagedCache:
         self.positions = torch.arange(self.length, device=slots.device)
         self.exact = min(self.exact, first)
         if self.witness is not None:
-            self.witness = Witness(self.witness.recent, self.witness.wants_mass)
+            self.witness.cut(first)  # of the others it knows neither queries nor weights as they would be now
 
     def fork(self) -> PagedCache:
         """Another request that goes on from here, by itself, on the same rows."""

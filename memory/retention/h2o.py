@@ -17,7 +17,8 @@ class H2O:
     """Heavy-Hitter Oracle (arXiv 2306.14048): attention added up over all queries so far, and a recent window.
 
     The paper keeps rows per layer and head; here a row survives in all layers or none, so its mass is summed over
-    layers, heads and querying rows. ``recent``: share of what the budget leaves for history that the last rows get.
+    layers, heads and querying rows: those forgotten since too, but none that were taken back. ``recent``: share of what
+    the budget leaves for history that the last rows get.
     """
 
     budget: int = 256

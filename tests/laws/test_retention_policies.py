@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -42,10 +43,19 @@ class Noted(QueryMemory):
         return self.given
 
 
-def agree(engine: Engine, stage: Retention, transcript: Transcript, keep: Keep) -> Run:
-    """Turn after turn the same rows are live, and the logits behind them are the same."""
+def agree(
+    engine: Engine, stage: Retention, transcript: Transcript, keep: Keep, taken_back: Sequence[int] = ()
+) -> Run:
+    """Turn after turn the same rows are live, and the logits behind them are the same.
+
+    ``taken_back``: so many rows that the transcript ended with before each turn are not in it any more.
+    """
     told, kept, instruction, before = Told(engine, stage), [], range(0), CONTEXT
-    for turn in STORY:
+    for turn, gone in zip_longest(STORY, taken_back, fillvalue=0):
+        if gone:
+            told.told = told.told[: len(told.ids) - gone - len(CONTEXT)]
+            transcript.take_back(len(told.ids) - gone)
+            instruction, before = instruction if instruction.stop <= len(transcript.ids) else range(0), ()
         logits = told.turn(turn)
         assert relative(logits, transcript.tell([*before, *turn.news, *turn.query])) < 1e-5
         query = range(len(transcript.ids) - len(turn.query), len(transcript.ids))
@@ -69,9 +79,9 @@ def streaming(engine: Engine, stage: Streaming) -> Run:
     return agree(engine, stage, transcript, keep)
 
 
-def h2o(engine: Engine, stage: H2O) -> Run:
+def h2o(engine: Engine, stage: H2O, taken_back: Sequence[int] = ()) -> Run:
     transcript, knobs = Transcript(engine.model.module), (stage.budget, stage.recent)
-    return agree(engine, stage, transcript, lambda forced, span: h2o_keep(transcript, forced, *knobs))
+    return agree(engine, stage, transcript, lambda forced, span: h2o_keep(transcript, forced, *knobs), taken_back)
 
 
 def snapkv(engine: Engine, stage: SnapKV) -> Run:
@@ -129,6 +139,26 @@ def run_of(engine_of: GetEngine, tmp_path_factory: pytest.TempPathFactory) -> Ge
 def test_law_6_retention(family: str, name: str, run_of: GetRun) -> None:
     """As many rows as the budget says survive, for the forced ones leave room."""
     assert [len(live) for live in run_of(family, name)[0]] == [BUDGET] * len(STORY)
+
+
+@FAMILIES
+def test_law_6_h2o_of_a_transcript_whose_end_is_taken_back(family: str, run_of: GetRun, engine_of: GetEngine) -> None:
+    """In the middle of what was computed at once: a row that is not there any more leaves no attention behind."""
+    engine, gone = engine_of(family, torch.float64), (0, 17, 3, 0, 20, 30)
+    runs = [h2o(engine, H2O(BUDGET, recent), gone)[0] for recent in (0.0, 0.3)]
+    assert runs[0] != runs[1] and runs[0] != run_of(family, "h2o 0.0")[0]
+
+
+@pytest.mark.parametrize("name", ["h2o 0.0", "snapkv wide", "rule"])
+def test_what_was_generated_and_taken_back_leaves_no_trace(name: str, run_of: GetRun, engine_of: GetEngine) -> None:
+    """The same rows survive as if nobody had asked: neither their attention nor their queries count."""
+    told, kept = Told(engine_of("qwen2", torch.float64), STAGES[name]), []
+    for turn in STORY:
+        logits, length = told.turn(turn), told.cache.length
+        kept.append(told.cache.positions.tolist())
+        told.engine.generate(told.cache, logits[None], 20)
+        told.cache.rewind(length, logits[None])
+    assert kept == run_of("qwen2", name)[0]
 
 
 def test_the_story_tells_knobs_apart(run_of: GetRun) -> None:

@@ -6,7 +6,10 @@ from tests.references.transcript import Transcript
 
 
 def h2o_keep(transcript: Transcript, forced: set[int], budget: int, recent: float) -> None:
-    """The heavy hitters: a row's score is what all rows so far, layer by layer and head by head, gave to it."""
+    """The heavy hitters: a row's score is what all rows of the transcript, layer by layer and head by head, gave to it.
+
+    Forgotten rows count, rows that were taken back do not.
+    """
     history = [row for row in transcript.live if row not in forced]
     scores = {}
     for row in history:

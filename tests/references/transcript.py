@@ -51,6 +51,11 @@ class Transcript:
             hidden = self.model.finish(number, hidden, weights, v)
         return self.model.norm(self.module.model.norm.weight, hidden[-1]) @ self.module.lm_head.weight.T
 
+    def take_back(self, row: int) -> None:
+        """The rows from ``row`` on were never told."""
+        del self.ids[row:], self.seen[row:]
+        self.live = [other for other in self.live if other < row]
+
     def keep(self, forced: set[int], scores: dict[int, float], budget: int) -> None:
         """The forced rows stay, and as many others as the budget leaves room for, the best by their ``scores``."""
         if len(self.live) <= budget:

@@ -1,0 +1,131 @@
+"""Whatever is appended, dropped, taken back or fails: a witness knows the rows that are there, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory.engine.kernels import Block
+from memory.engine.witness import Witness
+
+HEADS, LAYERS, DIM, RECENT = 2, 3, 4, 5
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["append", "append", "token", "fail", "drop", "cut", "settle"]), st.integers(0, 99)),
+    min_size=5,
+    max_size=25,
+)
+
+
+class Seen:
+    """A witness, and by position what each row was and gave."""
+
+    def __init__(self) -> None:
+        self.witness = Witness(RECENT, mass=True)
+        self.generator = torch.Generator().manual_seed(0)
+        self.live: list[int] = []
+        self.next = self.settled = 0  # positions so far; how many there were when a turn was over
+        self.queries: dict[int, torch.Tensor] = {}  # (LAYERS, HEADS, DIM)
+        self.given: dict[int, dict[int, float]] = {}
+
+    def append(self, count: int, layers: int = LAYERS) -> None:
+        """A pass over ``count`` rows; it fails when so many ``layers`` have seen it."""
+        new = range(self.next, self.next + count)
+        places = torch.tensor([*self.live, *new])
+        blocks = list(self.blocks(count, places.numel()))
+        queries = torch.randn(LAYERS, HEADS, count, DIM, generator=self.generator)
+        with self.witness.watching(places, count):
+            total = sum(self.look(layer, queries[layer], blocks, places.numel()) for layer in range(layers))
+            if layers < LAYERS:
+                raise MemoryError
+        for row, place in enumerate(new):
+            self.queries[place] = queries[:, :, row]
+            self.given[place] = dict(zip(places.tolist(), total[row].tolist(), strict=True))
+        self.live += new
+        self.next += count
+
+    def blocks(self, count: int, keys: int) -> Iterator[Block]:
+        """Two, with columns in front and padding behind."""
+        for q0, q1 in ((0, count // 2), (count // 2, count)):
+            if q0 < q1:
+                yield Block(q0, q1, keys // 2, keys + 2, None, keys // 3)
+
+    def look(self, layer: int, query: torch.Tensor, blocks: list[Block], keys: int) -> torch.Tensor:
+        """(rows, keys) of what one layer's rows give, each to those before it and to itself."""
+        count, columns = query.shape[1], self.witness.columns(blocks)
+        weights = torch.rand(HEADS, count, keys, generator=self.generator).tril(keys - count)
+        weights[:, :, blocks[0].prefix : blocks[0].k0] = 0
+        for block in blocks:
+            rows = weights[:, block.q0 : block.q1]
+            columns.append(
+                torch.cat([rows[..., : block.prefix], rows[..., block.k0 :], torch.ones(*rows.shape[:2], 2)], 2)
+            )
+        self.witness.see(layer, query[None], None, columns, 1.0, None, None)
+        return weights.sum(0)
+
+    def fail(self, number: int) -> None:
+        with pytest.raises(MemoryError):
+            self.append(number % 5 + 1, layers=number % LAYERS)
+
+    def drop(self, number: int) -> None:
+        keep = torch.rand(len(self.live), generator=torch.Generator().manual_seed(number)) < 0.7
+        self.live = [place for place, stays in zip(self.live, keep.tolist(), strict=True) if stays]
+        self.witness.drop(torch.tensor(self.live, dtype=torch.long))
+
+    def cut(self, number: int) -> None:
+        """Back to the end of a turn, or to anywhere."""
+        position = self.settled if number % 2 else self.next * number // 100
+        self.witness.cut(position)
+        self.live = [place for place in self.live if place < position]
+        for rows in (self.queries, self.given):
+            for place in [place for place in rows if place >= position]:
+                del rows[place]
+        self.next, self.settled = position, min(self.settled, position)
+
+    def settle(self) -> None:
+        self.witness.settle()
+        self.settled = self.next
+
+    def check(self) -> None:
+        expected = [sum(row.get(place, 0.0) for row in self.given.values()) for place in self.live]
+        found = self.witness.mass(torch.tensor(self.live, dtype=torch.long))
+        torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-5)
+        places = self.witness.places.tolist()
+        assert set(places) <= set(self.queries) and places == sorted(places) and len(places) <= RECENT
+        for layer, queries in self.witness.queries.items():
+            assert queries.shape[1] == len(places)
+            for row, place in enumerate(places):
+                assert torch.equal(queries[:, row], self.queries[place][layer])
+
+
+@given(steps=STEPS)
+@settings(max_examples=150, deadline=None)
+def test_rows_that_were_taken_back_or_never_came_leave_no_trace(steps: list[tuple[str, int]]) -> None:
+    seen = Seen()
+    seen.append(7)
+    for step, number in steps:
+        if step == "append":
+            seen.append(number % 9 + 1)
+        elif step == "token":
+            seen.append(1)
+        elif step == "settle":
+            seen.settle()
+        else:
+            getattr(seen, step)(number)
+        seen.check()
+
+
+@given(rows=st.integers(1, 20), turn=st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_behind_a_turn_the_last_queries_are_there_again(rows: int, turn: int) -> None:
+    seen = Seen()
+    seen.append(turn)
+    seen.settle()
+    for _ in range(rows):
+        seen.append(1)
+    seen.cut(1)
+    seen.check()
+    assert seen.witness.places.tolist() == list(range(turn))[-RECENT:]
