@@ -1,4 +1,4 @@
-"""How every command ends: a result, or one line that names the bad value and the remedy, and an exit code."""
+"""How a Hydra command runs: composed with the command line, each job guarded, and no empty folder left behind."""
 
 from __future__ import annotations
 
@@ -12,44 +12,14 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import ConfigError
+from keep_agent.guard import INTERRUPTED, guarded
+from keep_agent.overrides import expand_model
 
-BAD_INPUT = 2
-INTERRUPTED = 130
-MODEL = "model="
-CUSTOM_MODEL = "custom"
 SWEEP_RECORD = "multirun.yaml"  # Hydra's, written before the first job
-
-
-def guarded(function: Callable[[], Any]) -> int:
-    """Run a command; its exit code. Errors the user can act on become one line on standard error."""
-    try:
-        function()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (KeepError, HydraException, OmegaConfBaseException) as error:
-        sys.stderr.write(f"error: {one_line(error)}\n")
-        return BAD_INPUT
-    except OSError as error:
-        if error.filename is None:  # no trouble with a file
-            raise
-        sys.stderr.write(f"error: {one_line(error)}; name a place that exists and can be written\n")
-        return BAD_INPUT
-    return 0
-
-
-def one_line(error: Exception) -> str:
-    """The message without line breaks; Hydra's list of options is kept, its search path is not."""
-    text = str(error)
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, name = (error.missing_cfg_file or "").rpartition("/")
-        return f"unknown {group} {name!r}; choose one of: {', '.join(sorted(o for o in error.options if o[0] != '_'))}"
-    return " ".join(text.split())
 
 
 def check_target(file: Path) -> None:
@@ -106,20 +76,3 @@ def _tidy(folder: Path, sweep: bool, missing: Sequence[Path]) -> None:
             folder.parent.rmdir()
         for path in missing:
             path.rmdir()
-
-
-def expand_model(arguments: Sequence[str]) -> list[str]:
-    """Let ``model=NAME`` stand for any hub name or folder, not only for a file in configs/model."""
-    known = {path.name.removesuffix(".yaml") for path in files("configs").joinpath("model").iterdir()}
-    expanded: list[str] = []
-    for argument in arguments:
-        names = argument.removeprefix(MODEL).split(",") if argument.startswith(MODEL) else []
-        strange = [name for name in names if name not in known]
-        if not strange:
-            expanded.append(argument)
-        elif len(strange) < len(names):
-            raise ConfigError(f"{argument} mixes configured and other models; sweep them in two commands")
-        else:
-            quoted = ",".join(f"'{name}'" for name in names)
-            expanded += [f"{MODEL}{CUSTOM_MODEL}", f"model.name={quoted}"]
-    return expanded

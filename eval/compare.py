@@ -20,11 +20,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eval.cli import guarded
 from eval.intervals import mean_interval, ratio_interval
 from eval.metrics import cluster_of, costs, goal_condition_rate, success_rate
 from eval.tables import bounds, make_console, markdown, number, percent
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult, StepNumbers
 from keep_agent.runfolder import RunFolder, find_runs, read_config
 from memory.disk.atomic import write_atomic

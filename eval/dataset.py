@@ -27,8 +27,8 @@ from envs.alfred.scene import Episode, Task
 from envs.alfred.skills import SkillSet
 from envs.alfred.world import World
 from envs.fact import Fact
-from eval.cli import guarded
 from keep_agent.errors import ConfigError
+from keep_agent.guard import guarded
 from keep_agent.loop import DONE
 from memory.disk.atomic import write_atomic
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts

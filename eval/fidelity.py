@@ -26,7 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve
-from eval.cli import check_target, expand_model, guarded
+from eval.cli import check_target
 from eval.deviation import Deviation, measure
 from eval.laws import LAWS
 from eval.overrides import check_overrides, key_of
@@ -36,6 +36,8 @@ from eval.tables import make_console, number, percent
 from eval.variants import compose_variants, names
 from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
 from keep_agent.errors import ConfigError
+from keep_agent.guard import guarded
+from keep_agent.overrides import expand_model
 from memory.disk.atomic import write_atomic
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model

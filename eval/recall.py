@@ -25,7 +25,6 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import Progress
 
-from eval.cli import expand_model, guarded
 from eval.overrides import check_overrides, key_of
 from eval.plots import check_figure
 from eval.probes.prober import Answer, Cell, Prober
@@ -40,6 +39,8 @@ from eval.tables import make_console
 from eval.variants import REMEMBERS, compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
+from keep_agent.guard import guarded
+from keep_agent.overrides import expand_model
 from memory.disk.atomic import write_atomic
 from memory.engine.engine import Engine
 from planners.formats import make_format

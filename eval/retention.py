@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from rich.progress import Progress
 from rich.table import Table
 
-from eval.cli import check_target, expand_model, guarded
+from eval.cli import check_target
 from eval.deviation import Shadow, divergence, make_planners, play
 from eval.intervals import mean_interval
 from eval.lines import append_line, begin_lines
@@ -32,6 +32,8 @@ from eval.resume import use_threads
 from eval.tables import bounds, make_console, markdown, number, percent
 from eval.variants import compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.guard import guarded
+from keep_agent.overrides import expand_model
 from memory.engine.engine import Engine
 
 if TYPE_CHECKING:

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 from rich.progress import Progress
 
-from eval.cli import check_target, expand_model, guarded
+from eval.cli import check_target
 from eval.lines import append_line, begin_lines
 from eval.resume import use_threads
 from eval.tables import make_console
 from eval.variants import compose_variants
 from keep_agent.assemble import make_env, make_episodes, make_planner
 from keep_agent.errors import KeepError
+from keep_agent.guard import guarded
 from keep_agent.loop import run_episode
+from keep_agent.overrides import expand_model
 from memory.assembly.chain import common_prefix
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 from planners.base import Decision, Finished

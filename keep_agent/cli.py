@@ -9,17 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
 import keep_agent
-from keep_agent.errors import KeepError
+from keep_agent.guard import guarded
 
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
-BAD_INPUT, INTERRUPTED = 2, 130
 
 
 def methods_table() -> Table:
@@ -68,21 +65,10 @@ def main() -> None:
     parser.add_argument("command", choices=list(COMMANDS), help=HELP)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; COMMAND --help lists them")
     given = parser.parse_args()
-    try:
-        COMMANDS[given.command](given.arguments, Console(width=None if sys.stdout.isatty() else 140))
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except (KeepError, HydraException, OmegaConfBaseException) as error:
-        _refuse(" ".join(str(error).split()))
-    except OSError as error:
-        if error.filename is None:  # no trouble with a file
-            raise
-        _refuse(f"{error}; name a place that exists and can be written")
-
-
-def _refuse(problem: str) -> None:
-    sys.stderr.write(f"error: {problem}\n")
-    sys.exit(BAD_INPUT)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    code = guarded(lambda: COMMANDS[given.command](given.arguments, console))
+    if code:
+        sys.exit(code)
 
 
 if __name__ == "__main__":

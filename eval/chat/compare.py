@@ -16,11 +16,11 @@ from rich.table import Table
 
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
-from eval.cli import guarded
 from eval.compare import Interval, apart
 from eval.intervals import mean_interval
 from eval.tables import bounds, make_console, number, percent
 from keep_agent.errors import DataError
+from keep_agent.guard import guarded
 from keep_agent.runfolder import read_config
 
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")

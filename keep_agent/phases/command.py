@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from hydra import compose, initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.overrides import expand_model
 from keep_agent.phases.run import REUSE, Player, start_tokens, stop_tokens
 from keep_agent.phases.scenario import Scenario, find_scenario, shipped
 from keep_agent.phases.show import phase_text, scenarios_table, sums_table, turn_text
@@ -28,7 +28,6 @@ from memory.engine.engine import Engine
 from memory.match import TokenizerCoder
 from memory.quantize import PackFormat
 
-MODEL = "model="
 LEAST = {"max_tokens": 1, "eval.seed": 0, "eval.threads": 1}
 OPTIONAL = ("max_tokens", "eval.threads")
 
@@ -54,13 +53,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
 def composed(overrides: Sequence[str]) -> DictConfig:
     """``configs/phases.yaml`` with ``overrides``; ``model=`` takes any hub name or folder."""
     with initialize_config_module("configs", version_base="1.3"):
-        known = GlobalHydra.instance().config_loader().get_group_options("model")
-        expanded: list[str] = []
-        for override in overrides:
-            name = override.removeprefix(MODEL)
-            strange = override.startswith(MODEL) and name not in known
-            expanded += [f"{MODEL}custom", f"model.name='{name}'"] if strange else [override]
-        config = compose("phases", expanded)
+        config = compose("phases", expand_model(overrides))
     check_settings(config, LEAST, OPTIONAL, ())
     return config
 

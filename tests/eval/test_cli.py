@@ -14,8 +14,9 @@ import wandb
 from hydra.core.global_hydra import GlobalHydra
 
 from eval import alfred, compare
-from eval.cli import BAD_INPUT, expand_model
 from keep_agent.errors import ConfigError
+from keep_agent.guard import BAD_INPUT
+from keep_agent.overrides import expand_model
 from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.trace import read_trace
 

@@ -11,8 +11,8 @@ import pytest
 from envs.alfred.env import MAX_STEPS
 from envs.alfred.episodes import load_episodes
 from eval import dataset
-from eval.cli import BAD_INPUT
 from keep_agent.errors import ConfigError
+from keep_agent.guard import BAD_INPUT
 from planners.records import Rollout, read_rollouts
 from tests.envs import trials
 

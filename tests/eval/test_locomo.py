@@ -24,8 +24,8 @@ from eval.chat.prompt import QuestionPrompt
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
 from eval.chat.split import PARTS as SPLIT
 from eval.chat.summary import summarize
-from eval.cli import BAD_INPUT
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.guard import BAD_INPUT
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
 from memory.assembly.latent import LayerSlots
