@@ -20,6 +20,8 @@ from planners import packed_attention
 from planners.tokenizer import BOS, PAD, UNK, load_tokenizer
 
 BUNDLED = Path(__file__).parent / "planner_tiny"
+LONG = Path(__file__).parent / "planner_tiny_long"  # has read transcripts of up to 3,800 tokens
+PLANNERS = MappingProxyType({"planner-tiny": BUNDLED, "planner-tiny-long": LONG})
 TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "bos_token": BOS,
