@@ -34,13 +34,14 @@ from eval.plots import check_figure
 from eval.resume import use_threads
 from eval.tables import make_console, number, percent
 from eval.variants import compose_variants, names
-from keep_agent.brain import load_tokenizer, make_model, make_tokenizer
+from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model
 from memory.disk.atomic import write_atomic
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
+from memory.tokenizer import load_tokenizer
 from planners.checkpoint import BUNDLED
 
 METHODS = ("full_recompute", "prefix_cache", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +10,15 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
-from keep_agent.errors import ConfigError, KeepError, ModelError
+from keep_agent.errors import ConfigError, KeepError
 from memory.encoder import CachedEncoder, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.load import LoadedModel, load_model
 from memory.method import MemoryMethod
 from memory.session import MemorySession
+from memory.tokenizer import load_tokenizer
 from planners.checkpoint import BUNDLED
 from planners.formats import Format, make_format
 from planners.kv import KVPlanner
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from planners.formats import Example
 
 PLANNER_TINY = "planner-tiny"
-GENERIC = "PreTrainedTokenizerFast"
 
 
 def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
@@ -101,22 +99,6 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
     if not has_own and model.init == "random":
         name = str(BUNDLED)
     return load_tokenizer(name)
-
-
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or hub name. Raises ModelError."""
-    try:
-        reader = PreTrainedTokenizerFast if _generic(Path(name)) else AutoTokenizer
-        return reader.from_pretrained(name)
-    except Exception as error:  # tokenizers raises bare exceptions
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(f"no tokenizer in {name!r} ({first}); name one with model.tokenizer") from error
-
-
-def _generic(folder: Path) -> bool:
-    """Does the folder ask for a tokenizer of no special class? AutoTokenizer would take the model family's."""
-    file = folder / "tokenizer_config.json"
-    return file.is_file() and json.loads(file.read_text()).get("tokenizer_class") == GENERIC
 
 
 def _place(model: DictConfig) -> str:

@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 from torch.nn import functional as F
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from keep_agent.errors import ConfigError, KeepError
 from memory.assembly.spans import QuerySpan
@@ -31,6 +30,7 @@ from memory.engine.witness import Witness
 from memory.residual import ResidualHead, load_head, save_head
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
 from memory.slots import SlotPool
+from memory.tokenizer import load_tokenizer
 from memory.toolcalls import ToolSession, read_sessions
 from memory.view import CacheView
 
@@ -127,7 +127,7 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.args, self.out = args, Path(args.out)
         self.engine = Engine(load_model(args.model, args.dtype, args.device))
-        tokenizer = _tokenizer(args.tokenizer or args.model)
+        tokenizer = load_tokenizer(args.tokenizer or args.model)
         encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
         self.sessions = [one for file in args.sessions for one in read_sessions(Path(file), encode)]
         if not self.sessions:
@@ -219,12 +219,6 @@ def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:
         scores = head(example.features, example.span, example.rule)
     ours, rules = (wanted[one.topk(best).indices].sum() / wanted.sum() for one in (scores, example.rule))
     return float(ours), float(rules)
-
-
-def _tokenizer(name: str):
-    config = Path(name) / "tokenizer_config.json"
-    generic = config.is_file() and json.loads(config.read_text()).get("tokenizer_class") == "PreTrainedTokenizerFast"
-    return (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(name)
 
 
 def parser() -> argparse.ArgumentParser:

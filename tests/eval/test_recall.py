@@ -17,12 +17,12 @@ from eval.probes.signals import SIGNALS, watch
 from eval.recall import SETTING, cells_of, parser, report
 from eval.tables import make_console
 from eval.variants import compose_variants
-from keep_agent.brain import load_tokenizer
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.report import Prefill
 from memory.session import MemorySession
+from memory.tokenizer import load_tokenizer
 from planners.checkpoint import BUNDLED
 from planners.formats import make_format
 from planners.recall import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene

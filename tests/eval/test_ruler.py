@@ -22,10 +22,10 @@ from eval.probes.wording import TextFormat
 from eval.recall import parser, report
 from eval.tables import make_console
 from eval.variants import compose_variants
-from keep_agent.brain import load_tokenizer
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
+from memory.tokenizer import load_tokenizer
 from planners.checkpoint import BUNDLED
 from planners.recall import CUES
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, ModelError
 from memory.residual import load_head
 from memory.retention.train import HEAD, PROGRESS, Example, Trainer, Words, loss_of, parser
 from memory.toolcalls import ToolSession, ToolTurn, session_line
@@ -72,6 +72,11 @@ def test_no_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(ConfigError, match="no session in"):
         Trainer(arguments(tiny_model, tmp_path / "none.jsonl", tmp_path / "run"))
+
+
+def test_a_tokenizer_that_is_not_there_is_named(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no tokenizer in '/no/where'.*--tokenizer"):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--tokenizer", "/no/where"))
 
 
 def test_the_loss_has_the_papers_terms() -> None:

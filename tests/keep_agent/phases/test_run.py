@@ -15,7 +15,6 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from keep_agent.brain import load_tokenizer
 from keep_agent.cli import main
 from keep_agent.errors import ConfigError
 from keep_agent.phases.run import REUSE, Player, start_tokens, stop_tokens
@@ -29,6 +28,7 @@ from memory.engine.engine import Engine
 from memory.engine.load import from_config
 from memory.match import TokenizerCoder
 from memory.quantize import PackFormat
+from memory.tokenizer import load_tokenizer
 from planners.checkpoint import BUNDLED
 
 TOKENIZERS = ("planner-tiny", "chat")
