@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from keep_agent.errors import ConfigError
+from memory.engine.kernels import Asked, Block, block_probabilities
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class CacheView:
     keys: Callable[[int], torch.Tensor]  # layer -> (kv_heads, rows, head_dim)
     asked: torch.Tensor  # (n,) long
     queries: Callable[[int], torch.Tensor]  # layer -> (heads, n, head_dim)
-    scale: Callable[[int], float]  # layer -> what query times key is multiplied by
+    attention: Callable[[int], Asked]  # layer -> how it makes weights of queries and keys
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, over layers, heads and querying rows
     session: str = ""  # who asks; "": nobody that says so
@@ -87,6 +88,22 @@ def _whole_parts(parts: torch.Tensor, ranked: torch.Tensor, count: int) -> torch
         if size <= count:
             chosen[number], count = True, count - size
     return chosen[owner]
+
+
+def attention_weights(view: CacheView, layer: int, queries: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """(heads, n, rows) what a layer's ``queries`` (heads, n, head_dim) at positions ``places`` give to the live rows.
+
+    A query all of whose rows are forgotten, or beyond the layer's window, gives nothing.
+    """
+    asked = view.attention(layer)
+    visible = view.positions[None] <= places[:, None]
+    if asked.window is not None:
+        visible &= view.positions[None] > places[:, None] - asked.window
+    bias = torch.zeros_like(visible, dtype=queries.dtype).masked_fill_(~visible, float("-inf"))
+    block = Block(0, places.numel(), 0, view.rows, bias)
+    keys = view.keys(layer).to(queries.dtype)
+    weights = block_probabilities(queries[None] * asked.scale, keys, block, asked.softcap, asked.sinks)
+    return weights.masked_fill(~visible.any(1)[None, :, None], 0)
 
 
 def per_query_head(keys: torch.Tensor, heads: int) -> torch.Tensor:

@@ -70,7 +70,7 @@ class QuerySpan:
             keys=cache.keys,
             asked=witness.places,
             queries=witness.queries.__getitem__,
-            scale=witness.scales.__getitem__,
+            attention=witness.asked.__getitem__,
             intent=total / count,
             mass=witness.mass(positions) if witness.wants_mass else None,
             session=session,

@@ -41,7 +41,7 @@ class Turns(Assembler):
         return self._cache
 
     def reset(self) -> None:
-        self._cache = self._shelf.cache(Witness(mass=self._retention.counts_mass))
+        self._cache = self._shelf.cache(Witness(mass=self._retention.counts_mass, windows=self._engine.spec.windows))
         self._session = f"{self._namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
         self._shared: list[str] = []  # names of the blocks behind the context that this session uses in the index

@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 
 from keep_agent.errors import ModelError
 from memory.engine.cache import Rows, WorkingCache
-from memory.engine.kernels import Block, grouped_attention
+from memory.engine.kernels import Asked, Block, grouped_attention
 from memory.engine.masks import MaskPlan
 from memory.engine.rope import Angles, rotate
 from memory.engine.tiles import tiled_attention
@@ -53,16 +53,6 @@ class Pass:
     keep_weights: bool = False
     witness: Witness | None = None
     attended: Attended | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How a layer wants its attention."""
-
-    scale: float
-    window: int | None = None
-    softcap: float | None = None
-    sinks: torch.Tensor | None = None
 
 
 class JointPass(Protocol):

@@ -45,6 +45,16 @@ class Weights(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """How a layer wants its attention."""
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None  # (heads,)
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Query rows ``q0:q1`` read key rows ``0:prefix`` and ``k0:k1``.
 

@@ -44,6 +44,11 @@ class ModelSpec:
     model_key: str  # weights, dtype and configuration (RoPE included) as one hash, for block identity
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Tokens of each layer's sliding window; None: it sees everything."""
+        return tuple(self.window if kind == "sliding_attention" else None for kind in self.layer_types)
+
+    @property
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from memory.engine.kernels import Block, block_probabilities
+from memory.engine.kernels import Asked, Block, block_probabilities
 
 Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # places and queries of a witness
 
@@ -54,13 +54,14 @@ class Witness:
 
     :param recent: of so many last rows the queries are kept
     :param mass: whether to add up the attention every row receives, over layers, heads and querying rows
+    :param windows: per layer its sliding window, as `ModelSpec.windows`; empty: no layer has one
     """
 
-    def __init__(self, recent: int = 0, mass: bool = False) -> None:
-        self.recent, self.wants_mass = recent, mass
+    def __init__(self, recent: int = 0, mass: bool = False, windows: Sequence[int | None] = ()) -> None:
+        self.recent, self.wants_mass, self._windows = recent, mass, windows
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
-        self.scales: dict[int, float] = {}  # per layer: what scores are multiplied by
+        self.asked: dict[int, Asked] = {}  # per layer: how it makes weights of scores
         self._settled: Sight = self.places, {}  # what was seen when a turn was over
         self._given: list[Given] = []  # in order; the last one grows while its pass is under way
 
@@ -104,7 +105,7 @@ class Witness:
 
         Keys are needed where ``columns`` are to be filled.
         """
-        self.scales[layer] = scale
+        self.asked[layer] = Asked(scale, self._windows[layer] if self._windows else None, softcap, sinks)
         if self.recent:
             new = query[0, :, -self.recent :]
             old = self.queries.get(layer)

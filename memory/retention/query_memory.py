@@ -98,7 +98,11 @@ def session_key(view: CacheView) -> str:
 
 
 def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
-    """(history rows,) equation 3 of the paper: attention of the query memory, summed over layers and query heads."""
+    """(history rows,) equation 3 of the paper: attention of the query memory, summed over layers and query heads.
+
+    It is no row's attention, and the equation knows neither sliding windows nor softcaps nor sinks: a layer votes for
+    rows as well that it could not see.
+    """
     history = view.history
     total = torch.zeros(history.numel(), device=history.device)
     for layer in range(view.layers):

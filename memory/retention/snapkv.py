@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from keep_agent.errors import ConfigError
 from memory.stages import Capabilities
-from memory.view import CacheView, check_budget, keep_best, per_query_head
+from memory.view import CacheView, attention_weights, check_budget, keep_best
 
 POOLINGS = ("max", "mean")
 
@@ -20,7 +20,8 @@ class SnapKV:
     """SnapKV (arXiv 2404.14469): attention of the last ``window`` rows, pooled over neighbours, votes for history.
 
     The paper pools by maximum over 7 rows; its published code by mean over 5. It keeps rows per layer and KV head; here
-    a row survives in all layers or none, so the votes of all query heads and layers are added up.
+    a row survives in all layers or none, so the votes of all query heads and layers are added up. They are the
+    attention that the model pays, with its sliding windows, softcap and sinks: what a sink takes votes for nobody.
     """
 
     budget: int = 256
@@ -53,10 +54,8 @@ class SnapKV:
         """(heads, rows before the window): mean attention of the window's queries, pooled."""
         queries, asked = view.queries(layer)[:, -self.window :].float(), view.asked[-self.window :]
         before = int(torch.searchsorted(view.positions, asked[0]))
-        keys = per_query_head(view.keys(layer).float(), queries.shape[0])
-        scores = queries @ keys.transpose(1, 2) * view.scale(layer)
-        scores = scores.masked_fill(view.positions[None] > asked[:, None], float("-inf"))
-        votes = scores.softmax(-1)[:, :, :before].mean(1)
+        weights = attention_weights(view, layer, queries, asked)
+        votes = weights[:, :, :before].mean(1)
         return self._pool(votes) if before else votes
 
     def _pool(self, votes: torch.Tensor) -> torch.Tensor:

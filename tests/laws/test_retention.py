@@ -17,11 +17,13 @@ from memory.engine.extend import Chunking
 from memory.engine.paged import PagedCache
 from memory.retention.keep_all import KeepAll
 from memory.retention.query_memory import QueryMemory
+from memory.retention.snapkv import SnapKV
 from memory.stages import Retention
 from memory.view import CacheView
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import relative, tokens
 from tests.laws.transcripts import BUDGET, CANDIDATES, CONTEXT, EVICTING, STORY, Told, Turn, policy, random_head
+from tests.references.isolated import dense_mask
 
 GetPolicy = Callable[[str, Engine], Retention]
 
@@ -126,6 +128,41 @@ class Noted(QueryMemory):
     def keep(self, view: CacheView) -> torch.Tensor:
         self.view = view
         return super().keep(view)
+
+
+class Paid(Noted):
+    """One that wants to know what attention was paid, by all rows and by the last six."""
+
+    counts_mass, window = True, 6
+
+    def keep(self, view: CacheView) -> torch.Tensor:
+        self.votes = [SnapKV(window=6, kernel=1).votes(view, layer) for layer in range(view.layers)]
+        return super().keep(view)
+
+
+@torch.no_grad()
+def eager_weights(told: Told) -> list[torch.Tensor]:
+    """(heads, rows, rows) per layer from transformers, each row seeing what was live when it was computed."""
+    twin, rows = told.engine.plain, torch.arange(len(told.ids))
+    before = twin.config._attn_implementation
+    twin.set_attn_implementation("eager")
+    mask = dense_mask(twin, told.visible, rows, rows)
+    out = twin(torch.tensor([told.ids]), attention_mask=mask, output_attentions=True, use_cache=False)
+    twin.set_attn_implementation(before)
+    return [weights[0] for weights in out.attentions]
+
+
+def test_what_stages_choose_by_is_the_attention_that_the_model_pays(engine: Engine) -> None:
+    """Within a sliding layer's window, and beside what a sink takes."""
+    stage = Paid(BUDGET)
+    told = Told(engine, stage)
+    for turn in STORY:
+        told.turn(turn)
+        view, weights = stage.view, eager_weights(told)
+        assert relative(view.mass, sum(w.sum((0, 1)) for w in weights)[view.positions]) < 1e-5
+        before = view.positions[view.positions < len(told.ids) - 6]
+        for votes, paid in zip(stage.votes, weights, strict=True):
+            assert relative(votes, paid[:, -6:].mean(1)[:, before]) < 1e-5
 
 
 def test_an_instruction_holds_until_another_comes_or_its_text_is_gone(engine_of: GetEngine) -> None:

@@ -43,9 +43,7 @@ class Noted(QueryMemory):
         return self.given
 
 
-def agree(
-    engine: Engine, stage: Retention, transcript: Transcript, keep: Keep, taken_back: Sequence[int] = ()
-) -> Run:
+def agree(engine: Engine, stage: Retention, transcript: Transcript, keep: Keep, taken_back: Sequence[int] = ()) -> Run:
     """Turn after turn the same rows are live, and the logits behind them are the same.
 
     ``taken_back``: so many rows that the transcript ended with before each turn are not in it any more.

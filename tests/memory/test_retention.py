@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
+from memory.engine.kernels import Asked
 from memory.residual import ResidualHead, load_head, save_head
 from memory.retention.h2o import H2O
 from memory.retention.keep_all import KeepAll
@@ -43,7 +44,7 @@ def view_of(rows: int = 40, protected: int = 3, span: int = 5, seed: int = 0, se
         keys=keys.__getitem__,
         asked=positions,
         queries=queries.__getitem__,
-        scale=lambda layer: DIM**-0.5,
+        attention=lambda layer: Asked(DIM**-0.5),
         intent=random(LAYERS, HEADS, DIM),
         mass=random(rows).exp(),
         session=session,
@@ -95,6 +96,40 @@ def test_bad_knobs_of_one_stage(kind: type, knobs: dict, sentence: str) -> None:
 def test_of_equal_rows_the_later_one_stays() -> None:
     view = replace(view_of(rows=20, protected=0, span=0), mass=torch.ones(20))
     assert H2O(7, recent=0.0).keep(view).tolist() == [False] * 13 + [True] * 7
+
+
+# -- attention -------------------------------------------------------------------------------------------------------
+
+
+@given(
+    window=st.none() | st.integers(1, 40),
+    softcap=st.none() | st.floats(0.1, 5),
+    sinks=st.booleans(),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=40, deadline=None)
+def test_snapkv_votes_with_the_weights_of_the_layer(
+    window: int | None, softcap: float | None, sinks: bool, seed: int
+) -> None:
+    """Row by row and head by head; of some queries all rows that the layer sees are forgotten."""
+    view, stays = view_of(rows=14, protected=0, span=0, seed=seed), torch.tensor([0, 1, 8, 9, 12, 13])
+    asked = Asked(0.7, window, softcap, torch.linspace(-2, 3, HEADS) if sinks else None)
+    places, keys = view.positions, view.keys(1)[:, stays]
+    live = {"positions": places[stays], "forced": view.forced[stays], "keys": lambda layer: keys}
+    view = replace(view, **live, attention=lambda layer: asked)
+    found = SnapKV(5, window=9, kernel=1).votes(view, 1)
+    before = int((view.positions < places[-9]).sum())
+    assert found.shape == (HEADS, before)
+    for head in range(HEADS):
+        total = torch.zeros(before)
+        for query, place in zip(view.queries(1)[head, -9:], places[-9:], strict=True):
+            scores = 0.7 * keys[head * KV_HEADS // HEADS] @ query
+            scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+            near = (view.positions <= place) & (view.positions > place - (window or 10**6))
+            weights = torch.where(near, scores.exp(), 0)
+            sink = asked.sinks[head].exp() if sinks else 0
+            total += (weights / (weights.sum() + sink).clamp(min=1e-30))[:before] / 9
+        torch.testing.assert_close(found[head], total, rtol=1e-4, atol=1e-6)
 
 
 # -- the query memory ------------------------------------------------------------------------------------------------
