@@ -6,19 +6,27 @@ look-ups by content need. Every line ends with a newline token, so units can be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from string import ascii_lowercase, digits
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from keep_agent.errors import ConfigError
 
 BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
+PREFIX = "##"  # of what goes on with a word
+INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # all that a word may go on with
 
 
 def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: int = 4096) -> Tokenizer:
-    """BPE over ``texts`` (lower-cased words) with every name in ``entities`` as one token."""
-    tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix="##"))
+    """BPE over ``texts`` (lower-cased words) with every name in ``entities`` as one token.
+
+    The same texts give the same tokenizer: ties between merges go by the ids of their parts, so ``INNER`` are numbered
+    before the trainer meets them, in the order of a hash map, in the texts.
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token=UNK, continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -26,22 +34,30 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
             pre_tokenizers.Split(Regex(r"\n|[a-z]+_[0-9]+|[a-z]+|[0-9]|[^a-z0-9\s]"), "isolated"),
         ]
     )
-    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=False)
     names = sorted(set(entities))
     least = len(names) + 128  # the alphabet and some words
     if vocab_size < least:
         raise ConfigError(f"vocab={vocab_size} has no room for {len(names)} entity names; use {least} or more")
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(names),
-        special_tokens=[PAD, BOS, UNK, NEWLINE],
-        continuing_subword_prefix="##",
+        special_tokens=[PAD, BOS, UNK, NEWLINE, *INNER],
+        continuing_subword_prefix=PREFIX,
         show_progress=False,
         min_frequency=2,
         initial_alphabet=[chr(c) for c in range(33, 127) if not chr(c).isupper()],
     )
     tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = _without_special(tokenizer, INNER)
     tokenizer.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in names])
     return tokenizer
+
+
+def _without_special(tokenizer: Tokenizer, tokens: Collection[str]) -> Tokenizer:
+    """The tokenizer in which ``tokens`` are parts of words like others, not found in a text before it is split."""
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] not in tokens]
+    return Tokenizer.from_str(json.dumps(content))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

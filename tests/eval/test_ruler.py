@@ -177,7 +177,7 @@ def test_all_methods_are_asked_and_reported(tiny_model: Path, tmp_path: Path) ->
     for kind in kinds[1:]:
         full, reuse, keep, all_ = (scores[kind, method] for method in METHODS.split(","))
         assert full["computed_ratio"] == 1 and full["accuracy"] == all_["accuracy"]
-        assert all_["computed_ratio"] == pytest.approx(7 / 8, abs=0.02), "the first document is exact as it is"
+        assert all_["computed_ratio"] == pytest.approx(7 / 8, abs=0.01), "the first document is exact as it is"
         assert reuse["computed_ratio"] < keep["computed_ratio"] < 1
         assert full["memory_tokens"] == pytest.approx(8 * 250, rel=TOLERANCE)
 
