@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,12 @@ def test_a_root_without_an_index_does_too(tmp_path: Path) -> None:
     (tmp_path / INDEX).mkdir()  # as good as a disk that cannot be written
     assert [entry.agent for entry in entries(tmp_path)] == ["a"]
     assert forget(tmp_path, "a") == 1
+
+
+def test_only_the_user_may_read_who_remembers(tmp_path: Path) -> None:
+    save(tmp_path, "a")
+    entries(tmp_path)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
 
 # The budget
