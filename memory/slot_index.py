@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,15 +15,22 @@ from memory.index import chain_names
 from memory.slots import SlotPool
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    slots: torch.Tensor
+    before: str | None  # the block in front, without which nobody finds this one
+
+
 class SlotIndex:
     """Blocks of ``block_size`` exact rows by name; it refers to their slots, so that dropping them frees nothing here.
 
-    Beyond ``budget`` tokens the block used longest ago is let go, the end of a prefix before its beginning.
+    Beyond ``budget`` tokens the block used longest ago is let go, the end of a prefix before its beginning. Blocks of
+    transcripts that part within a block share slots, and go one by one: a slot is free when the last of them is gone.
     """
 
     def __init__(self, pool: SlotPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
-        self._blocks: OrderedDict[str, torch.Tensor] = OrderedDict()
+        self._blocks: OrderedDict[str, _Block] = OrderedDict()  # a block after those behind it
         pool.register(self)
 
     def names(self, token_ids: Sequence[int], namespace: str) -> list[str]:
@@ -39,7 +47,7 @@ class SlotIndex:
             found.append(name)
         for name in reversed(found):
             self._blocks.move_to_end(name)
-        return torch.cat([self.pool.none(), *(self._blocks[name] for name in found)])
+        return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in found)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
         """Protect the blocks ``names`` of a prompt whose rows lie in ``slots``; the first ``exact`` rows are exact.
@@ -54,27 +62,32 @@ class SlotIndex:
                 continue
             block = slots[number * self.block_size : (number + 1) * self.block_size].clone()
             self.pool.share(block)
-            self._blocks[name] = block
+            self._blocks[name] = _Block(block, names[number - 1] if number else None)
         while len(self._blocks) * self.block_size > self.budget:
-            self.pool.release(self._blocks.popitem(last=False)[1])
+            self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], own: torch.Tensor) -> None:
-        """Let go of the blocks ``names``, unless somebody else than the holder of the slots ``own`` refers to them."""
-        mine = np.zeros(self.pool.size, np.int32)
-        np.add.at(mine, own.cpu().numpy(), 1)
+        """Let go of the blocks ``names``, unless others than the holder of the slots ``own`` have all rows of one.
+
+        Who has some of them parted from the block, or dropped rows of it, and would not look for it. With a block goes
+        what stands behind it.
+        """
+        others = self.pool.references.copy()
+        for slots in (own, self.slots):
+            np.subtract.at(others, slots.cpu().numpy(), 1)
         for name in names:
             block = self._blocks.get(name)
-            if block is None:
-                continue
-            numbers = block.cpu().numpy()
-            if (self.pool.references[numbers] == mine[numbers] + 1).all():
-                self.pool.release(self._blocks.pop(name))
+            if block is not None and not (others[block.slots.cpu().numpy()] > 0).all():
+                self.pool.release(self._blocks.pop(name).slots)
+        for name, block in reversed(list(self._blocks.items())):
+            if block.before is not None and block.before not in self._blocks:
+                self.pool.release(self._blocks.pop(name).slots)
 
     def clear(self) -> None:
         while self._blocks:
-            self.pool.release(self._blocks.popitem()[1])
+            self.pool.release(self._blocks.popitem()[1].slots)
 
     @property
     def slots(self) -> torch.Tensor:
         """All slots the index refers to."""
-        return torch.cat([self.pool.none(), *self._blocks.values()])
+        return torch.cat([self.pool.none(), *(block.slots for block in self._blocks.values())])

@@ -270,14 +270,16 @@ class Requests(RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), keep=st.integers(0, 3))
     def unshare(self, data: st.DataObject, keep: int) -> None:
-        """The index lets go of blocks, unless somebody else than the request has their rows."""
+        """The index lets go of blocks one by one, unless somebody else than the request has all their rows."""
         cache, expected = self.pick(data)
         names = self.index.names(expected.tokens[: expected.exact], "")[keep:]
-        others = [set(one.slots.tolist()) for one, _ in self.requests.values() if one is not cache]
-        before = {name: set(self.index._blocks[name].tolist()) for name in names if name in self.index._blocks}
+        others = {slot for one, _ in self.requests.values() if one is not cache for slot in one.slots.tolist()}
+        stays = set()
+        for name, block in reversed(self.index._blocks.items()):  # a block before those behind it
+            if (block.before in {None, *stays}) and (name not in names or others >= set(block.slots.tolist())):
+                stays.add(name)
         self.index.forget(names, cache.slots)
-        for name, slots in before.items():
-            assert (name in self.index._blocks) == any(slots & other for other in others)
+        assert set(self.index._blocks) == stays
 
     @rule()
     def clear(self) -> None:
@@ -302,6 +304,9 @@ class Requests(RuleBasedStateMachine):
         held |= set(self.index.slots.tolist())
         assert self.pool.used == len(held) <= CAPACITY and SENTINEL not in held
         assert self.index.slots.numel() <= PREFIX
+        assert {block.before for block in self.index._blocks.values()} <= {None, *self.index._blocks}, (
+            "all can be found"
+        )
         assert self.pool.k[:, :, SENTINEL].eq(0).all() and self.pool.references[SENTINEL] == 1
 
     @invariant()
@@ -367,6 +372,40 @@ def test_rows_that_move_stay_where_they_were_for_others() -> None:
     heir.adopt(index.match(names), same.tokens)
     check(heir, same)
     pool.check_integrity()
+
+
+def test_blocks_that_share_a_slot_go_one_by_one() -> None:
+    """Two transcripts of one request part within a block: their blocks must not keep each other alive."""
+    pool = make_pool()
+    index = SlotIndex(pool, 3, 12, "model")
+    cache, expected = PagedCache(pool), Expected()
+    named = []
+    for tokens in ([1, 0, 1, 0], [0, 0]):
+        append(cache, expected, tokens)
+        named.append(index.names(expected.tokens, ""))
+        index.insert(named[-1], cache.slot_map, cache.exact)
+        cache.cut(1)
+        expected.cut(1)
+        pool.check_integrity()
+    assert pool.used == 5 and index.slots.tolist().count(int(cache.slot_map[0])) == 2
+    index.forget(named[0], cache.slots)
+    pool.check_integrity()
+    assert pool.used == 3 and index.match(named[1]).numel() == 3, "the other is whole"
+    index.forget(named[1], cache.slots)
+    pool.check_integrity()
+    assert pool.used == 1 and not index.slots.numel()
+
+
+def test_with_a_block_goes_what_nobody_would_find_behind_it() -> None:
+    pool = make_pool()
+    index = SlotIndex(pool, BLOCK, PREFIX, "model")
+    cache, expected = PagedCache(pool), Expected()
+    append(cache, expected, [1, 0, 1, 0, 1, 1])
+    names = index.names(expected.tokens, "")
+    index.insert(names, cache.slot_map, cache.exact)
+    index.forget(names[1:2], cache.slots)
+    pool.check_integrity()
+    assert index.slots.tolist() == cache.slot_map[:2].tolist()
 
 
 def test_a_mask_has_to_fit_the_live_rows() -> None:
