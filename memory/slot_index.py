@@ -38,6 +38,9 @@ class SlotIndex:
         root = identity(f"slot chain of {self._key}", (), (), namespace).encode()
         return chain_names(root, token_ids, self.block_size)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._blocks
+
     def match(self, names: Sequence[str]) -> torch.Tensor:
         """Slots of the longest prefix that is here."""
         found = []

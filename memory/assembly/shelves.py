@@ -52,6 +52,10 @@ class Shelf(Protocol):
         """Share these blocks of ``cache`` no more, unless somebody else uses them."""
         ...
 
+    def shares(self, name: str) -> bool:
+        """Is there a block of this name?"""
+        ...
+
     @property
     def block_size(self) -> int: ...
 
@@ -86,6 +90,9 @@ class SlotShelf:
     def withdraw(self, cache: PagedCache, names: Sequence[str]) -> None:
         self.index.forget(names, cache.slots)
 
+    def shares(self, name: str) -> bool:
+        return name in self.index
+
 
 class PackedShelf:
     """Packed rows belong to one session alone: they are not what a plain forward gives."""
@@ -106,3 +113,6 @@ class PackedShelf:
 
     def withdraw(self, cache: PackedCache, names: Sequence[str]) -> None:
         """Nothing is shared."""
+
+    def shares(self, name: str) -> bool:
+        return False

@@ -44,10 +44,10 @@ class Turns(Assembler):
         self._cache = self._shelf.cache(Witness(mass=self._retention.counts_mass, windows=self._engine.spec.windows))
         self._session = f"{self._namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
-        self._shared: list[str] = []  # names of the blocks behind the context that this session uses in the index
+        self._shared: list[str] = []  # names of the blocks behind the context that this session put into the index
 
     def unshare(self) -> None:
-        """Take the session's prefix out of the index, unless another session uses it."""
+        """Take what the session's transcripts have put into the index out of it, unless another session uses it."""
         self._shelf.withdraw(self._cache, self._shared)
 
     def instruct(self, tokens: int) -> None:
@@ -79,12 +79,13 @@ class Turns(Assembler):
         """Share exact rows, then forget what the budget has no room for."""
         cache, size = self._cache, self._shelf.block_size
         names = self._shelf.publish(cache, self._namespace)
-        self._shared = names[prompt.layout.context // size :]
+        told = dict.fromkeys([*self._shared, *names[prompt.layout.context // size :]])  # a transcript may begin anew
+        self._shared = [name for name in told if self._shelf.shares(name)]
         if self._retention.budget is None:
             return
         layout = prompt.layout
-        told = layout.query, self._instruction, layout.context, self._session, layout.segment_of
-        view = self._spans.view(cache, *told)
+        turn = layout.query, self._instruction, layout.context, self._session, layout.segment_of
+        view = self._spans.view(cache, *turn)
         cache.drop(self._retention.keep(view))
         if self._construction.survivors == "move":
             compact(self._engine.decoder, cache)

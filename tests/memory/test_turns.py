@@ -147,3 +147,26 @@ def test_sessions_never_touch_each_others_rows(
     assert pool.used == len(set(index.slots.tolist())), "closed sessions leave nothing but shared prefixes"
     index.clear()
     assert pool.used == 0
+
+
+def test_a_session_that_is_reset_takes_all_its_transcripts_out_of_the_index(engine: Engine) -> None:
+    """Also one that began anew, with questions asked aside; but not what another session goes on from."""
+    flat = Flat(engine, turns())
+    (one,) = flat.sessions
+    for number in range(4):
+        if number == 2:
+            flat.do("restart", 0, 0)
+            one.session.store.put("cabinet_1", "receptacle", "cabinet cabinet_1 open\n")
+        flat.do("ask", 0, number)
+        flat.do("aside", 0, number)
+    pool, index = flat.shared
+    assert index.slots.numel() > len(set(one.cache.slots.tolist()) & set(index.slots.tolist())), "of two transcripts"
+    flat.do("open", 0, 0)
+    other = flat.sessions[1]
+    other.session.store.put("cabinet_1", "receptacle", "cabinet cabinet_1 open\n")
+    flat.do("ask", 1, 2)
+    goes_on = set(other.cache.slots.tolist()) & set(index.slots.tolist())
+    flat.do("reset", 0, 0)
+    assert set(index.slots.tolist()) <= goes_on
+    flat.do("reset", 1, 0)
+    assert not index.slots.numel() and pool.used == 0
