@@ -19,7 +19,7 @@ from memory.engine.load import LoadedModel, load_model
 from memory.method import MemoryMethod
 from memory.session import MemorySession
 from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED
+from planners.checkpoint import BUNDLED, PLANNERS
 from planners.formats import Format, make_format
 from planners.kv import KVPlanner
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from planners.formats import Example
-
-PLANNER_TINY = "planner-tiny"
 
 
 def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
@@ -74,7 +72,7 @@ def make_method(memory: DictConfig) -> MemoryMethod:
 
 
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
-    """The model of a config; ``planner-tiny`` is the bundled one."""
+    """The model of a config; some come with the package."""
     disable_progress_bar()  # ours is the only one
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
     return load_model(_place(model), model.dtype, _device(model.device), model.init, seed)
@@ -102,9 +100,8 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
 
 
 def _place(model: DictConfig) -> str:
-    """Where a model comes from: the bundled folder for planner-tiny, else its name."""
+    """Where a model comes from: a folder of the package, else its name."""
     if OmegaConf.is_missing(model, "name"):
         raise ConfigError("model=custom needs a name: give model=FOLDER_OR_HUB_NAME")
-    if model.name == PLANNER_TINY and (model.init == "pretrained" or BUNDLED.is_dir()):
-        return str(BUNDLED)
-    return model.name
+    folder = PLANNERS.get(model.name)
+    return str(folder) if folder and (model.init == "pretrained" or folder.is_dir()) else model.name
