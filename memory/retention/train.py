@@ -236,7 +236,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--accumulate", type=int, default=8, help="turns of an optimiser step (default 8)")
     p.add_argument("--decay", type=float, default=0.5, help="of the query memory, per turn (default 0.5)")
     p.add_argument("--trigger", type=int, default=512, help="rows from which on a turn is learned from (default 512)")
-    p.add_argument("--shortest", type=int, default=2, help="letters of a token that may count as evidence (default 2)")
+    p.add_argument("--shortest", type=int, default=3, help='letters of evidence; "to" is in toilet (default 3)')
     p.add_argument("--save", type=int, default=20, help="sessions between checkpoints (default 20)")
     p.add_argument("--seed", type=int, default=42)
     return p
