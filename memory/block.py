@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,12 @@ class KVBlock:
     @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
+
+    def to(self, device: str) -> KVBlock:
+        """The block on ``device``; what is packed stays packed."""
+        if self.k.device == torch.device(device):
+            return self
+        return replace(self, k=self.k.to(device), v=self.v.to(device))
 
     def part(self, start: int, stop: int) -> KVBlock:
         """Rows ``start:stop`` as a view; the name tells which."""

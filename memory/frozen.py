@@ -37,7 +37,7 @@ class FrozenPool:
             raise ConfigError(f"capacity_bytes={self.capacity_bytes} holds no block: use 1 or more")
         if not 0 < self.watermark <= 1:
             raise ConfigError(f"watermark={self.watermark} is a share of the capacity: use more than 0 and at most 1")
-        self._pool = BlockPool(Ram(budget_bytes=None))
+        self._pool = BlockPool(Ram(budget_bytes=None, device=None))
         self._own = self._pool.holder()
         self._index = VirtualIndex(self._pool)
         self._uses: dict[str, int] = {}  # prompts per block, the least recently used block first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -81,9 +81,9 @@ class PackedRows:
         parts = list(self._parts(first, first + length)) or [(0, self.pieces[0].part(0, 0))]
         return PackedRows(tuple(piece for _, piece in parts), self.dtype, length, parts[0][0])
 
-    def to(self, device: torch.device | str) -> torch.Tensor:
-        """All of it, unpacked, on ``device``."""
-        return self[:].to(device)
+    def to(self, device: torch.device | str) -> PackedRows:
+        """On ``device``, still packed: it is the packed bytes that travel."""
+        return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
         """What of each piece is needed for rows ``first:last``: by how many rows it begins too early, and it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -112,6 +112,11 @@ class Packed:
     def shape(self) -> tuple[int, ...]:
         """Of what is packed."""
         return (*self.codes.shape[:-2], self.kv_heads, self.tokens, self.head_dim)
+
+    def to(self, device: torch.device | str) -> Packed:
+        """On ``device``, still packed."""
+        codes, scale, bias = (x.to(device) for x in self.tensors)
+        return replace(self, codes=codes, scale=scale, bias=bias)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

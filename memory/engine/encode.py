@@ -76,7 +76,7 @@ def _write_last(decoder: Decoder, cache: DenseCache, state: Pass, hidden: torch.
 def place_block(decoder: Decoder, cache: DenseCache, block: KVBlock, start: int) -> None:
     """Put a whole block, all layers, at rows ``start...`` whose positions are their row numbers."""
     stop = start + block.tokens
-    k, v = block.k.to(decoder.device), block.v.to(decoder.device)
+    k, v = block.k.to(decoder.device)[:], block.v.to(decoder.device)[:]
     angles = decoder.rope.at(torch.arange(start, stop, device=decoder.device), stop)
     cache.k[:, 0, :, start:stop] = decoder.rope.rotate_layers(k, angles)
     cache.v[:, 0, :, start:stop] = v

@@ -1,4 +1,4 @@
-"""Blocks in host memory in 4 or 8 bits; what a prompt needs of them is unpacked on the way to the model."""
+"""Blocks in memory in 4 or 8 bits; what a prompt needs of them is unpacked on the way to the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Quantized(Ram):
 
     def form(self, block: KVBlock) -> KVBlock:
         """Packed, unless it is already, so that no block is rounded twice."""
-        if isinstance(block.k, PackedRows):
-            return block
-        k, v = PackedRows.of(block.k, self.format, self.keys), PackedRows.of(block.v, self.format)
-        return replace(block, k=k, v=v)
+        if not isinstance(block.k, PackedRows):
+            k, v = PackedRows.of(block.k, self.format, self.keys), PackedRows.of(block.v, self.format)
+            block = replace(block, k=k, v=v)
+        return super().form(block)

@@ -1,4 +1,4 @@
-"""Blocks in host memory, within a budget of bytes; the least recently used go first."""
+"""Blocks in memory, the host's or a device's, within a budget of bytes; the least recently used go first."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from memory.storage.ledger import Entry
 
 @dataclass
 class Ram:
-    """A hash table from identity to block. ``budget_bytes=None`` is no limit."""
+    """A hash table from identity to block. ``budget_bytes=None`` is no limit.
+
+    Blocks rest on ``device``; None leaves them where they were computed, as a tier in front of the host's does.
+    """
 
     budget_bytes: int | None = 2 << 30
+    device: str | None = "cpu"
     capabilities: ClassVar[Capabilities] = Capabilities()
     _blocks: OrderedDict[str, KVBlock] = field(default_factory=OrderedDict, init=False, repr=False)
     _bytes: int = field(default=0, init=False)
@@ -34,7 +38,7 @@ class Ram:
 
     def form(self, block: KVBlock) -> KVBlock:
         """The block as it rests here."""
-        return block
+        return block if self.device is None else block.to(self.device)
 
     def put(self, block: KVBlock) -> None:
         """Store a block; one that is bigger than the whole budget is rejected, which the statistics show."""

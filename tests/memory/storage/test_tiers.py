@@ -45,6 +45,17 @@ def rams(*sizes: int, **knobs: Any) -> Tiers:
     return Tiers([Ram(budget_bytes=size * SIZE) for size in sizes], **knobs)
 
 
+def test_a_device_tier_stands_in_front_of_the_hosts(tmp_path: Path) -> None:
+    """The host stands in for the device, and a device without memory for the host: what moves down changes places."""
+    tiers = Tiers([Ram(budget_bytes=SIZE, device=None), Quantized(budget_bytes=None, device="meta")])
+    tiers.put(block("a"))
+    assert tiers.get("a").k.device.type == "cpu"
+    tiers.put(block("b"))
+    below = tiers.tiers[1].get("a")
+    assert below.k.device.type == below.v.device.type == "meta" and below.nbytes < SIZE
+    assert tiers.get("b").k.device.type == "cpu"
+
+
 def held(tiers: Tiers, level: int) -> list[str]:
     return [entry.identity for entry in tiers.tiers[level].entries()]
 
