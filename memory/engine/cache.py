@@ -11,6 +11,7 @@ import torch
 from keep_agent.errors import ModelError
 from memory.engine.kernels import KEY_MULTIPLE
 from memory.engine.spec import ModelSpec
+from memory.engine.tiles import Tile
 from memory.engine.witness import Witness
 
 Rows = slice | torch.Tensor  # a contiguous run, or sorted row numbers
@@ -62,7 +63,7 @@ class WorkingCache(Protocol):
         """Keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
         ...
 
-    def tiles(self, layer: int, first: int = 0) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    def tiles(self, layer: int, first: int = 0) -> Iterable[Tile]:
         """The same of all rows of the pass, tile by tile; those before ``first`` may be anything: nobody looks."""
         ...
 

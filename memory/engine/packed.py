@@ -11,7 +11,7 @@ from keep_agent.errors import ConfigError
 from memory.engine.cache import Reads, Rows
 from memory.engine.kernels import KEY_MULTIPLE
 from memory.engine.spec import ModelSpec
-from memory.engine.tiles import TILE, Tile
+from memory.engine.tiles import TILE, Tile, reads_packed
 from memory.engine.witness import Witness
 from memory.quantize import Packed, PackFormat, pack
 
@@ -167,14 +167,15 @@ class PackedCache:
     def tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
         """Keys and values (1, kv_heads, n, head_dim) of the live rows and of the pass's own, in order.
 
-        Tiles that lie wholly before row ``first`` are not unpacked: they are zeros that take no room.
+        Tiles that lie wholly before row ``first`` are not unpacked: they are zeros that take no room. On a GPU none are
+        that hold no dropped rows: a kernel reads them as they are.
         """
-        yield from self._lasting_tiles(layer, first)
+        yield from self._lasting_tiles(layer, first, reads_packed(self.device, self.spec.dtype, self.spec.head_dim))
         if self._new is not None:
             yield self._new
 
-    def _lasting_tiles(self, layer: int, first: int = 0) -> Iterator[Tile]:
-        """The same without rows that will be forgotten."""
+    def _lasting_tiles(self, layer: int, first: int = 0, packed: bool = False) -> Iterator[Tile]:
+        """The same without rows that will be forgotten, ``packed`` where they may be."""
         used, pages = self.next_position - self.packed, self.packed
         behind = self.open
         if self._next is not None:
@@ -191,6 +192,8 @@ class PackedCache:
             if rows <= first:
                 unseen = behind.new_zeros(1, 1, 1, 1).expand(1, self.spec.kv_heads, count, self.spec.head_dim)
                 yield unseen, unseen
+            elif packed and live is None:
+                yield self._tile(layer, start, stop)
             elif count:
                 k, v = (one.unpack(self.spec.dtype) for one in self._tile(layer, start, stop))
                 yield (k, v) if live is None else (k[:, :, live], v[:, :, live])

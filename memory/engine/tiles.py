@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 
 from memory.engine.kernels import Block
 from memory.quantize import Packed
 
-Tile = tuple[torch.Tensor, torch.Tensor]  # keys and values of consecutive rows, (requests, kv_heads, n, head_dim) each
+if TYPE_CHECKING:
+    from memory.engine.triton_packed import Sums
+
+logger = logging.getLogger(__name__)
+# Keys and values of consecutive rows, (requests, kv_heads, n, head_dim) each; packed only where `reads_packed` holds.
+Tile = tuple[torch.Tensor, torch.Tensor] | tuple[Packed, Packed]
 TILE = 2048  # rows; shorter ones pay more for starting operations than they gain in caches
+
+
+def reads_packed(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether tiles may come packed: on a GPU that the Triton kernel serves, or in Triton's interpreter.
+
+    Elsewhere, also where Triton is missing or does not run, torch works on unpacked tiles.
+    """
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return (interpreted or device.type == "cuda") and _triton_serves(device, dtype, head_dim)
+
+
+@lru_cache(64)
+def _triton_serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    try:
+        from memory.engine.triton_packed import serves
+
+        return serves(device, dtype, head_dim)
+    except Exception as error:  # no Triton, no C compiler, a driver that is too old
+        logger.warning("packed rows are read with torch, tile by tile, for Triton does not run here: %s", error)
+        return False
 
 
 def unpacked_tiles(k: Packed, v: Packed, dtype: torch.dtype, rows: int = TILE) -> Iterator[Tile]:
@@ -40,7 +69,10 @@ def tiled_attention(
         for block, rows in zip(blocks, running, strict=True):
             for start, stop, column in _pieces(block, first, last):
                 own = slice(start - first, stop - first)
-                rows.see(k[:, :, own], v[:, :, own], block, column, softcap)
+                if isinstance(k, Packed):
+                    rows.see_packed(k, v, own, block, column, softcap)
+                else:
+                    rows.see(k[:, :, own], v[:, :, own], block, column, softcap)
         first = last
         del k, v  # or they would live on while the next tile is made
     parts = [rows.result(sinks) for rows in running]
@@ -66,6 +98,7 @@ class _Running:
         self.out = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
         self.mass = self.out.new_zeros(*q.shape[:3], 1)
         self.top = torch.full_like(self.mass, float("-inf"))
+        self._packed: Sums | None = None  # over packed keys, joined at the end
 
     def see(self, k: torch.Tensor, v: torch.Tensor, block: Block, column: int, softcap: float | None) -> None:
         """Go on over ``k``, ``v`` (requests, kv_heads, n, head_dim), the block's columns from ``column`` on."""
@@ -78,8 +111,25 @@ class _Running:
         out = torch.bmm(folded, v.flatten(0, 1))
         self.out.mul_(kept).add_(out.view(self.out.shape))
 
+    def see_packed(self, k: Packed, v: Packed, own: slice, block: Block, column: int, softcap: float | None) -> None:
+        """The same over the rows ``own`` of packed ``k``, ``v``."""
+        if self._packed is None:
+            from memory.engine.triton_packed import Sums
+
+            self._packed = Sums(self.q, k.kv_heads)
+        self._packed.see(k, v, own.start, own.stop, block, column, softcap)
+
+    def _join(self, sums: Sums) -> None:
+        """Add what was summed up over other keys, in several splits."""
+        kept = self._rise(sums.top.amax(0))
+        worth = (sums.top - _finite(self.top)).exp_()
+        self.mass.mul_(kept).add_((sums.mass * worth).sum(0))
+        self.out.mul_(kept).add_((sums.out * worth).sum(0))
+
     def result(self, sinks: torch.Tensor | None) -> torch.Tensor:
         """Output (requests, rows, heads, head_dim); ``sinks``, one logit per head, take mass and give nothing."""
+        if self._packed is not None:
+            self._join(self._packed)
         if sinks is not None:
             logits = sinks.to(self.top.dtype).view(1, -1, 1, 1)
             kept = self._rise(logits)
