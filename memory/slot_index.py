@@ -42,15 +42,16 @@ class SlotIndex:
         return name in self._blocks
 
     def match(self, names: Sequence[str]) -> torch.Tensor:
-        """Slots of the longest prefix that is here."""
-        found = []
-        for name in names:
-            if name not in self._blocks:
-                break
-            found.append(name)
-        for name in reversed(found):
-            self._blocks.move_to_end(name)
-        return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in found)])
+        """Slots of the longest prefix that is here. Hold the pool's lock until somebody refers to them."""
+        with self.pool.lock:
+            found = []
+            for name in names:
+                if name not in self._blocks:
+                    break
+                found.append(name)
+            for name in reversed(found):
+                self._blocks.move_to_end(name)
+            return torch.cat([self.pool.none(), *(self._blocks[name].slots for name in found)])
 
     def insert(self, names: Sequence[str], slots: torch.Tensor, exact: int) -> None:
         """Protect the blocks ``names`` of a prompt whose rows lie in ``slots``; the first ``exact`` rows are exact.
@@ -59,15 +60,16 @@ class SlotIndex:
         """
         if len(names) * self.block_size > min(exact, slots.numel()):
             raise ConfigError("approximate keys and values may not enter the exact prefix index")
-        for number, name in reversed(list(enumerate(names))):
-            if name in self._blocks:
-                self._blocks.move_to_end(name)
-                continue
-            block = slots[number * self.block_size : (number + 1) * self.block_size].clone()
-            self.pool.share(block)
-            self._blocks[name] = _Block(block, names[number - 1] if number else None)
-        while len(self._blocks) * self.block_size > self.budget:
-            self.pool.release(self._blocks.popitem(last=False)[1].slots)
+        with self.pool.lock:
+            for number, name in reversed(list(enumerate(names))):
+                if name in self._blocks:
+                    self._blocks.move_to_end(name)
+                    continue
+                block = slots[number * self.block_size : (number + 1) * self.block_size].clone()
+                self.pool.share(block)
+                self._blocks[name] = _Block(block, names[number - 1] if number else None)
+            while len(self._blocks) * self.block_size > self.budget:
+                self.pool.release(self._blocks.popitem(last=False)[1].slots)
 
     def forget(self, names: Sequence[str], own: torch.Tensor) -> None:
         """Let go of the blocks ``names``, unless others than the holder of the slots ``own`` have all rows of one.
@@ -75,22 +77,25 @@ class SlotIndex:
         Who has some of them parted from the block, or dropped rows of it, and would not look for it. With a block goes
         what stands behind it.
         """
-        others = self.pool.references.copy()
-        for slots in (own, self.slots):
-            np.subtract.at(others, slots.cpu().numpy(), 1)
-        for name in names:
-            block = self._blocks.get(name)
-            if block is not None and not (others[block.slots.cpu().numpy()] > 0).all():
-                self.pool.release(self._blocks.pop(name).slots)
-        for name, block in reversed(list(self._blocks.items())):
-            if block.before is not None and block.before not in self._blocks:
-                self.pool.release(self._blocks.pop(name).slots)
+        with self.pool.lock:
+            others = self.pool.references.copy()
+            for slots in (own, self.slots):
+                np.subtract.at(others, slots.cpu().numpy(), 1)
+            for name in names:
+                block = self._blocks.get(name)
+                if block is not None and not (others[block.slots.cpu().numpy()] > 0).all():
+                    self.pool.release(self._blocks.pop(name).slots)
+            for name, block in reversed(list(self._blocks.items())):
+                if block.before is not None and block.before not in self._blocks:
+                    self.pool.release(self._blocks.pop(name).slots)
 
     def clear(self) -> None:
-        while self._blocks:
-            self.pool.release(self._blocks.popitem()[1].slots)
+        with self.pool.lock:
+            while self._blocks:
+                self.pool.release(self._blocks.popitem()[1].slots)
 
     @property
     def slots(self) -> torch.Tensor:
         """All slots the index refers to."""
-        return torch.cat([self.pool.none(), *(block.slots for block in self._blocks.values())])
+        with self.pool.lock:
+            return torch.cat([self.pool.none(), *(block.slots for block in self._blocks.values())])

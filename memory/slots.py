@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import Protocol
 from weakref import WeakSet
 
@@ -31,6 +32,10 @@ class SlotPool:
     A slot is free when nobody refers to it: a request's map, or an index of prefixes that protects it. Every slot holds
     finite numbers at all times, so that a reader may run over the end of its rows and mask what it finds there.
 
+    References are counted under one ``lock``, for requests come, fork and end in any thread (a finaliser in whichever
+    drops the last reference) while the engine's worker decodes others; rows are written, and the pool grows, in the
+    worker alone. Whoever counts on what it found until it has referred to it holds the lock meanwhile.
+
     :param capacity: slots at most; None: the pool grows as long as there is memory
     """
 
@@ -49,7 +54,7 @@ class SlotPool:
         self.k, self.v = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
-
+        self.lock = RLock()  # a finaliser may come in the middle of an operation of its own thread
         self._holders: WeakSet[Holder] = WeakSet()
 
     @property
@@ -77,57 +82,62 @@ class SlotPool:
 
     def register(self, holder: Holder) -> None:
         """Count ``holder`` among those who refer to slots, while it lives."""
-        self._holders.add(holder)
+        with self.lock:
+            self._holders.add(holder)
 
     def allocate(self, count: int) -> torch.Tensor:
         """(count,) free slots, rising, now referred to once.
 
         :raises CapacityError: more than ``capacity`` slots would be in use
         """
-        if self.capacity is not None and self.used + count > self.capacity:
-            raise CapacityError(
-                f"{count} more rows do not fit beside the {self.used} in use of a pool of {self.capacity} slots; "
-                "lower the retention budget, close sessions, or give the pool more slots"
-            )
-        free = np.flatnonzero(self.references == 0)
-        if free.size < count:
-            self._grow(self.size + max(self.size, count - free.size))
+        with self.lock:
+            if self.capacity is not None and self.used + count > self.capacity:
+                raise CapacityError(
+                    f"{count} more rows do not fit beside the {self.used} in use of a pool of {self.capacity} slots; "
+                    "lower the retention budget, close sessions, or give the pool more slots"
+                )
             free = np.flatnonzero(self.references == 0)
-        chosen = free[:count]
-        self.references[chosen] += 1
-        return torch.from_numpy(chosen).to(self.device)
+            if free.size < count:
+                self._grow(self.size + max(self.size, count - free.size))
+                free = np.flatnonzero(self.references == 0)
+            chosen = free[:count]
+            self.references[chosen] += 1
+            return torch.from_numpy(chosen).to(self.device)
 
     def share(self, slots: torch.Tensor) -> None:
         """Refer to ``slots`` once more; the sentinel needs no reference."""
-        np.add.at(self.references, _counted(slots), 1)
+        with self.lock:
+            np.add.at(self.references, _counted(slots), 1)
 
     def release(self, slots: torch.Tensor) -> None:
         """Refer to ``slots`` once less; those nobody else refers to are free again.
 
         :raises ModelError: a slot that is free already
         """
-        counted = _counted(slots)
-        np.subtract.at(self.references, counted, 1)
-        if (self.references[counted] < 0).any():
-            np.add.at(self.references, counted, 1)
-            raise ModelError("a slot was released more often than it was referred to")
+        with self.lock:
+            counted = _counted(slots)
+            np.subtract.at(self.references, counted, 1)
+            if (self.references[counted] < 0).any():
+                np.add.at(self.references, counted, 1)
+                raise ModelError("a slot was released more often than it was referred to")
 
     def check_integrity(self) -> None:
         """Add up all slots: what the registered holders refer to accounts for every reference.
 
         :raises ModelError: naming the first slot whose references do not add up
         """
-        expected = np.zeros_like(self.references)
-        expected[SENTINEL] = 1
-        for holder in self._holders:
-            np.add.at(expected, _counted(holder.slots), 1)
-        wrong = np.flatnonzero(expected != self.references)
-        if wrong.size:
-            slot = int(wrong[0])
-            raise ModelError(
-                f"{wrong.size} slots do not add up: slot {slot} is referred to {expected[slot]} times, "
-                f"but counted {self.references[slot]}"
-            )
+        with self.lock:
+            expected = np.zeros_like(self.references)
+            expected[SENTINEL] = 1
+            for holder in self._holders:
+                np.add.at(expected, _counted(holder.slots), 1)
+            wrong = np.flatnonzero(expected != self.references)
+            if wrong.size:
+                slot = int(wrong[0])
+                raise ModelError(
+                    f"{wrong.size} slots do not add up: slot {slot} is referred to {expected[slot]} times, "
+                    f"but counted {self.references[slot]}"
+                )
 
     def _grow(self, size: int) -> None:
         if self.capacity is not None:

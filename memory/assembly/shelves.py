@@ -76,10 +76,12 @@ class SlotShelf:
         return PagedCache(self.pool, witness)
 
     def take(self, cache: PagedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
-        slots = self.index.match(self.index.names(ids, namespace))
-        if slots.numel() <= more_than:
-            return 0
-        cache.adopt(slots, ids[: slots.numel()])
+        names = self.index.names(ids, namespace)
+        with self.pool.lock:
+            slots = self.index.match(names)
+            if slots.numel() <= more_than:
+                return 0
+            cache.adopt(slots, ids[: slots.numel()])
         return slots.numel()
 
     def publish(self, cache: PagedCache, namespace: str) -> list[str]:

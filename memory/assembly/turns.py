@@ -16,7 +16,6 @@ from memory.assembly.spans import QuerySpan
 from memory.clock import Clock
 from memory.construction.turns import Turns as Construction
 from memory.engine.cache import Reads
-from memory.engine.compact import compact
 from memory.engine.engine import Engine
 from memory.engine.trace import PrefillResult
 from memory.engine.witness import Witness
@@ -88,7 +87,7 @@ class Turns(Assembler):
         view = self._spans.view(cache, *turn)
         cache.drop(self._retention.keep(view))
         if self._construction.survivors == "move":
-            compact(self._engine.decoder, cache)
+            self._engine.compact(cache)
         self._shelf.withdraw(cache, names[cache.exact // size :])  # nobody could get at their ends any more
         cache.witness.settle()
 

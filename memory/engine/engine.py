@@ -16,10 +16,12 @@ from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.engine import decode
 from memory.engine.cache import DenseCache, WorkingCache
+from memory.engine.compact import compact
 from memory.engine.encode import encode
 from memory.engine.extend import Chunking, Extension, append
 from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
+from memory.engine.paged import PagedCache
 from memory.engine.prefill import Prefill, Transport
 from memory.engine.query import query_states
 from memory.engine.score import Scorer
@@ -121,6 +123,10 @@ class Engine:
         """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
         return self._worker.call(lambda: Extension(self.decoder, cache, ids, chunking).run())
+
+    def compact(self, cache: PagedCache) -> None:
+        """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
+        self._worker.call(partial(compact, self.decoder, cache))
 
     def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
         """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""
