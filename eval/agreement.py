@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+    from eval.deviation import Choice
     from memory.engine.engine import Engine
     from memory.report import Prefill
 
@@ -66,8 +67,8 @@ class Variant:
         """As `compose_variants` reads it."""
         return f"{self.name}:{self.base}" + (f"+{self.knob}={self.value:g}" if self.knob else "")
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
-        self.same_skill.setdefault(self.episode, []).append(float(same_skill))
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+        self.same_skill.setdefault(self.episode, []).append(float(choice.same))
         self.kl.setdefault(self.episode, []).append(divergence(prefill, reference))
         self.computed.append(prefill.counts.computed_ratio)
         self.recomputed.append(prefill.counts.recomputed_ratio)

@@ -52,7 +52,7 @@ class Deviation:
     token_layers: int = 0
     possible: int = 0  # prompt rows x layers
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         """``reference`` (vocabulary,) are the plain forward's logits of the same prompt."""
         found, plain = prefill.logits[0].double(), reference.double()
         gap = (found - plain).abs()
@@ -62,7 +62,7 @@ class Deviation:
         self.sum_abs += float(gap.mean())
         self.sum_kl += divergence(prefill, plain)
         self.same_token += int(found.argmax() == plain.argmax())
-        self.same_skill += same_skill
+        self.same_skill += choice.same
         self.token_layers += prefill.counts.token_layers
         self.possible += prefill.counts.prompt_tokens * prefill.counts.layers
 
@@ -81,10 +81,23 @@ class Deviation:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A method's skill, that of the method it is compared with, and the one that is executed."""
+
+    skill: str
+    first: str
+    executed: str
+
+    @property
+    def same(self) -> bool:
+        return self.skill == self.first
+
+
 class Record(Protocol):
     """What is kept of one method's prompts."""
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         """``reference`` (vocabulary,) are the logits that the prompt's are held against."""
         ...
 
@@ -100,15 +113,18 @@ class Shadow:
         planners: Mapping[str, KVPlanner],
         records: Mapping[str, Record],
         oracle: Oracle | None = None,
+        common: bool = False,
     ) -> None:
         """The first of ``planners`` is the one whose skills the others' are compared with.
 
         With an ``oracle``, its skill is executed, and each planner's logits are held against the plain forward of its
-        own prompt. Without one the first planner leads: its skill is executed, its logits are the reference of all, and
-        all transcripts go on with what it wrote.
+        own prompt. Without one the first planner leads: its skill is executed, and its logits are the reference of all.
+        So they are, with or without an oracle, where all have a ``common`` transcript, which goes on with what the
+        first planner wrote.
         """
         self.weights = engine.model_key
         self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
+        self._common = common
 
     def reset(self, instruction: str, skills: str) -> None:
         for planner in self._planners.values():
@@ -120,18 +136,18 @@ class Shadow:
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # most methods have the same prompt
-        wanted, leader = "", None
-        for name, planner in self._planners.items():
-            decision = planner.decide(admissible, info)
-            wanted = wanted or decision.skill
-            leader = decision.prefill.logits[0] if leader is None else leader
-            reference = self._plain(decision.prefill.layout, plain) if self._oracle else leader
-            self._records[name].add(decision.prefill, reference, decision.skill == wanted)
-        if not self._oracle:
-            first, *others = self._planners.values()
+        decisions = {name: planner.decide(admissible, info) for name, planner in self._planners.items()}
+        first = next(iter(decisions.values()))
+        executed = self._oracle(info) if self._oracle else first.skill
+        for name, decision in decisions.items():
+            own = self._oracle and not self._common
+            reference = self._plain(decision.prefill.layout, plain) if own else first.prefill.logits[0]
+            self._records[name].add(decision.prefill, reference, Choice(decision.skill, first.skill, executed))
+        if self._common:
+            leader, *others = self._planners.values()
             for planner in others:
-                planner.adopt(first)
-        return Decision(self._oracle(info) if self._oracle else wanted)
+                planner.adopt(leader)
+        return Decision(executed)
 
     def _plain(self, layout: Layout, known: dict[tuple[tuple[int, int], ...], torch.Tensor]) -> torch.Tensor:
         key = tuple(zip(layout.token_ids.tolist(), layout.positions.tolist(), strict=True))

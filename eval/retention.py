@@ -1,9 +1,9 @@
 """What forgetting costs: ``python -m eval.retention [KEY=VALUE ...]``.
 
-The full cache plays task streams; before every step each method decides too, on the same transcript, with a budget of
-rows (or in fewer bits: semantic). The table says how often it takes the same next skill once the transcript has so many
-tokens (--history), and what it kept and read. With --out FILE.jsonl every episode is written down, and a run that was
-stopped goes on.
+The scripted expert plays task streams; before every step the full cache and each method decide on the same transcript,
+the method with a budget of rows (or in fewer bits: semantic). The table says how often it takes the full cache's next
+skill, and the expert's, once the transcript has so many tokens (--history), and what it kept and read. With
+--out FILE.jsonl every episode is written down, and a run that was stopped goes on.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; a method's own stand behind it, as in
 ``h2o_moved:h2o+memory.construction.survivors=move``.
@@ -31,6 +31,7 @@ from eval.lines import append_line, begin_lines
 from eval.resume import use_threads
 from eval.tables import bounds, make_console, markdown, number, percent
 from eval.variants import compose_variants, names
+from keep_agent.assemble import expert_oracle
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import torch
     from omegaconf import DictConfig
 
+    from eval.deviation import Choice
     from memory.report import Prefill
 
 RULER = "full_cache"
@@ -54,6 +56,7 @@ class Step:
 
     prompt: int  # tokens of the transcript, dropped ones included
     same_skill: bool  # as the full cache's
+    right: bool  # as the expert's
     kl: float  # nats, KL(full cache || method) of the next token
     live: int  # rows after the turn
     prefix: int  # rows that did not have to be computed
@@ -68,11 +71,12 @@ class Recorder:
     def __init__(self) -> None:
         self.steps: list[tuple[Prefill, Step]] = []
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         counts = prefill.counts
         kl, ms = divergence(prefill, reference), prefill.timings.total + prefill.after_ms
-        sizes = counts.prompt_tokens, same_skill, kl, counts.live_tokens, counts.prefix_tokens
-        self.steps.append((prefill, Step(*sizes, prefill.reads.raw, prefill.reads.live, ms)))
+        choices = choice.same, choice.skill == choice.executed
+        sizes = counts.live_tokens, counts.prefix_tokens, prefill.reads.raw, prefill.reads.live
+        self.steps.append((prefill, Step(counts.prompt_tokens, *choices, kl, *sizes, ms)))
 
     def take(self) -> list[Step]:
         """The episode's steps; nothing more is read behind their prompts."""
@@ -88,6 +92,7 @@ class Row:
     steps: int  # with a transcript of at least the history asked for
     same_skill: float | None
     same_skill_interval: tuple[float, float] | None
+    right: float | None
     kl: float | None
     prefix_hit_rate: float
     peak_request_tokens: int
@@ -107,13 +112,14 @@ def summarise(method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[
     }
     same = {i: [float(s.same_skill) for s in found] for i, found in late.items() if found}
     values = [value for found in same.values() for value in found]
-    kls = [s.kl for found in late.values() for s in found]
+    counted = [step for found in late.values() for step in found]
     return Row(
         method,
         len(values),
         float(np.mean(values)) if values else None,
         mean_interval(same),
-        float(np.mean(kls)) if kls else None,
+        float(np.mean([s.right for s in counted])) if counted else None,
+        float(np.mean([s.kl for s in counted])) if counted else None,
         sum(s.prefix for s in steps) / sum(s.prompt for s in steps),
         max(s.prompt for s in steps),
         max(s.live for s in steps),
@@ -127,11 +133,20 @@ def summarise(method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[
 def table_of(rows: Sequence[Row], history: int, budget: int) -> Table:
     table = Table(title=f"next skill as the full cache's, {budget} tokens kept of transcripts of {history} or more")
     table.add_column("method", no_wrap=True)
-    headings = "steps", "same skill %", "95 % interval", "KL, nats", "prefix hits", "peak request", "peak live"
+    headings = (
+        "steps",
+        "same skill %",
+        "95 % interval",
+        "expert's %",
+        "KL, nats",
+        "prefix hits",
+        "peak request",
+        "peak live",
+    )
     for heading in (*headings, "raw reads", "live reads", "ms p50", "wall s"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        agreement = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1), number(row.kl)
+        agreement = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1), percent(row.right), number(row.kl)
         sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_reads, row.live_reads)
         times = number(row.ms_p50, 1), number(row.seconds, 1)
         hits = number(row.prefix_hit_rate, 2)
@@ -173,7 +188,7 @@ def measure(args: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict
     with Engine(make_model(setting.model, setting.eval.seed)) as engine, Progress(console=make_console()) as bar:
         planners = make_planners(engine, make_tokenizer(setting.model, engine.model), configs)
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
-        shadow = Shadow(engine, planners, recorders)
+        shadow = Shadow(engine, planners, recorders, expert_oracle(setting.env), common=True)
         for _ in play(shadow, setting, first=len(done)):
             if any(recorder.steps for recorder in recorders.values()):
                 _close(args.out, recorders, episodes)

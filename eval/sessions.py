@@ -1,7 +1,8 @@
 """Sessions to train a retention head on: ``python -m eval.sessions --out FILE.jsonl [KEY=VALUE ...]``.
 
-planner-tiny (or model=NAME) plays task streams with its whole cache; what each turn added to its transcript is written
-down, with the entities that its next skill names. KEY=VALUE are overrides of `python -m eval.alfred`.
+The scripted expert plays task streams while a planner reads along with its whole cache; what each turn added to its
+transcript is written down, with the entities that the next skill names. KEY=VALUE are overrides of
+`python -m eval.alfred`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from eval.lines import append_line, begin_lines
 from eval.resume import use_threads
 from eval.tables import make_console
 from eval.variants import compose_variants
-from keep_agent.assemble import make_env, make_episodes, make_planner
+from keep_agent.assemble import expert_oracle, make_env, make_episodes, make_planner
 from keep_agent.errors import KeepError
 from keep_agent.guard import guarded
 from keep_agent.loop import run_episode
@@ -32,6 +33,7 @@ from planners.base import Decision, Finished
 from planners.prompt import clean, entity_text
 
 if TYPE_CHECKING:
+    from keep_agent.assemble import Oracle
     from planners.kv import KVPlanner
     from planners.styles import FactView
 
@@ -40,12 +42,12 @@ ENTITY = re.compile(r"\w+_\d+")
 
 
 class Recorder:
-    """Plays as its planner does, and writes down what each turn brought."""
+    """Lets a planner decide, does what the expert would, and writes down what each turn brought."""
 
     name = "recorder"
 
-    def __init__(self, planner: KVPlanner) -> None:
-        self._planner, self.weights = planner, planner.weights
+    def __init__(self, planner: KVPlanner, expert: Oracle) -> None:
+        self._planner, self._expert, self.weights = planner, expert, planner.weights
         self.turns: list[ToolTurn] = []
         self._told: list[int] = []
 
@@ -63,9 +65,10 @@ class Recorder:
         begins = common_prefix(self._told, ids) < len(self._told) or not self._told
         new = ids if begins else ids[len(self._told) :]
         instruction = common_prefix(ids[layout.query :], self._planner.opening())
-        self.turns.append(ToolTurn(tuple(new), query, entities(decision.skill), instruction, begins))
+        skill = self._expert(info)
+        self.turns.append(ToolTurn(tuple(new), query, entities(skill), instruction, begins))
         self._told = ids
-        return decision
+        return Decision(skill)
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         self._planner.feedback(skill, ok, message)
@@ -95,7 +98,7 @@ def record(arguments: Sequence[str]) -> None:
     env, planner = make_env(config.env, episodes), make_planner(config)
     described = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
     done = len(begin_lines(args.out, described))
-    recorder = Recorder(planner)
+    recorder = Recorder(planner, expert_oracle(config.env))
     with Progress(console=make_console()) as bar:
         task = bar.add_task("sessions", total=len(episodes), completed=done)
         for index in range(done, len(episodes)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from eval.lines import append_line, begin_lines
 from eval.retention import RULER, SETTING, Step, parser, report, summarise, variants
 from eval.sessions import entities, record
 from eval.variants import compose_variants
+from keep_agent.assemble import expert_oracle
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
@@ -21,6 +23,7 @@ from memory.toolcalls import read_sessions
 if TYPE_CHECKING:
     import torch
 
+    from eval.deviation import Choice
     from memory.report import Prefill
 
 SMALL = ["eval.episodes=2", "env.stream=1", "env.max_steps=3", "prompt.encoder=hashed"]
@@ -55,31 +58,34 @@ class Transcripts:
         self.seen: list[list[int]] = []
         self.same: list[bool] = []
 
-    def add(self, prefill: Prefill, reference: torch.Tensor, same_skill: bool) -> None:
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         self.seen.append(prefill.layout.token_ids.tolist())
-        self.same.append(same_skill)
+        self.same.append(choice.same)
 
 
-def test_all_methods_decide_on_the_same_transcript() -> None:
+@pytest.mark.parametrize("led", ["by the first", "by the expert"])
+def test_all_methods_decide_on_the_same_transcript(led: str) -> None:
     """The leader's skill and what it was for, although a method would have said otherwise."""
     overrides = [*SETTING, *SMALL, "env.max_steps=9"]
     methods = ["full_cache", "semantic", "streaming:streaming+memory.retention.budget=24"]
     configs = compose_variants(methods, overrides)
     setting = configs["full_cache"]
+    oracle = expert_oracle(setting.env) if led == "by the expert" else None
     kept = {name: Transcripts() for name in configs}
     with Engine(make_model(setting.model, 0)) as engine:
         planners = make_planners(engine, make_tokenizer(setting.model, engine.model), configs)
-        for _ in play(Shadow(engine, planners, kept), setting):
+        for _ in play(Shadow(engine, planners, kept, oracle, common=True), setting):
             """Both episodes."""
     assert len(kept["full_cache"].seen) == 18 and not all(kept["streaming"].same)
     assert kept["semantic"].seen == kept["streaming"].seen == kept["full_cache"].seen
 
 
 def test_steps_count_by_the_full_caches_length() -> None:
-    step = Step(10, True, 0.0, 5, 5, 10, 5, 1.0)
-    led, own = [[step, Step(99, True, 0.0, 5, 5, 10, 5, 1.0)]], [[step, Step(60, False, 1.0, 5, 5, 10, 5, 1.0)]]
+    step = Step(10, True, True, 0.0, 5, 5, 10, 5, 1.0)
+    led = [[step, replace(step, prompt=99)]]
+    own = [[step, replace(step, prompt=60, same_skill=False, kl=1.0)]]
     row = summarise("m", own, led, 90)
-    assert (row.steps, row.same_skill, row.kl, row.peak_request_tokens) == (1, 0.0, 1.0, 60)
+    assert (row.steps, row.same_skill, row.right, row.kl, row.peak_request_tokens) == (1, 0.0, 1.0, 1.0, 60)
     assert summarise("m", own, led, 100).same_skill is None
 
 
