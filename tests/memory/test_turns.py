@@ -21,7 +21,7 @@ from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import CONTEXT, EVICTING, close, open_session, turns
 from tests.references.isolated import dense_mask
 
-OPERATIONS = ("open", "ask", "ask", "ask", "ask", "aside", "answer", "reset", "restart", "close", "generate")
+OPERATIONS = ("open", "ask", "ask", "ask", "ask", "aside", "answer", "reset", "restart", "close", "generate", "abort")
 STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.integers(1, 9)), min_size=6, max_size=14)
 
 
@@ -107,6 +107,29 @@ class Flat:
         one.ask(number, lasting=False)
         assert all(torch.equal(a, b) for a, b in zip(self.snapshot(one), before, strict=True))
 
+    def abort(self, one: Watched, number: int) -> None:
+        """A prefill that fails in some layer: what was there before it, as far as its prompt begins with it, is there.
+
+        Neither new rows nor what they saw leave a trace.
+        """
+        tokens, mlp = list(one.cache.tokens), self.engine.decoder.layers[number % self.engine.spec.layers].mlp
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        hook = mlp.register_forward_pre_hook(fail)
+        try:
+            with pytest.raises(MemoryError):
+                one.session.prefill(f"mug_{number}", encode_text(f"where mug_{number}\nnext"))
+        finally:
+            hook.remove()
+        cache, witness = one.cache, one.cache.witness
+        rows = cache.next_position
+        if rows > common_prefix(tokens, cache.tokens):  # it had begun with rows of another session
+            one.visible = torch.ones(rows, rows, dtype=torch.bool).tril()
+        one.visible = one.visible[:rows, :rows]
+        assert not witness.places.numel() or int(witness.places[-1]) < rows
+
     def answer(self, one: Watched, number: int) -> None:
         one.session.append_turn([7] * (number // 3))
 
@@ -170,3 +193,14 @@ def test_a_session_that_is_reset_takes_all_its_transcripts_out_of_the_index(engi
     assert set(index.slots.tolist()) <= goes_on
     flat.do("reset", 1, 0)
     assert not index.slots.numel() and pool.used == 0
+
+
+@pytest.mark.parametrize("method", [turns, *EVICTING])
+def test_a_prefill_that_fails_leaves_what_was_found_for_it(method: Callable[[], MemoryMethod], engine: Engine) -> None:
+    """Rows of another session's transcript, which the next prefill goes on from."""
+    flat = Flat(engine, method())
+    for step in (("ask", 0, 1), ("open", 0, 0), ("abort", 1, 1)):
+        flat.do(*step)
+    one = flat.sessions[1]
+    assert one.cache.exact == one.cache.next_position >= len(CONTEXT), "a prefix hit"
+    flat.do("ask", 1, 2)
