@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 RULER = "full_cache"
 BUDGET = "memory.retention.budget"
 METHODS = ("streaming", "h2o", "snapkv", "intentkv_rule", "intentkv")
+QUALITY = ("steps", "same skill %", "95 % interval", "expert's %", "KL, nats")
+COST = ("prefix hits", "peak request", "peak live", "raw reads", "live reads", "ms p50", "wall s")
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=6", "prompt.style=linked")
 
 
@@ -130,28 +132,25 @@ def summarise(method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[
     )
 
 
-def table_of(rows: Sequence[Row], history: int, budget: int) -> Table:
-    table = Table(title=f"next skill as the full cache's, {budget} tokens kept of transcripts of {history} or more")
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title)
     table.add_column("method", no_wrap=True)
-    headings = (
-        "steps",
-        "same skill %",
-        "95 % interval",
-        "expert's %",
-        "KL, nats",
-        "prefix hits",
-        "peak request",
-        "peak live",
-    )
-    for heading in (*headings, "raw reads", "live reads", "ms p50", "wall s"):
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Table]:
+    """How well each method decides, and what it kept and read."""
+    quality = _table(f"decisions behind transcripts of {history} tokens or more, {budget} of them kept", QUALITY)
+    cost = _table("rows kept and read, and time, over all steps", COST)
     for row in rows:
-        agreement = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1), percent(row.right), number(row.kl)
+        same = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1)
+        quality.add_row(row.method, str(row.steps), *same, percent(row.right), number(row.kl))
         sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_reads, row.live_reads)
         times = number(row.ms_p50, 1), number(row.seconds, 1)
-        hits = number(row.prefix_hit_rate, 2)
-        table.add_row(row.method, str(row.steps), *agreement, hits, *(number(size, 0) for size in sizes), *times)
-    return table
+        cost.add_row(row.method, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes), *times)
+    return quality, cost
 
 
 def variants(methods: Sequence[str], budget: int, overrides: Sequence[str]) -> list[str]:
@@ -218,12 +217,12 @@ def report(arguments: Sequence[str]) -> None:
     use_threads(configs[RULER])
     episodes = measure(args, configs)
     rows = [summarise(name, found, episodes[RULER], args.history) for name, found in episodes.items()]
-    table = table_of(rows, args.history, args.budget)
     console = make_console()
-    if args.markdown:
-        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
-    else:
-        console.print(table)
+    for table in tables_of(rows, args.history, args.budget):
+        if args.markdown:
+            console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+        else:
+            console.print(table)
 
 
 def main() -> None:
