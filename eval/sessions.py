@@ -66,7 +66,7 @@ class Recorder:
         new = ids if begins else ids[len(self._told) :]
         instruction = common_prefix(ids[layout.query :], self._planner.opening())
         skill = self._expert(info)
-        self.turns.append(ToolTurn(tuple(new), query, entities(skill), instruction, begins))
+        self.turns.append(ToolTurn(tuple(new), query, entities(skill), instruction, begins, layout.context))
         self._told = ids
         return Decision(skill)
 

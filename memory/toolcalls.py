@@ -21,7 +21,7 @@ class ToolTurn:
     """What a turn adds to the transcript, and the arguments of the action that follows it.
 
     The last ``query`` of ``ids`` are the actionable words, the first ``instruction`` of those a new instruction.
-    ``begins``: the transcript starts anew with this turn.
+    ``begins``: the transcript starts anew with this turn; its first ``protected`` tokens are never dropped.
     """
 
     ids: tuple[int, ...]
@@ -29,6 +29,7 @@ class ToolTurn:
     arguments: tuple[str, ...]
     instruction: int = 0
     begins: bool = False
+    protected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ def session_line(session: ToolSession) -> dict[str, Any]:
             "query": turn.query,
             "instruction": turn.instruction,
             "begins": turn.begins,
+            "protected": turn.protected,
             "arguments": turn.arguments,
         }
         for turn in session.turns
@@ -77,20 +79,25 @@ def _session(entry: Mapping[str, Any], where: str, encode: Encode) -> ToolSessio
 
 def _turn(turn: Mapping[str, Any]) -> ToolTurn:
     ids, arguments = tuple(map(int, turn["ids"])), tuple(map(str, turn["arguments"]))
-    return ToolTurn(ids, int(turn["query"]), arguments, int(turn["instruction"]), bool(turn["begins"]))
+    spans = int(turn["query"]), arguments, int(turn["instruction"])
+    return ToolTurn(ids, *spans, bool(turn["begins"]), int(turn.get("protected", 0)))
 
 
 def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
-    """A turn ends where the model acts; its query span is the last message of a user, tool or function."""
+    """A turn ends where the model acts; its query span is the last message of a user, tool or function.
+
+    Messages of the system that come first are protected.
+    """
     ids: list[int] = []
-    query = instruction = 0
+    query = instruction = protected = 0
     begins = True
     for message in messages:
         calls = message.get("tool_calls") or ()
         if message["role"] == "assistant" and calls and ids:
-            yield ToolTurn(tuple(ids), query, tuple(_arguments(calls)), instruction, begins)
+            yield ToolTurn(tuple(ids), query, tuple(_arguments(calls)), instruction, begins, protected if begins else 0)
             ids, query, instruction, begins = [], 0, 0, False
         text = encode(f"{message['role']}: {_content(message)}\n")
+        protected += len(text) if begins and message["role"] == "system" and protected == len(ids) else 0
         ids += text
         if message["role"] in ACTIONABLE:
             query, instruction = len(text), len(text) if message["role"] == "user" else 0

@@ -1,9 +1,9 @@
 """Train IntentKV's residual head for a model: ``python -m memory.retention.train --sessions FILE... --out RUN``.
 
-The model is frozen. Sessions are replayed turn by turn; a history token is wanted if its text occurs literally in the
-arguments of one of the next actions (arXiv 2606.09916, section 3.5). Resumes from RUN, where ``head.safetensors`` is
-what `memory.retention.head` takes. Sessions are JSONL files: those `python -m eval.sessions` writes, or chat messages
-with tool calls.
+The model is frozen. Sessions are replayed turn by turn under a budget, as they will be; a history token is wanted if
+its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section 3.5). Resumes from RUN,
+where ``head.safetensors`` is what `memory.retention.head` takes. Sessions are JSONL files: those
+`python -m eval.sessions` writes, or chat messages with tool calls.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from memory.retention.query_memory import QueryMemory, head_features, mean_keys,
 from memory.slots import SlotPool
 from memory.tokenizer import load_tokenizer
 from memory.toolcalls import ToolSession, read_sessions
-from memory.view import CacheView
+from memory.view import CacheView, keep_best
 
 HEAD, STATE, PROGRESS = "head.safetensors", "optimizer.safetensors", "progress.json"
 AHEAD = 5  # actions whose arguments make a token wanted
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the loss's later terms
 HARD = 64  # negatives each positive is compared with
+BUDGETS = (128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Example:
     rule: torch.Tensor  # (rows,)
     wanted: torch.Tensor  # (rows,) bool
     norm: torch.Tensor  # () mean norm of the query memory
+
+    @property
+    def evidence(self) -> bool:
+        """Is there something to learn: rows that are wanted, and others?"""
+        return bool(self.wanted.any()) and not bool(self.wanted.all())
 
 
 @dataclass
@@ -79,30 +85,34 @@ class Words:
         return len(text) >= self._shortest and any(text in argument for argument in arguments)
 
 
-def replay(engine: Engine, session: ToolSession, words: Words, trigger: int, decay: float) -> Iterator[Example | None]:
-    """An example per turn with more than ``trigger`` rows, in order; None for one without evidence."""
+def replay(
+    engine: Engine, session: ToolSession, words: Words, head: ResidualHead, budget: int, decay: float
+) -> Iterator[Example]:
+    """An example per turn after which something has to go. It goes as the ``head`` says by then: so the rows that it
+    chooses among are those that it will have to choose among, with a rule that is as large as it will be."""
     pool = SlotPool(
         engine.spec.layers, engine.spec.kv_heads, engine.spec.head_dim, engine.spec.dtype, engine.decoder.device
     )
-    rule, cache, spans = QueryMemory(decay=decay), PagedCache(pool, Witness()), QuerySpan()
+    rule, cache, spans, protected = QueryMemory(budget, decay), PagedCache(pool, Witness()), QuerySpan(), 0
     for number, turn in enumerate(session.turns):
         if turn.begins:
-            cache, spans = PagedCache(pool, Witness()), QuerySpan()
+            cache, spans, protected = PagedCache(pool, Witness()), QuerySpan(), turn.protected
         if cache.next_position + len(turn.ids) > engine.spec.max_positions:
             return
         cache.witness.recent = turn.query
         engine.extend(cache, turn.ids)
-        view = spans.view(cache, cache.next_position - turn.query, turn.instruction, session=session.name)
+        view = spans.view(cache, cache.next_position - turn.query, turn.instruction, protected, session.name)
         memory = rule.follow(view)
-        if view.rows <= trigger:
-            continue
-        coming = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
-        yield _example(view, memory, words.wanted(view.tokens[view.history].tolist(), coming))
+        if view.rows > budget:
+            coming = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
+            yield (example := _example(view, memory, words.wanted(view.tokens[view.history].tolist(), coming)))
+            with torch.no_grad():
+                scores = head(example.features, example.span, example.rule)
+            cache.drop(keep_best(view, budget, scores.clone))
+        cache.witness.settle()
 
 
-def _example(view: CacheView, memory: torch.Tensor, wanted: torch.Tensor) -> Example | None:
-    if not bool(wanted.any()) or bool(wanted.all()):
-        return None
+def _example(view: CacheView, memory: torch.Tensor, wanted: torch.Tensor) -> Example:
     rule = rule_scores(view, memory)
     span = mean_keys(view, torch.nonzero(view.span)[:, 0])
     norm = memory.norm(dim=-1).mean()
@@ -172,9 +182,10 @@ class Trainer:
         self.engine.close()
 
     def _learn(self, session: ToolSession) -> None:
-        waiting = 0
-        for example in replay(self.engine, session, self.words, self.args.trigger, self.args.decay):
-            if example is None:
+        waiting, chance = 0, random.Random(f"{self.args.seed} {self.progress.epoch} {session.name}")
+        budget = chance.choice(self.args.budgets)
+        for example in replay(self.engine, session, self.words, self.head, budget, self.args.decay):
+            if not example.evidence:
                 self.progress.dropped += 1
                 continue
             loss = loss_of(self.head, example)
@@ -235,7 +246,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--lr", type=float, default=1e-3)
     p.add_argument("--accumulate", type=int, default=8, help="turns of an optimiser step (default 8)")
     p.add_argument("--decay", type=float, default=0.5, help="of the query memory, per turn (default 0.5)")
-    p.add_argument("--trigger", type=int, default=512, help="rows from which on a turn is learned from (default 512)")
+    p.add_argument(
+        "--budgets", type=int, nargs="+", default=BUDGETS, metavar="N",
+        help=f"rows that stay after a turn, drawn for every session (default {' '.join(map(str, BUDGETS))})",
+    )  # fmt: skip
     p.add_argument("--shortest", type=int, default=3, help='letters of evidence; "to" is in toilet (default 3)')
     p.add_argument("--save", type=int, default=20, help="sessions between checkpoints (default 20)")
     p.add_argument("--seed", type=int, default=42)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.residual import load_head
-from memory.retention.train import HEAD, PROGRESS, Example, Trainer, Words, loss_of, parser
+from memory.retention.train import HEAD, PROGRESS, Example, Trainer, Words, loss_of, parser, replay
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 
 
@@ -32,8 +33,8 @@ def sessions(tmp_path: Path) -> Path:
 
 
 def arguments(model: Path, sessions: Path, out: Path, *more: str) -> Namespace:
-    given = ["--sessions", str(sessions), "--out", str(out), "--model", str(model), "--trigger", "8", "--save", "1"]
-    return parser().parse_args([*given, "--shortest", "1", "--dtype", "float32", *more])
+    given = ["--sessions", str(sessions), "--out", str(out), "--model", str(model), "--budgets", "12", "20"]
+    return parser().parse_args([*given, "--save", "1", "--shortest", "1", "--dtype", "float32", *more])
 
 
 def train(args: Namespace) -> Trainer:
@@ -58,6 +59,21 @@ def test_a_head_is_trained_and_can_be_loaded(tiny_model: Path, sessions: Path, t
     assert progress["epoch"] == 2 and progress["rows"] > 8 and progress["steps"] > 0
     assert float(load_head(str(tmp_path / "run" / HEAD)).out.weight.detach().abs().max()) > 0
     assert trainer.progress.curve[-1]["loss"] > 0
+
+
+def test_sessions_are_replayed_under_the_budget(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    trainer = Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
+    try:
+        (session, *_) = trainer.sessions
+        protected = replace(session, turns=(replace(session.turns[0], protected=3), *session.turns[1:]))
+        every = [
+            list(replay(trainer.engine, one, trainer.words, trainer.head, 12, 0.5)) for one in (session, protected)
+        ]
+    finally:
+        trainer.close()
+    (first, *later), (spared, *_) = every
+    assert first.wanted.numel() == 30 - 4 and spared.wanted.numel() == 30 - 4 - 3
+    assert [one.wanted.numel() for one in later] == [12 + 8 - 4 - 2] * 3  # what was kept, and the turn before the span
 
 
 def test_a_run_goes_on_as_if_it_had_not_stopped(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
