@@ -47,7 +47,7 @@ from memory.match import TokenizerCoder, match_tokens
 from memory.quantize import PackFormat, bytes_per_token
 from memory.slots import SlotPool
 
-TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096)}
+TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 16384)}
 PARTS = ("latency", "matching", "peak", "capacity")
 POSITIONS = 65536
 COLD_TOKENS = 8192  # so many are computed cold again and again; longer prompts once
@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--shapes", nargs="+", default=list(TOKENS), choices=list(SHAPES))
-    parser.add_argument("--tokens", type=int, nargs="+", help="default: 1024, 4096, and 16384 for the small shape")
+    parser.add_argument("--tokens", type=int, nargs="+", help="default: 1024, 4096, 16384")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--peak-tokens", type=int, default=20480)
