@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors import safe_open
+from safetensors.torch import save
 from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, KeepError
@@ -27,18 +28,19 @@ from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.engine.paged import PagedCache
 from memory.engine.witness import Witness
-from memory.residual import ResidualHead, load_head, save_head
+from memory.residual import ResidualHead, save_head
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
 from memory.slots import SlotPool
 from memory.tokenizer import load_tokenizer
 from memory.toolcalls import ToolSession, read_sessions
 from memory.view import CacheView, keep_best
 
-HEAD, STATE, PROGRESS = "head.safetensors", "optimizer.safetensors", "progress.json"
+HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
 AHEAD = 5  # actions whose arguments make a token wanted
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the loss's later terms
 HARD = 64  # negatives each positive is compared with
 BUDGETS = (128, 256, 512, 1024)
+CALIBRATED = 8  # sessions
 
 
 @dataclass(frozen=True)
@@ -145,16 +147,19 @@ class Trainer:
         special = set(tokenizer.all_special_ids)
         texts = {token: tokenizer.decode([token]) for token in set(tokenizer.get_vocab().values()) - special}
         self.words = Words(texts, args.shortest)
-        resumed = (self.out / PROGRESS).is_file()
-        self.head = load_head(str(self.out / HEAD)) if resumed else ResidualHead(self.engine.spec.head_dim)
-        self.head.train().to(args.device)
+        kept = ("model", "decay", "budgets", "shortest", "accumulate", "seed")
+        self.settings = {key: value for key, value in vars(args).items() if key in kept}
+        self.settings |= {"model_key": self.engine.model_key, "sessions": len(self.sessions)}
+        self.head = ResidualHead(self.engine.spec.head_dim).train().to(args.device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
         self.progress = Progress()
-        if resumed:
+        if (self.out / STATE).is_file():
             self._resume()
         self._window: list[tuple[float, float, float]] = []
 
     def run(self) -> None:
+        if not self.progress.steps:
+            self._calibrate()
         while self.progress.epoch < self.args.epochs:
             order = list(range(len(self.sessions)))
             random.Random(f"{self.args.seed} {self.progress.epoch}").shuffle(order)
@@ -167,19 +172,33 @@ class Trainer:
             self.save()
 
     def save(self) -> None:
-        """Head, optimizer and progress; what is written last says that the rest is whole."""
+        """What a resumed run reads is one file, whole or not there; the head and the report are for others."""
         self._report()
-        about = {"model": self.args.model, "model_key": self.engine.model_key, "decay": self.args.decay}
-        about |= {key: value for key, value in asdict(self.progress).items() if key != "curve"}
-        save_head(self.head.cpu(), self.out / HEAD, about)
-        self.head.to(self.args.device)
         state = self.optimizer.state_dict()["state"]
-        flat = {f"{index}.{key}": value.contiguous() for index, own in state.items() for key, value in own.items()}
-        write_atomic(self.out / STATE, save(flat))
-        write_atomic(self.out / PROGRESS, json.dumps(asdict(self.progress), indent=1).encode())
+        flat = {f"optimizer.{index}.{key}": value for index, own in state.items() for key, value in own.items()}
+        flat |= {f"head.{name}": value for name, value in self.head.state_dict().items()}
+        report = json.dumps(asdict(self.progress), indent=1)
+        metadata = {"progress": report, "settings": json.dumps(self.settings)}
+        write_atomic(self.out / STATE, save({name: value.cpu().contiguous() for name, value in flat.items()}, metadata))
+        about = {**self.settings, **asdict(self.progress)}
+        save_head(self.head, self.out / HEAD, {key: value for key, value in about.items() if key != "curve"})
+        write_atomic(self.out / PROGRESS, report)
 
     def close(self) -> None:
         self.engine.close()
+
+    def _calibrate(self) -> None:
+        """Tell the head what its features are like, over some sessions that the rule decides alone."""
+        seen: list[torch.Tensor] = []
+        for number, session in enumerate(self.sessions[:CALIBRATED]):
+            budget = self.args.budgets[number % len(self.args.budgets)]
+            examples = replay(self.engine, session, self.words, self.head, budget, self.args.decay)
+            seen += [example.features for example in examples]
+        if not seen:
+            raise ConfigError(f"the first sessions never have more rows than --budgets {self.args.budgets}: lower them")
+        features = torch.cat(seen)
+        self.head.center.copy_(features.mean(0))
+        self.head.spread.copy_(features.std(0).clamp(min=1e-6))
 
     def _learn(self, session: ToolSession) -> None:
         waiting, chance = 0, random.Random(f"{self.args.seed} {self.progress.epoch} {session.name}")
@@ -214,13 +233,27 @@ class Trainer:
         print(json.dumps(row), flush=True)
 
     def _resume(self) -> None:
+        """Go on with a run of the same settings.
+
+        :raises ConfigError: it was begun with others
+        """
         clean(self.out)  # of what a killed run was about to write
-        self.progress = Progress(**json.loads((self.out / PROGRESS).read_text()))
-        flat, state = load_file(self.out / STATE), self.optimizer.state_dict()
+        with safe_open(self.out / STATE, "pt") as file:
+            metadata, flat = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        old = json.loads(metadata["settings"])
+        changed = [f"{key}={self.settings[key]} (was {old.get(key)})" for key in old if old[key] != self.settings[key]]
+        if changed:
+            raise ConfigError(f"{self.out} was begun with other settings: {', '.join(changed)}; choose another --out")
+        self.progress = Progress(**json.loads(metadata["progress"]))
+        state = self.optimizer.state_dict()
         for name, value in flat.items():
-            index, _, key = name.partition(".")
-            state["state"].setdefault(int(index), {})[key] = value
+            kind, _, rest = name.partition(".")
+            if kind == "optimizer":
+                index, _, key = rest.partition(".")
+                state["state"].setdefault(int(index), {})[key] = value
         self.optimizer.load_state_dict(state)
+        own = {name.removeprefix("head."): value for name, value in flat.items() if name.startswith("head.")}
+        self.head.load_state_dict(own)
 
 
 def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:
@@ -247,7 +280,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--accumulate", type=int, default=8, help="turns of an optimiser step (default 8)")
     p.add_argument("--decay", type=float, default=0.5, help="of the query memory, per turn (default 0.5)")
     p.add_argument(
-        "--budgets", type=int, nargs="+", default=BUDGETS, metavar="N",
+        "--budgets", type=int, nargs="+", default=list(BUDGETS), metavar="N",
         help=f"rows that stay after a turn, drawn for every session (default {' '.join(map(str, BUDGETS))})",
     )  # fmt: skip
     p.add_argument("--shortest", type=int, default=3, help='letters of evidence; "to" is in toilet (default 3)')

@@ -84,6 +84,36 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(tiny_model: Path, sessions: Path
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+def test_a_run_goes_on_from_any_session_with_the_same_settings_only(
+    tiny_model: Path, sessions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(arguments(tiny_model, sessions, tmp_path / "whole"))
+    learn, learned = Trainer._learn, []
+
+    def stopped(self: Trainer, session: ToolSession) -> None:
+        if len(learned) == 2:
+            raise KeyboardInterrupt
+        learned.append(session.name)
+        learn(self, session)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Trainer, "_learn", stopped)
+        train(arguments(tiny_model, sessions, tmp_path / "parts"))
+    (tmp_path / "parts" / HEAD).unlink()  # killed before it was written
+    train(arguments(tiny_model, sessions, tmp_path / "parts"))
+    whole, parts = (load_head(str(tmp_path / name / HEAD)).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    with pytest.raises(ConfigError, match=r"decay=0.25 \(was 0.5\)"):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "parts", "--decay", "0.25"))
+
+
+def test_a_head_is_told_what_its_features_are_like(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    head = train(arguments(tiny_model, sessions, tmp_path / "run")).head
+    assert bool((head.center != 0).any()) and bool((head.spread != 1).any())
+    with pytest.raises(ConfigError, match="--budgets"):
+        train(arguments(tiny_model, sessions, tmp_path / "never", "--budgets", "1000"))
+
+
 def test_no_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(ConfigError, match="no session in"):
