@@ -37,6 +37,7 @@ class ResidualHead(nn.Module):
         super().__init__()
         features = 3 * head_dim + 1
         self.head_dim = head_dim
+        self.about: Mapping[str, Any] = {}  # what its file says of it
         self.to_query = nn.Linear(features, self.WIDTH)
         self.to_key, self.to_value = nn.Linear(head_dim, self.WIDTH), nn.Linear(head_dim, self.WIDTH)
         self.hidden, self.out = nn.Linear(features + self.WIDTH, self.HIDDEN), nn.Linear(self.HIDDEN, 1)
@@ -53,14 +54,18 @@ class ResidualHead(nn.Module):
 
         :raises ModelError: features of another model's head_dim
         """
-        if features.shape[1] != 3 * self.head_dim + 1:
-            raise ModelError(
-                f"this retention head was trained for head_dim {self.head_dim}, the model's is "
-                f"{features.shape[1] // 3}; train one with python -m memory.retention.train"
-            )
+        self.check(features.shape[1] // 3)
         features = (features - self.center) / self.spread
         logits = self.out(functional.gelu(self.hidden(torch.cat([features, self._read(features, span)], 1))))
         return rule + self.alpha.clamp(-self.LIMIT, self.LIMIT) * logits[:, 0]
+
+    def check(self, head_dim: int) -> None:
+        """Raises ModelError unless the head was trained for ``head_dim``."""
+        if head_dim != self.head_dim:
+            raise ModelError(
+                f"this retention head was trained for head_dim {self.head_dim}, the model's is {head_dim}; train one "
+                "with python -m memory.retention.train, or do without (planner=intentkv_rule)"
+            )
 
     def _read(self, features: torch.Tensor, span: torch.Tensor | None) -> torch.Tensor:
         """(rows, width) what the rows find in the query span."""
@@ -93,12 +98,14 @@ def load_head(name: str) -> ResidualHead:
     except (OSError, SafetensorError) as error:
         known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.safetensors"))) or "none"
         raise ModelError(
-            f"no retention head in {name!r} ({error}); heads that come with the package: {known}"
+            f"no retention head in {name!r} ({error}); heads that come with the package: {known}; train one with "
+            "python -m memory.retention.train, or do without (planner=intentkv_rule)"
         ) from error
     if metadata.get("format") != FORMAT or metadata.get("sha256") != _checksum(tensors):
         raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it anew")
     head = ResidualHead(tensors["to_key.weight"].shape[1])
     head.load_state_dict(tensors)
+    head.about = json.loads(metadata.get("about", "{}"))
     return head.eval()
 
 

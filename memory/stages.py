@@ -309,6 +309,10 @@ class Retention(Protocol):
     window: int  # of so many last rows it wants to see the queries, beside those of the query span
     counts_mass: bool  # whether it wants the attention that rows have received
 
+    def open(self, model_key: str, head_dim: int) -> None:
+        """Rows of this model will be shown; every session says so at its start. Raises ModelError if they cannot be."""
+        ...
+
     def keep(self, view: CacheView) -> torch.Tensor:
         """(live rows,) bool: those that stay, the forced ones among them."""
         ...

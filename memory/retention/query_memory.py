@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from keep_agent.errors import ConfigError
 from memory.residual import ResidualHead, load_head
 from memory.stages import Capabilities
 from memory.view import CacheView, check_budget, keep_best, per_query_head
+
+log = logging.getLogger(__name__)
 
 SESSIONS = 1024
 FIRST_TOKENS = 256  # by which a session is known that has no better name
@@ -45,11 +48,36 @@ class QueryMemory:
     window: ClassVar[int] = 0
     counts_mass: ClassVar[bool] = False
     _memories: OrderedDict[str, torch.Tensor] = field(default_factory=OrderedDict, init=False, repr=False)
+    _opened: set[str] = field(default_factory=set, init=False, repr=False)  # keys of models
 
     def __post_init__(self) -> None:
         check_budget(self.budget, self.grain)
         if self.decay < 0:
             raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
+
+    def open(self, model_key: str, head_dim: int) -> None:
+        """Load the head now, so that one that cannot serve is no surprise in the middle of an episode.
+
+        A model of another key only earns a warning: the key knows the dtype as well, and a head that was trained in
+        bfloat16 serves the same weights in float32.
+
+        :raises ModelError: there is no such head, or it was trained for another head_dim
+        """
+        head = self._head
+        if head is None:
+            return
+        head.check(head_dim)
+        trained = head.about.get("model_key", model_key)
+        if trained != model_key and model_key not in self._opened:
+            log.warning(
+                "retention head %r was trained for model %.12s (%s), this is %.12s: unless that is the same model in "
+                "another dtype, train one with python -m memory.retention.train, or do without (planner=intentkv_rule)",
+                self.head,
+                trained,
+                head.about.get("model", "unnamed"),
+                model_key,
+            )
+        self._opened.add(model_key)
 
     def keep(self, view: CacheView) -> torch.Tensor:
         memory = self.follow(view)
@@ -72,7 +100,7 @@ class QueryMemory:
     def scores(self, view: CacheView, memory: torch.Tensor) -> torch.Tensor:
         """(history rows,) s_j: the rule, and what the head makes of it."""
         rule = rule_scores(view, memory)
-        if self._head is None or not self.residual:
+        if self._head is None:
             return rule
         features = head_features(view, memory, rule)
         span = mean_keys(view, torch.nonzero(view.span)[:, 0]) if self.cross_attention else None
@@ -80,7 +108,8 @@ class QueryMemory:
 
     @cached_property
     def _head(self) -> ResidualHead | None:
-        return None if self.head is None else load_head(self.head)
+        """None where the rule decides alone."""
+        return load_head(self.head) if self.residual and self.head is not None else None
 
 
 def session_key(view: CacheView) -> str:

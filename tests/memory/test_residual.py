@@ -1,0 +1,124 @@
+"""A retention head and the model it belongs to: looked at when a session is put together, not when rows have to go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from safetensors.torch import load_file
+
+from keep_agent.brain import make_method
+from keep_agent.errors import ModelError
+from memory.encoder import CachedEncoder, HashedNgrams
+from memory.engine.engine import Engine
+from memory.engine.load import load_model
+from memory.method import MemoryMethod
+from memory.residual import SHIPPED, ResidualHead, load_head, save_head
+from memory.retention.query_memory import QueryMemory
+from memory.session import MemorySession
+from memory.tokenizer import load_tokenizer
+from tests.memory.sessions import open_session, query_memory
+from tests.references.intentkv import IntentKV
+from tests.references.transcript import Transcript
+
+PLANNER = "planners/planner_tiny"
+BUDGET = 48
+
+
+def with_head(head: str | None, **knobs: object) -> MemoryMethod:
+    return replace(query_memory(), retention=QueryMemory(budget=40, head=head, **knobs))
+
+
+def head_for(engine: Engine, folder: Path, head_dim: int | None = None, **about: str) -> str:
+    path = folder / "head.safetensors"
+    save_head(ResidualHead(head_dim or engine.spec.head_dim), path, about)
+    return str(path)
+
+
+def test_a_head_that_cannot_serve_is_refused_before_the_first_turn(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no retention head in 'nowhere'.*package: planner-tiny; train one.*intentkv_r"):
+        open_session(engine, with_head("nowhere"))
+    with pytest.raises(ModelError, match=r"for head_dim 32, the model's is 8; train one with .*planner=intentkv_rule"):
+        open_session(engine, with_head("planner-tiny"))
+    other = head_for(engine, tmp_path, head_dim=9)
+    with pytest.raises(ModelError, match="for head_dim 9, the model's is 8"):
+        open_session(engine, with_head(other))
+    open_session(engine, with_head(None))
+    open_session(engine, with_head("nowhere", residual=False))  # which nobody reads
+
+
+@pytest.mark.parametrize("about", ["own", "other", ""])
+def test_a_head_of_another_model_earns_one_warning(
+    about: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not an error: the same weights in another dtype have another key. A file need not say what it was trained for."""
+    said = {"own": {"model_key": engine.model_key}, "other": {"model_key": "abc", "model": "a/b"}, "": {}}[about]
+    method = with_head(head_for(engine, tmp_path, **said))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            open_session(engine, method)
+    assert len(caplog.records) == (about == "other")
+    if about == "other":
+        assert f"was trained for model abc (a/b), this is {engine.model_key:.12s}" in caplog.text
+
+
+# -- the head that comes with the package ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planner_tiny() -> Iterator[Engine]:
+    with Engine(load_model(PLANNER, "float64")) as made:
+        yield made
+
+
+def test_the_shipped_head_is_planner_tinys() -> None:
+    assert load_head("planner-tiny").about["model_key"] == load_model(PLANNER).spec.model_key
+
+
+def shipped(*overrides: str) -> MemoryMethod:
+    with initialize_config_module("configs", version_base="1.3"):
+        settings = ["memory=intentkv", f"memory.retention.budget={BUDGET}", *overrides]
+        return make_method(compose("alfred", settings).memory)
+
+
+def rows_kept(engine: Engine, method: MemoryMethod, references: bool) -> list[list[int]]:
+    """The rows that are live after each turn of a short task; where there is something to compare, as the paper's."""
+    tokenizer = load_tokenizer(PLANNER)
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    context, order = ids("context grounded\n"), ids("task put the mug on the table\n")
+    session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), ids, context_ids=context)
+    weights = {name: weight.double() for name, weight in load_file(SHIPPED / "planner-tiny.safetensors").items()}
+    transcript = Transcript(engine.model.module)
+    reference = IntentKV(transcript, BUDGET, method.retention.decay, weights)
+    kept, instruction = [], range(0)
+    for turn, place in enumerate(["cabinet_1", "table_1", "fridge_1", "cabinet_2", "drawer_3"]):
+        session.store.put(place, "receptacle", f"there {place} closed, mug mug_{turn} apple apple_{turn} in it\n")
+        query = [*(order if turn == 0 else ()), *ids(f"at {place}\nnext")]
+        prefill = session.prefill("put the mug on the table", query, instruction_ids=order if turn == 0 else ())
+        told, first = prefill.layout.token_ids.tolist(), prefill.layout.query
+        if turn == 0:
+            instruction = range(first, first + len(order))
+        if references:
+            transcript.tell(told[len(transcript.ids) :])
+            span = sorted({*instruction, *range(first, len(told))})
+            reference.keep({*range(len(context)), *span}, span)
+            assert session._assembler.cache.positions.tolist() == transcript.live
+        kept.append(session._assembler.cache.positions.tolist())
+        session.append_turn(ids(f" go to {place}\n"))
+        session.advance()
+    return kept
+
+
+def test_planner_tiny_forgets_by_the_head_that_comes_with_it(planner_tiny: Engine) -> None:
+    """From the YAML through a session: the rows of the paper's algorithm, slow and dense, with the file's weights."""
+    kept = rows_kept(planner_tiny, shipped(), references=True)
+    assert [len(live) for live in kept[1:]] == [BUDGET] * (len(kept) - 1)
+    assert kept != rows_kept(planner_tiny, shipped("memory.retention.residual=false"), references=False), "not the rule"
