@@ -53,6 +53,8 @@ def random_head(head_dim: int, folder: Path, seed: int = 0) -> str:
     generator = torch.Generator().manual_seed(seed)
     for parameter in head.parameters():
         parameter.data.normal_(std=0.3, generator=generator)
+    head.center.normal_(std=0.3, generator=generator)
+    head.spread.uniform_(0.5, 2, generator=generator)
     head.alpha.data.fill_(0.03)  # the rule keeps its say
     path = folder / f"head-{head_dim}-{seed}.safetensors"
     save_head(head, path, {})

@@ -77,9 +77,10 @@ class IntentKV:
         return torch.stack(every).mean(0)
 
     def features(self, row: int, rule: float) -> torch.Tensor:
-        """Equation 5."""
+        """Equation 5, by what the trainer found usual."""
         k, m = self.mean_key(row), torch.stack([m for heads in self.m for m in heads]).mean(0)
-        return torch.cat([k, m, k * m, torch.tensor([rule], dtype=k.dtype)])
+        made = torch.cat([k, m, k * m, torch.tensor([rule], dtype=k.dtype)])
+        return (made - self.head["center"].to(k.dtype)) / self.head["spread"].to(k.dtype)
 
     def read(self, features: torch.Tensor, span: list[torch.Tensor]) -> torch.Tensor:
         """Equation 6: four heads of width 32; ``span`` holds the mean keys of the query span's live rows."""
