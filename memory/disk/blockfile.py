@@ -35,7 +35,8 @@ def write_blocks(
 ) -> None:
     """Write ``tensors``, ``(blocks, ...)`` each, and ``header``, which JSON must be able to hold, in place of ``path``.
 
-    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid.
+    Small tensors of other shapes go into ``extra``. None may change before the return: each is read twice, to be written
+    and for its checksums. On return all is on the disk; until then the old file is valid.
     Raises `ConfigError` for tensors that do not fit together, `CapacityError` if the disk is full.
     """
     blocks = _blocks_of(tensors, extra)

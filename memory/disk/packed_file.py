@@ -27,7 +27,8 @@ def header_of(cache: PackedCache) -> dict[str, Any]:
 def tensors_of(cache: PackedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
 
-    Where they lie in one piece they are not copied: the cache must not go on before they are written. Give a fork.
+    Blocks are copied, for forks may go on in the last one meanwhile: what is written has to be what its checksum is of.
+    Behind the packed rows there are zeros, whatever forks put there. The cache itself must not go on.
     """
     blocks = -(-cache.packed // BLOCK)
     for extent in cache.extents:
@@ -38,10 +39,21 @@ def tensors_of(cache: PackedCache) -> tuple[dict[str, torch.Tensor], dict[str, t
         parts = [getattr(extent, side).tensors for extent in cache.extents]
         for index, name in enumerate(PARTS):
             if parts:
-                own = [part[index] for part in parts]
-                tensors[f"{side}.{name}"] = (torch.cat(own) if len(own) > 1 else own[0])[:blocks].cpu()
+                tensors[f"{side}.{name}"] = _copied([part[index] for part in parts], blocks, cache.packed % BLOCK)
     rows = cache.next_position - cache.packed
     return tensors, {OPEN: cache.open[..., :rows, :].cpu()}
+
+
+def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
+    """The first ``blocks`` of them all, of the last one only as many rows as ``last`` says, unless that is 0."""
+    kept, base = [], 0
+    for part in parts:
+        kept.append(part[: blocks - base])
+        base += part.shape[0]
+    copy = torch.cat(kept).cpu()
+    if last:
+        copy[-1, ..., copy.shape[-2] * last // BLOCK :, :] = 0
+    return copy
 
 
 def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> PackedCache:

@@ -1,0 +1,90 @@
+"""A turn that goes on in the very blocks that are being written: the file holds what was finished, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from memory.agents import AgentMemories, Prompt
+from memory.disk import agents as disk
+from memory.disk import blockfile
+from memory.engine.packed import BLOCK, PAGE
+from tests.memory.agents.ledger import Make, answer, lines, say
+from tests.memory.agents.pausing import pausing
+
+
+@dataclass
+class Gate:
+    """A writer that has written the open rows and a tensor of packed ones, and waits."""
+
+    writes: int = 0
+    reached: threading.Event = field(default_factory=threading.Event)
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> None:
+        self.writes += 1
+        if self.writes == 2:
+            self.reached.set()
+            self.opened.wait(30)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate()
+    monkeypatch.setattr(blockfile, "replacing", pausing(made))
+    yield made
+    made.opened.set()
+
+
+def goes_on(memories: AgentMemories, text: str, gate: Gate) -> Prompt:
+    """A turn of an agent whose last one is half written, in that one's last block."""
+    assert gate.reached.wait(30)
+    before = memories._hot["a", memories.engine.model_key].cache
+    assert before.packed % BLOCK, "else nobody could go on in its last block"
+    prompt = memories.open("a", text + lines(60, 1))
+    answer(memories, prompt)
+    assert prompt.cache.packed >= before.packed + PAGE
+    shared = prompt.cache.extents[len(before.extents) - 1]
+    assert shared.k.codes.data_ptr() == before.extents[-1].k.codes.data_ptr(), "it went on in place"
+    return prompt
+
+
+@pytest.mark.parametrize("end", ["killed", "abandoned and killed", "abandoned and closed", "abandoned and put out"])
+def test_what_is_written_is_what_was_finished(end: str, make: Make, gate: Gate) -> None:
+    """Also where nothing is written again, for the turn that went on came to nothing."""
+    memories, text = make(), lines(100)
+    say(memories, "a", text)
+    expected = memories._hot["a", memories.engine.model_key].cache.fork()
+    prompt = goes_on(memories, text, gate)
+    gate.opened.set()
+    if end != "killed":
+        memories.abandon(prompt)
+    if end == "abandoned and closed":
+        memories.close()
+    elif end == "abandoned and put out":
+        memories.host_bytes = 1
+        say(memories, "b", lines(3))
+        assert not memories._hot
+    memories._warm.wait()
+    fresh = make()
+    found = fresh.open("a", text + "look at")
+    assert not fresh.damaged and (found.origin, found.kind) == ("warm", "extend")
+    assert torch.equal(answer(fresh, found), memories.engine.extend(expected, found.new).logits)
+
+
+def test_a_file_says_nothing_of_what_came_after(make: Make, gate: Gate) -> None:
+    """Rows that another turn put behind the finished ones are in no file: it is the same, whatever goes on."""
+    memories, text = make(), lines(100)
+    say(memories, "a", text)
+    goes_on(memories, text, gate)
+    gate.opened.set()
+    memories._warm.wait()
+    with make(folder=memories.folder / "quiet") as quiet:
+        say(quiet, "a", text)
+    names = [memories.folder, quiet.folder]
+    one, other = (disk.agent_path(folder, "a", memories.engine.model_key).read_bytes() for folder in names)
+    assert one == other
