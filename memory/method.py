@@ -127,6 +127,12 @@ class MemoryMethod:
                 f"{kind['construction']} harvests would be read: use recompute Nothing"
             )
         turns = self.construction.assembly == "turns"
+        if turns and not isinstance(self.storage, Ram):
+            wrong.append(
+                f"construction {kind['construction']} keeps its rows in the session's working cache, so storage "
+                f"{kind['storage']} would stay empty: use storage Ram, or Quantized to pack the cache, or "
+                "construction Prefix, which stores blocks"
+            )
         if exact and not self.storage.capabilities.exact and not (turns and self.packs is not None):
             wrong.append(
                 f"storage {kind['storage']} changes what it stores, but construction {kind['construction']} promises "

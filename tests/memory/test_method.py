@@ -19,15 +19,22 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.pool import BlockPool
+from memory.quantize import PackFormat
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.retention.h2o import H2O
 from memory.retention.keep_all import KeepAll
+from memory.retention.query_memory import QueryMemory
+from memory.retention.snapkv import SnapKV
+from memory.retention.streaming import Streaming
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
 from memory.stages import Capabilities
+from memory.storage.disk import Disk
+from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
+from memory.storage.tiers import Tiers
 
 
 def compose(**stages: Any) -> MemoryMethod:
@@ -59,6 +66,17 @@ class Rounding(Ram):
         ({"construction": Turns(), "recompute": Full()}, "nothing that construction Turns harvests"),
         ({"construction": Turns(), "recompute": MultiHop()}, "Turns reuses exact rows only, so recompute MultiHop"),
         ({"construction": Turns(), "storage": Rounding()}, "storage Rounding changes what it stores"),
+        ({"construction": Turns(), "storage": Disk()}, "storage Disk would stay empty: use storage Ram, or"),
+        ({"construction": Turns(), "storage": Disk(bits=4)}, "storage Disk would stay empty"),
+        ({"construction": Turns(), "storage": Tiers([Ram()])}, "storage Tiers would stay empty"),
+        (
+            {"construction": Turns(), "storage": Quantized(), "retention": H2O()},
+            "retention H2O counts attention weights, which attention over the packed rows of storage Quantized",
+        ),
+        (
+            {"construction": Turns(survivors="move"), "storage": Quantized(), "retention": Streaming()},
+            "survivors=move computes keys anew for other positions, but storage Quantized keeps them packed",
+        ),
         ({"retrieval": Latent(), "construction": Turns()}, "Turns reuses an unbroken prefix"),
         ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),
         ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that goes on from turn to turn"),
@@ -131,6 +149,13 @@ def test_prefix_is_exact_and_harvests() -> None:
     method = compose(construction=Prefix())
     assert method.chains
     assert method.capabilities == Capabilities(exact=True, harvests=True)
+
+
+@pytest.mark.parametrize("retention", [KeepAll(), Streaming(), SnapKV(), QueryMemory()])
+def test_turns_pack_their_cache_where_the_storage_packs(retention: Any) -> None:
+    method = compose(construction=Turns(), storage=Quantized(bits=8), retention=retention, layout="append")
+    assert method.packs == PackFormat(8) and not method.capabilities.exact
+    assert compose(construction=Turns(), retention=retention, layout="append").packs is None
 
 
 @pytest.mark.parametrize("layout", ["append", "memory"])
