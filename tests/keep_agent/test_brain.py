@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.test_loop import world
 
 METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache", "sparsex")
+FORGETFUL = ("streaming", "h2o", "snapkv", "intentkv", "intentkv_rule")
+BUDGET = 80  # less than a prompt has rows, more than those that have to stay
 SETTING = ("prompt.encoder=hashed", "env.skills=grounded", "env.observability=partial")
 
 
@@ -59,6 +62,27 @@ def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, 
         assert all(numbers.computed_ratio == 1 and not numbers.hit_tokens for numbers in result.steps)
     else:
         assert sum(numbers.hit_tokens for numbers in result.steps) > 0
+
+
+@pytest.mark.parametrize("style", ["plain", "linked"])
+@pytest.mark.parametrize("name", [*FORGETFUL, "full_cache", "semantic"])
+def test_a_cache_that_goes_on_plays_an_episode_within_its_budget(tiny_model: Path, name: str, style: str) -> None:
+    budget = [f"memory.retention.budget={BUDGET}"] if name in FORGETFUL else []
+    own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # the bundled one is for planner-tiny
+    planner = make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}", *budget, *own_head))
+    result, entries = play(planner)
+    assert not result.crashed, entries[-1]
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    assert len(steps) == len(result.steps) >= 3
+    for before, numbers in pairwise(result.steps):
+        assert before.prompt_tokens <= numbers.prefix_tokens < numbers.prompt_tokens, "it goes on where the last ended"
+        assert numbers.computed_ratio < 1
+    for numbers, entry in zip(result.steps, steps, strict=True):
+        assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
+        assert entry["scores"][0][0] == entry["skill"]
+        assert numbers.live_tokens == (BUDGET if name in FORGETFUL else numbers.prompt_tokens)
+    last = result.steps[-1]
+    assert (last.live_reads < last.raw_reads) == (name in FORGETFUL)
 
 
 def test_a_trace_tells_how_the_prompt_came_about(tiny_model: Path) -> None:
@@ -138,6 +162,8 @@ def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> Non
         make_model(config(Path("/no/where")).model)
     with pytest.raises(CapacityError, match=r"32\.\d+ billion"):
         make_model(config(Path("qwen2.5-32b"), "model.init=random", "model.dtype=float32").model)
+    with pytest.raises(ModelError, match=r"retention head was trained for head_dim 32, the model's is 16"):
+        make_planner(config(tiny_model, "planner=intentkv"))
     for file in tiny_model.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes()[: 2000 if file.suffix == ".safetensors" else None])
     with pytest.raises(ModelError, match=r"model\.safetensors"):
