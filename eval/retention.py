@@ -49,7 +49,13 @@ BUDGET = "memory.retention.budget"
 METHODS = ("streaming", "h2o", "snapkv", "intentkv_rule", "intentkv")
 QUALITY = ("steps", "same skill %", "95 % interval", "expert's %", "KL, nats")
 COST = ("prefix hits", "peak request", "peak live", "raw reads", "live reads", "ms p50", "wall s")
-SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=6", "prompt.style=linked")
+SETTING = (  # streams as long as the model has positions
+    "model=planner-tiny-long",
+    "env.skills=grounded",
+    "env.observability=partial",
+    "env.stream=16",
+    "prompt.style=linked",
+)
 
 
 @dataclass(frozen=True, slots=True)

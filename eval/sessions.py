@@ -20,6 +20,7 @@ from rich.progress import Progress
 from eval.cli import check_target
 from eval.lines import append_line, begin_lines
 from eval.resume import use_threads
+from eval.retention import SETTING
 from eval.tables import make_console
 from eval.variants import compose_variants
 from keep_agent.assemble import expert_oracle, make_env, make_episodes, make_planner
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from planners.kv import KVPlanner
     from planners.styles import FactView
 
-SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=4", "prompt.style=linked")
 ENTITY = re.compile(r"\w+_\d+")
 
 

@@ -270,7 +270,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sessions", nargs="+", required=True, help="JSONL files of sessions, .gz or not")
     p.add_argument("--out", required=True, help="run folder; continued when it already holds a checkpoint")
-    p.add_argument("--model", default="planners/planner_tiny", help="folder or hub name (default planner-tiny)")
+    p.add_argument("--model", default="planners/planner_tiny_long", help="folder or hub name (default %(default)s)")
     p.add_argument("--tokenizer", default="", help="folder or hub name (default: the model's own)")
     p.add_argument("--dtype", default="bfloat16")
     p.add_argument("--device", default="cpu")
