@@ -66,7 +66,8 @@ class AgentMemories:
     they are persisted, or when the least recently used have to leave memory.
 
     :param host_bytes: of rows in memory between prompts; None: no limit
-    :param quota_bytes: an agent that holds no more than this is not put out of memory by others
+    :param quota_bytes: an agent that holds no more than this is not put out of memory by others, and one whose files
+        have no more together not off the disk
     :param ttl_seconds: rows that were not used for so long are forgotten, on the disk too; None: never
     :param exact: what becomes of a prompt that is the stored text: ``reuse`` all but the last row, or ``recompute``
     """
@@ -100,7 +101,7 @@ class AgentMemories:
         self._warm: Warm | None = None
         if self.folder is not None:
             knobs = self.disk_bytes, self.clock, self.ttl_seconds
-            self._warm = Warm(Path(self.folder), *knobs, lambda: self._pinned)
+            self._warm = Warm(Path(self.folder), *knobs, lambda: self._pinned, self.quota_bytes)
 
     @property
     def damaged(self) -> list[str]:

@@ -33,6 +33,7 @@ class Warm:
     :param clock: seconds since 1970
     :param ttl: files that were not used for so many seconds go; None: never
     :param kept: says which agents' files stay, however large or old
+    :param quota: bytes; who has no more in all files loses none to the budget
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class Warm:
     clock: Callable[[], float]
     ttl: float | None
     kept: Callable[[], Collection[str]]
+    quota: int = 0
 
     def __post_init__(self) -> None:
         self._writer = Writer()
@@ -126,7 +128,7 @@ class Warm:
         if self.ttl is not None:
             disk.expire(self.folder, self._oldest(), self.kept())
         if self.budget is not None:
-            disk.evict(self.folder, self.budget, self.kept())
+            disk.evict(self.folder, self.budget, self.kept(), self.quota)
 
     def _oldest(self) -> float:
         """What was last used before is too old."""

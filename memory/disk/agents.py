@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -117,21 +118,25 @@ def forget(root: Path, agent: str, model_key: str | None = None) -> int:
     return len(_remove(root, [path for path in root.glob(pattern) if _owner(path) == agent]))
 
 
-def evict(root: Path, budget_bytes: int, pinned: Collection[str] = ()) -> list[Entry]:
+def evict(root: Path, budget_bytes: int, pinned: Collection[str] = (), quota_bytes: int = 0) -> list[Entry]:
     """Delete the least recently used files until all together have no more than ``budget_bytes``.
 
-    Files of ``pinned`` agents stay, even if that is too much. Returns what was deleted; what killed writers left behind
-    goes as well. A process that has a deleted file mapped keeps its rows.
+    Files of ``pinned`` agents stay, and those of agents whose files have no more than ``quota_bytes`` together, even if
+    that is too much. Returns what was deleted; what killed writers left behind goes as well. A process that has a
+    deleted file mapped keeps its rows.
     """
     if budget_bytes < 0:
         raise ConfigError(f"budget_bytes={budget_bytes} is negative: use 0 or more")
     clean(root)
-    found = entries(root)
-    over, chosen = sum(entry.bytes for entry in found) - budget_bytes, []
+    found, theirs = entries(root), Counter[str]()
     for entry in found:
-        if over > 0 and entry.agent not in pinned:
+        theirs[entry.agent] += entry.bytes
+    over, chosen = theirs.total() - budget_bytes, []
+    for entry in found:
+        if over > 0 and entry.agent not in pinned and theirs[entry.agent] > quota_bytes:
             chosen.append(entry)
             over -= entry.bytes
+            theirs[entry.agent] -= entry.bytes
     _remove(root, [root / entry.file for entry in chosen])
     return chosen
 

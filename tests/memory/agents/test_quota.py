@@ -103,3 +103,24 @@ def test_the_disk_has_a_budget_of_its_own(make: Make, tmp_path: Path) -> None:
         memories.flush()
     assert {entry.agent for entry in disk.entries(tmp_path / "rows")} == {"b", "f"}
     assert memories.stats()["disk_bytes"] <= memories.disk_bytes
+
+
+def test_on_the_disk_as_well_nobody_loses_its_quota_to_others(make: Make, tmp_path: Path) -> None:
+    """The small one's file is the oldest, and others write far more than there is room for."""
+    memories = make()
+    say(memories, "small", lines(20))
+    memories.flush()
+    small = memories.stats()["disk_bytes"]
+    memories.close()
+    memories = make(disk_bytes=3 * small, quota_bytes=small)
+    for turn in range(4):
+        for agent in ("big", "other"):
+            say(memories, agent, lines(100 + 50 * turn))
+            memories.flush()
+    assert {entry.agent for entry in disk.entries(tmp_path / "rows")} == {"small"}, "big ones are above their quota"
+    memories.close()
+    memories = make(quota_bytes=small)
+    assert memories.open("small", lines(20)).origin == "warm"
+    memories.close()
+    make(disk_bytes=small - 1, quota_bytes=small - 1).flush()
+    assert not disk.entries(tmp_path / "rows"), "no more than its quota, or it goes in its turn"

@@ -237,6 +237,16 @@ def test_the_least_recently_used_go_first_and_pinned_ones_never(tmp_path: Path) 
         evict(tmp_path, -1)
 
 
+def test_a_quota_is_of_all_files_of_an_agent(tmp_path: Path) -> None:
+    """Of an agent above it the oldest file goes, not the one that is within it then."""
+    for used, (agent, model) in enumerate([("a", "m"), ("b", "m"), ("b", "n"), ("c", "m")]):
+        save(tmp_path, agent, model, used=1000 + used)
+    size = total_bytes(tmp_path) // 4
+    assert [(gone.agent, gone.model) for gone in evict(tmp_path, 0, quota_bytes=size)] == [("b", "m")]
+    assert evict(tmp_path, 0, quota_bytes=size) == []
+    assert [gone.agent for gone in evict(tmp_path, 2 * size, pinned=["a"], quota_bytes=size - 1)] == ["b"]
+
+
 def test_files_of_others_stay(tmp_path: Path) -> None:
     path = save(tmp_path, "a")
     others = ["notes.safetensors", "a-00000000.0123456789abcdef.safetensors", path.with_suffix(".old.safetensors").name]
