@@ -14,7 +14,6 @@ from memory.engine.codes import packed_mix, packed_scores, takes
 from memory.engine.masks import bias_of
 from memory.quantize import Packed
 
-ROWS = 8192  # of all requests in a tile
 KEYS, VALUES = 0, 1
 C = TypeVar("C", bound=WorkingCache)
 Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (requests, kv_heads, rows, head_dim)
@@ -23,8 +22,8 @@ Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (
 class Gathered(ABC, Generic[C]):
     """What a pass reads of ``members`` and writes to them.
 
-    The columns of its attention are numbered through all runs; a run may leave out the last requests. Members that are
-    sorted, the longest first, share their tiles best.
+    The columns of its attention are numbered through all runs; a run holds some requests, one after another. Members
+    that are sorted, the longest first, share their tiles best.
     """
 
     def __init__(self, members: Sequence[C], heads: int) -> None:
@@ -48,8 +47,8 @@ class Gathered(ABC, Generic[C]):
         """Store the rows ``k``, ``v`` (requests, kv_heads, head_dim), keys rotated."""
 
     @abstractmethod
-    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, Run]]:
-        """First column and keys or values (``side``) of one run after another."""
+    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
+        """First request, first column, and keys or values (``side``) of one run after another."""
 
     @abstractmethod
     def visible(self, window: int | None) -> torch.Tensor:
@@ -60,14 +59,14 @@ class Gathered(ABC, Generic[C]):
         dtype, q = query.dtype, query[:, :, 0] * asked.scale
         bias = self._biased(asked.window, torch.promote_types(dtype, torch.float32))
         scores = bias.new_zeros(len(self.members), self._heads, bias.shape[-1])
-        for column, run in self.runs(layer, KEYS, asked.window):
-            found = _scores(q, run)
-            scores[: found.shape[0], :, column : column + found.shape[2]] = found
+        for first, column, run in self.runs(layer, KEYS, asked.window):
+            found = _scores(q[first:], run)
+            scores[first : first + found.shape[0], :, column : column + found.shape[2]] = found
         weights = _weights(scores, bias, asked)
         out = torch.zeros_like(q, dtype=bias.dtype)
-        for column, run in self.runs(layer, VALUES, asked.window):
-            requests, rows = (run.shape[0] if isinstance(run, Packed) else run.shape[1]), run.shape[2]
-            out[:requests] += _mix(weights[:requests, :, column : column + rows], run, dtype)
+        for first, column, run in self.runs(layer, VALUES, asked.window):
+            last, rows = first + (run.shape[0] if isinstance(run, Packed) else run.shape[1]), run.shape[2]
+            out[first:last] += _mix(weights[first:last, :, column : column + rows], run, dtype)
         return out.to(dtype)[:, None]
 
     def _biased(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:

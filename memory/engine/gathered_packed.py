@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from memory.engine.gathered import ROWS, Gathered, Run, requests_at
+from memory.engine.codes import takes
+from memory.engine.gathered import Gathered, Run, requests_at
 from memory.engine.packed import BLOCK, PAGE, Extent, PackedCache
+from memory.engine.tiles import TILE
 from memory.quantize import Packed
 
+ROWS = 2 * TILE  # of all requests in a tile of keys or of values: alone, a tile is TILE rows of both
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 
@@ -54,10 +57,10 @@ class GatheredPacked(Gathered[PackedCache]):
         for side, x in enumerate((k, v)):
             self._tails[side, layer][:, self._numbers, self._used] = x.transpose(0, 1)
 
-    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, Run]]:
+    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
         sight = self._sight(window)
         yield from sight.runs(layer, side)
-        yield sight.blocks * BLOCK, self._tails[side, layer]
+        yield 0, sight.blocks * BLOCK, self._tails[side, layer]
 
     def visible(self, window: int | None) -> torch.Tensor:
         sight, places, packed = self._sight(window), self._places[:, None], self._packed[:, None]
@@ -79,7 +82,7 @@ class GatheredPacked(Gathered[PackedCache]):
             spans, extents = [_span(one, window) for one in self.members], [one.extents for one in self.members]
             sight = self._sights.get(window)
             if sight is None or not sight.fits(spans, extents):
-                self._sights[window] = _Sight(spans, [list(own) for own in extents])
+                self._sights[window] = _Sight(spans, [list(own) for own in extents], self._tails.dtype)
             self._current.add(window)
         return self._sights[window]
 
@@ -96,7 +99,8 @@ class _Sight:
 
     spans: list[tuple[int, int]]
     extents: list[list[Extent]]  # by member
-    _views: dict[tuple[int, int], list[tuple[int, int, Packed, Views]]] = field(default_factory=dict)
+    dtype: torch.dtype  # of what is computed
+    _views: dict[tuple[int, int], list[tuple[int, int, int, Packed, Views]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for extents, (first, last) in zip(self.extents, self.spans, strict=True):
@@ -116,23 +120,31 @@ class _Sight:
             for own, other in zip(self.extents, extents, strict=True)
         )
 
-    def runs(self, layer: int, side: int) -> Iterator[tuple[int, Packed]]:
-        """First column and packed rows (requests, kv_heads, rows, head_dim) of one tile after another."""
+    def runs(self, layer: int, side: int) -> Iterator[tuple[int, int, Packed]]:
+        """First request and column, and packed rows (requests, kv_heads, rows, head_dim) of one tile after another."""
         if (layer, side) not in self._views:
             self._views[layer, side] = list(self._tiles(layer, side))
-        for block, requests, like, views in self._views[layer, side]:
+        for first, block, requests, like, views in self._views[layer, side]:
             tensors = (torch.cat(own).flatten(0, 1).unflatten(0, (requests, -1)) for own in views)
-            yield block * BLOCK, like.with_tensors(*tensors)
+            yield first, block * BLOCK, like.with_tensors(*tensors)
 
-    def _tiles(self, layer: int, side: int) -> Iterator[tuple[int, int, Packed, Views]]:
-        """First block, requests, a packed run to be like, and the views to join."""
+    def _tiles(self, layer: int, side: int) -> Iterator[tuple[int, int, int, Packed, Views]]:
+        """First request and block, requests, a packed run to be like, and the views to join."""
         counts, block = [last - first for first, last in self.spans], 0
+        most = self._room(layer, side) if self.blocks else 0
         while block < self.blocks:
             requests = requests_at(counts, block)
-            width = min(self.blocks - block, max(1, ROWS // BLOCK // requests))
-            parts = [part for i in range(requests) for part in self._stored(i, block, width, layer, side)]
-            yield block, requests, parts[0], tuple(map(list, zip(*(part.tensors for part in parts), strict=True)))
+            width = min(self.blocks - block, max(1, most // requests))
+            for first in range(0, requests, most):
+                own = range(first, min(requests, first + most))
+                parts = [part for i in own for part in self._stored(i, block, width, layer, side)]
+                views = tuple(map(list, zip(*(part.tensors for part in parts), strict=True)))
+                yield first, block, len(own), parts[0], views
             block += width
+
+    def _room(self, layer: int, side: int) -> int:
+        """Blocks of a tile: half as many where it is unpacked, which takes as much again in float32."""
+        return max(1, ROWS // BLOCK // (1 if takes(self._some(layer, side), self.dtype) else 2))
 
     def _stored(self, number: int, block: int, width: int, layer: int, side: int) -> Iterator[Packed]:
         """``width`` blocks of a member, (blocks, kv_heads, BLOCK, head_dim) each part; zeros where it has no more."""
@@ -141,10 +153,14 @@ class _Sight:
         for extent, a, b in _parts(self.extents[number], start, stop):
             yield (extent.k, extent.v)[side][a:b, layer]
         if stop - start < width:
-            some = next(own for own in self.extents if own)[0]
-            like = (some.k, some.v)[side][:1, layer]
+            like = self._some(layer, side)
             missing = width - (stop - start)
             yield like.with_tensors(*(x.new_zeros(missing, *x.shape[1:]) for x in like.tensors))
+
+    def _some(self, layer: int, side: int) -> Packed:
+        """Any block, (1, kv_heads, BLOCK, head_dim)."""
+        extent = next(own for own in self.extents if own)[0]
+        return (extent.k, extent.v)[side][:1, layer]
 
 
 def _parts(extents: Sequence[Extent], first: int, last: int) -> Iterator[tuple[Extent, int, int]]:

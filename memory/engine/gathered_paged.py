@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from memory.engine.gathered import ROWS, Gathered, Run, requests_at
+from memory.engine.gathered import Gathered, Run, requests_at
 from memory.engine.paged import PagedCache
 from memory.slots import SENTINEL
+
+ROWS = 8192  # of all requests in a tile, as they lie in the pool
 
 
 class GatheredPaged(Gathered[PagedCache]):
@@ -26,14 +28,14 @@ class GatheredPaged(Gathered[PagedCache]):
         pool.k[layer].index_copy_(1, self._new, k.transpose(0, 1))
         pool.v[layer].index_copy_(1, self._new, v.transpose(0, 1))
 
-    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, Run]]:
+    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
         pool = self.members[0].pool
         stored, slots = (pool.k, pool.v)[side][layer], self._gather(window)
         counts, first = self._counts[window], 0
         while first < slots.shape[1]:
             requests = requests_at(counts, first)
             part = slots[:requests, first : first + -(-ROWS // requests)]
-            yield first, stored.index_select(1, part.flatten()).unflatten(1, part.shape)
+            yield 0, first, stored.index_select(1, part.flatten()).unflatten(1, part.shape)
             first += part.shape[1]
 
     def visible(self, window: int | None) -> torch.Tensor:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from memory.engine.batch import Batch
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking, append
 from memory.engine.families import FAMILIES, tiny_model
 from memory.engine.packed import PAGE, PackedCache
 from memory.engine.tiles import TILE
-from memory.quantize import Packed, pack
+from memory.quantize import Packed, PackFormat, pack
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.pairs import (
     EXACT,
@@ -42,6 +43,29 @@ def test_a_layer_is_never_whole_in_full_precision() -> None:
             assert live.peak < layer, "keys and values of one layer"
             assert live.largest <= layer // 8, "one side of a tile"
             cache.cut(4 * TILE)
+
+
+@pytest.mark.parametrize("agents", [1, 2, 32])
+@pytest.mark.parametrize("format", [FORMATS[0], FORMATS[2]], ids=lambda f: f"{f.bits}-{f.keys}")
+def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -> None:
+    """8,192 rows of one agent, or of several together: what is unpacked at a time is no more than it would be alone."""
+    model, rows = tiny_model("qwen2", layers=2, num_key_value_heads=4, head_dim=32), 4 * TILE
+    layer = 2 * rows * 4 * 32 * 4
+    with torch.inference_mode():
+        model.decoder.rope.at(torch.zeros(1, dtype=torch.long), rows + TILE)
+        alone, one = (PackedCache(model.spec, format, model.decoder.device) for _ in range(2))
+        for cache, count in ((alone, rows), (one, rows // agents)):
+            for chunk in torch.tensor(tokens(count, 1)).split(512):
+                append(model.decoder, cache, chunk, last=False)
+        with Live() as expected:
+            append(model.decoder, alone, torch.tensor([7]))
+        batch = Batch(model.decoder, [one.fork() for _ in range(agents)])
+        batch.step([7] * agents)  # the last rows of all find their place
+        with Live() as live:
+            batch.step([7] * agents)
+    at_rest = agents * one.open.nbytes  # rows of no whole page yet are read where they lie
+    assert live.peak - at_rest <= expected.peak < layer / 2, "keys and values of one layer"
+    assert live.largest <= max(layer // 4, at_rest), "keys or values of a tile"
 
 
 @pytest.mark.parametrize("heads", [2, 4])
