@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a root. ``model`` is "" and ``tokens`` 0 where the header cannot be read."""
+    """One file of a root. ``model`` is "" and ``tokens`` 0 where the header cannot be read, now or ever."""
 
     agent: str
     model: str
@@ -115,7 +116,7 @@ def total_bytes(root: Path) -> int:
 def forget(root: Path, agent: str, model_key: str | None = None) -> int:
     """Delete an agent's file for a model, or for all models; also damaged ones. Returns how many there were."""
     pattern = f"{_stem(agent)}.*{SUFFIX}" if model_key is None else agent_path(root, agent, model_key).name
-    return len(_remove(root, [path for path in root.glob(pattern) if _owner(path) == agent]))
+    return len(_remove(root, [path for path in root.glob(pattern) if _owner(path) == agent and not path.is_dir()]))
 
 
 def evict(root: Path, budget_bytes: int, pinned: Collection[str] = (), quota_bytes: int = 0) -> list[Entry]:
@@ -175,16 +176,17 @@ def _owner(path: Path) -> str | None:
 
 
 def _entry(path: Path, known: Mapping[str, Entry]) -> Entry | None:
-    """What a file is, from the index if that is up to date; None if it is none of ours or has just gone."""
+    """What a file is, from the index if that is up to date; None if it is none of ours, no file or has just gone."""
     agent = _owner(path)
     try:
         state = path.stat()
     except FileNotFoundError:
         return None
-    if agent is None:
+    if agent is None or S_ISDIR(state.st_mode):
         return None
     old = known.get(path.name)
-    if old is not None and (old.agent, old.bytes, old.used) == (agent, state.st_size, state.st_mtime):
+    # a model that is not known could not be read, and may be readable by now
+    if old is not None and old.model and (old.agent, old.bytes, old.used) == (agent, state.st_size, state.st_mtime):
         return old
     model, tokens = _header(path, agent)
     return Entry(agent, model, path.name, state.st_size, tokens, state.st_mtime)

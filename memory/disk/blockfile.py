@@ -35,8 +35,8 @@ def write_blocks(
 ) -> None:
     """Write ``tensors``, ``(blocks, ...)`` each, and ``header``, which JSON must be able to hold, in place of ``path``.
 
-    Small tensors of other shapes go into ``extra``. None may change before the return: each is read twice, to be written
-    and for its checksums. On return all is on the disk; until then the old file is valid.
+    Small tensors of other shapes go into ``extra``. On return all is on the disk; until then the old file is valid. No
+    tensor may change until then: each is read twice, to be written and for its checksums.
     Raises `ConfigError` for tensors that do not fit together, `CapacityError` if the disk is full.
     """
     blocks = _blocks_of(tensors, extra)
@@ -60,7 +60,8 @@ def write_blocks(
 def open_blocks(path: Path) -> BlockFile:
     """Map a file and check its header and length; no tensor is read.
 
-    Raises `CorruptError` if it is damaged, `DataError` if there is none or a newer version wrote it.
+    Raises `CorruptError` if it is damaged, `DataError` if there is none, it cannot be read (it is a folder, or another
+    user's) or a newer version wrote it.
     """
     try:
         with path.open("rb") as stream:
@@ -69,6 +70,8 @@ def open_blocks(path: Path) -> BlockFile:
         raise DataError(f"there is no {path}: write it first") from None
     except ValueError:  # an empty file cannot be mapped
         raise corrupt(path, "is empty") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): make it readable, or delete it") from error
     head, start = Head.decode(memory, path)
     if len(memory) != start + head.data:
         raise corrupt(path, f"has {len(memory)} bytes of {start + head.data}")

@@ -76,3 +76,22 @@ def test_a_disk_that_cannot_be_read_is_no_memory(make: Make, monkeypatch: pytest
 
     monkeypatch.setattr(disk, "open_agent", broken)
     assert fresh.open("a", lines(40)).origin == "cold" and "Too many" in fresh.damaged[0]
+
+
+def test_one_file_that_cannot_be_read_is_one_agents_affair(make: Make) -> None:
+    """A folder lies in its place: it is reported, and all others are found and written as ever."""
+    with make() as memories:
+        say(memories, "b", lines(40))
+    path = disk.agent_path(memories.folder, "a", memories.engine.model_key)
+    path.mkdir()
+    fresh = make(disk_bytes=1 << 20, ttl_seconds=1e6)
+    assert fresh.stats()["disk_bytes"] == disk.total_bytes(memories.folder) > 0
+    assert fresh.open("b", lines(40)).origin == "warm"
+    prompt = say(fresh, "a", lines(40))[0]
+    assert prompt.origin == "cold" and f"{path} cannot be read" in fresh.damaged[0] and len(fresh.damaged) == 1
+    with pytest.raises(IsADirectoryError):
+        fresh.flush()
+    assert fresh.stats()["failed"] == 1
+    path.rmdir()
+    fresh.flush()
+    assert fresh.stats()["failed"] == 0 and make().open("a", lines(40)).origin == "warm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -265,6 +266,46 @@ def test_damaged_files_count_and_go_in_their_turn(tmp_path: Path) -> None:
     os.utime(path, (1000, 1000))
     first = entries(tmp_path)[0]
     assert (first.agent, first.model, first.tokens, first.bytes) == ("a", "", 0, 50)
+    assert [entry.agent for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
+
+
+def test_a_folder_in_the_place_of_a_file_is_none_of_ours(tmp_path: Path) -> None:
+    save(tmp_path, "b")
+    place = agent_path(tmp_path, "a", "m")
+    place.mkdir()
+    with pytest.raises(DataError, match="cannot be read .*directory.*: make it readable"):
+        open_agent(tmp_path, "a", "m")
+    assert [entry.agent for entry in entries(tmp_path)] == ["b"]
+    assert forget(tmp_path, "a") == 0 and [entry.agent for entry in evict(tmp_path, 0)] == ["b"]
+    assert place.is_dir()
+
+
+@pytest.fixture
+def shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that this user may not read; where nothing can be denied to this user, opening it is."""
+    path = save(tmp_path, "a", used=1000)
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        real = Path.open
+
+        def denied(file: Path, *arguments: object) -> object:
+            if file == path and not stat.S_IMODE(path.stat().st_mode):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return real(file, *arguments)
+
+        monkeypatch.setattr(Path, "open", denied)
+    return path
+
+
+def test_files_that_may_not_be_read_count_and_go_in_their_turn(tmp_path: Path, shut: Path) -> None:
+    save(tmp_path, "b", used=1001)
+    with pytest.raises(DataError, match="cannot be read .*denied.*: make it readable"):
+        open_agent(tmp_path, "a", "m")
+    for _ in range(2):
+        assert [(entry.agent, entry.model) for entry in entries(tmp_path)] == [("a", ""), ("b", "m")]
+    shut.chmod(0o600)
+    assert [(entry.agent, entry.model) for entry in entries(tmp_path)] == [("a", "m"), ("b", "m")]
+    shut.chmod(0)
     assert [entry.agent for entry in evict(tmp_path, total_bytes(tmp_path) - 1)] == ["a"]
 
 
