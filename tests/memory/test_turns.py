@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -28,10 +29,15 @@ STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 3), st.in
 class Watched:
     """A session, and which of its rows could see which."""
 
+    house: ClassVar[dict[str, int]] = {"cabinets": 2, "objects": 4}
+
     def __init__(self, session: MemorySession) -> None:
         self.session = session
         self.visible = torch.zeros(0, 0, dtype=torch.bool)
-        furnish(session.store, cabinets=2, objects=4)
+        self.furnish()
+
+    def furnish(self) -> None:
+        furnish(self.session.store, **self.house)
 
     @property
     def cache(self) -> PagedCache:
@@ -69,13 +75,19 @@ class Watched:
 class Flat:
     """Several sessions of one method, and the slots they share."""
 
+    watched: ClassVar[type[Watched]] = Watched
+
     def __init__(self, engine: Engine, method: MemoryMethod) -> None:
-        self.engine, self.method, self.sessions = engine, method, [Watched(open_session(engine, method))]
+        self.engine, self.method = engine, method
+        self.sessions = [self.watched(open_session(engine, method))]
 
     @property
     def shared(self) -> tuple[SlotPool, SlotIndex]:
         (shelf,) = self.method.shelves.values()
         return shelf.pool, shelf.index
+
+    def check_shared(self) -> None:
+        self.shared[0].check_integrity()
 
     def snapshot(self, watched: Watched) -> list[torch.Tensor]:
         cache = watched.cache
@@ -88,13 +100,13 @@ class Flat:
     def do(self, operation: str, which: int, number: int) -> None:
         """One session does something; nobody else's rows change, and all slots add up."""
         if operation == "open" or not self.sessions:
-            self.sessions.append(Watched(open_session(self.engine, self.method)))
+            self.sessions.append(self.watched(open_session(self.engine, self.method)))
             return
         one = self.sessions[which % len(self.sessions)]
         others = [watched for watched in self.sessions if watched is not one]
         before = [self.snapshot(watched) for watched in others]
         getattr(self, operation)(one, number)
-        self.shared[0].check_integrity()
+        self.check_shared()
         for watched, rows in zip(others, before, strict=True):
             assert all(torch.equal(a, b) for a, b in zip(self.snapshot(watched), rows, strict=True))
 
@@ -135,7 +147,7 @@ class Flat:
 
     def reset(self, one: Watched, number: int) -> None:
         one.session.reset()
-        furnish(one.session.store, cabinets=2, objects=4)
+        one.furnish()
         assert one.cache.next_position == 0
 
     def restart(self, one: Watched, number: int) -> None:
