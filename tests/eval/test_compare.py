@@ -13,6 +13,7 @@ from eval.compare import (
     choose_baseline,
     compare,
     differences,
+    kv_table,
     length_table,
     load_runs,
     paired,
@@ -108,6 +109,17 @@ def test_tables_can_be_had_in_markdown() -> None:
     assert (title, gap) == ("by prompt length", "") and set(rule) == set("|-")
     assert heads.count("|") == rule.count("|") == rows[0].count("|") == 7
     assert rows[0] == "| 0–249 | b | 1 | 5.0 | 0.500 | 0.500 |"
+
+
+def test_the_table_of_keys_and_values() -> None:
+    numbers = {"prefix_tokens": 300, "live_tokens": 90, "raw_reads": 3000, "live_reads": 1600}
+    first, second = episode(0, True, 10.0, 800), episode(1, True, 10.0, 400)
+    steps = [(dataclasses.replace(one.steps[0], **numbers),) for one in (first, second)]
+    kept = [dataclasses.replace(one, steps=own, seconds=20.0) for one, own in zip((first, second), steps, strict=True)]
+    base = run("a", first, second)
+    *_, row, other = markdown(kv_table([compare(run("b", *kept), base), compare(base, base)])).splitlines()
+    assert row == "| b | 0.50 | 800 | 90 | 3,000 | 1,600 | 40 |"
+    assert other == "| a | 0.00 | 800 | 0 | 0 | 0 | 0 |"
 
 
 def test_a_crashed_episode_stays_in_the_comparison() -> None:

@@ -49,6 +49,17 @@ def test_ratios_are_of_sums_and_crashes_stay_in() -> None:
     assert summary["stops"] == {"done": 1, "success": 1}
 
 
+def test_what_is_kept_and_read_of_keys_and_values() -> None:
+    """Rates are of sums, peaks of single steps, reads per decision; steps without a model are none."""
+    one = step(prompt_tokens=100, prefix_tokens=40, live_tokens=90, raw_reads=1000, live_reads=700)
+    two = step(prompt_tokens=300, prefix_tokens=260, live_tokens=70, raw_reads=3000, live_reads=900)
+    summary = summarize([EpisodeResult(0, "e", (task(True, 3, 3),), (one, StepNumbers(), two), 2.5)])
+    assert summary["prefix_hit_rate"] == 0.75
+    assert (summary["peak_request_tokens"], summary["peak_live_tokens"]) == (300, 90)
+    assert (summary["raw_kv_reads"], summary["live_kv_reads"]) == (2000.0, 800.0)
+    assert summary["seconds"] == 2.5
+
+
 def test_a_run_without_a_model_has_no_costs() -> None:
     summary = summarize([EpisodeResult(0, "e", (task(True, 1, 1),), (StepNumbers(),), 0.1)])
     assert summary["ttft_ms"] is None and summary["computed_ratio"] is None and summary["steps"] == 1
