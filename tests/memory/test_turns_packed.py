@@ -33,7 +33,7 @@ CANDIDATES = [[1, 2, 3], [4, 5]]
 class Rounded(Watched):
     """A session, and the same rows dense."""
 
-    house: ClassVar[dict[str, int]] = {"cabinets": 3, "objects": 9}  # the first prompt fills a page
+    house: ClassVar[dict[str, int]] = {"cabinets": 3, "objects": 9}  # a page is full after a turn or two
 
     def __init__(self, session: MemorySession) -> None:
         super().__init__(session)
@@ -133,7 +133,8 @@ def test_rounding_is_seen(format: str, engine: Engine) -> None:
     for method in (turns(), replace(turns(), storage=replace(FORMATS[format]))):
         session = open_session(engine, method)
         furnish(session.store, **Rounded.house)
-        for number in (1, 2):
+        for number in range(6):
             prefill = session.prefill("mug_1", encode_text(f"where mug_{number}\nnext"))
         apart.append(prefill.logits)
+    assert session._assembler.cache.packed >= PAGE
     assert not close(*apart, 1000 * EXACT) and close(*apart, 0.1)
