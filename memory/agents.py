@@ -133,9 +133,15 @@ class AgentMemories:
         What was not computed after all (a cancelled request) is left out: rows and tokens have to agree.
 
         :param text: what the generated tokens say, where that is known better than by decoding them
-        :raises ConfigError: the prompt is not under way: it was finished or abandoned, or its agent forgotten
+        :raises ConfigError: the prompt is not under way: it was finished or abandoned, or its agent forgotten; or a
+            stream still goes on in its cache, and it stays under way
         :raises CapacityError: what is pinned or within its quota takes more than ``host_bytes``; the turn is kept
         """
+        if prompt.cache.requests:
+            raise ConfigError(
+                f"a request of agent {prompt.agent!r} has not ended: wait for its stream, also for a cancelled one "
+                "(collect), before the prompt is finished"
+            )
         token = object()
         self._pass_on(prompt.key, prompt, token)
         try:

@@ -107,6 +107,7 @@ class PackedCache:
         self.logits: torch.Tensor | None = None
         self.reads = Reads()
         self.exact = 0
+        self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
         self.extents: list[Extent] = []  # all but the last are full
         self.packed = 0  # rows in the extents
         self.open = self._room(PAGE)  # (2, layers, 1, kv_heads, capacity, head_dim): keys and values behind them

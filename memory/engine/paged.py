@@ -35,6 +35,7 @@ class PagedCache:
         self.raw = None  # keys rest rotated: positions never change
         self.reads = Reads()
         self.exact = 0  # the first so many positions are live and what a plain forward gives
+        self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
         self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the pass under way reads
         self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
         pool.register(self)

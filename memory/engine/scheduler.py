@@ -125,6 +125,7 @@ class Scheduler:
                 self._engine.submit(self._drive)
                 self._driven = True
             self._arrived.append(_Job(stream, done))
+            cache.requests += 1
         return stream
 
     def turn(self) -> bool:
@@ -200,6 +201,8 @@ class Scheduler:
         if job.begun:
             self._busy -= job.names
             self._teams.leave(job.request.cache)
+        with self._idle:
+            job.request.cache.requests -= 1
         try:
             if job.done is not None:
                 job.done(job.stream, reason)

@@ -103,7 +103,10 @@ class Stream:
         return self.tokens
 
     def cancel(self) -> None:
-        """End the request before the scheduler's next step; its cache keeps the rows that are computed."""
+        """End the request before the scheduler's next step; its cache keeps the rows that are computed.
+
+        Until the stream is ``done`` the cache may still grow: `collect` waits for that.
+        """
         self._cancelled = True
 
     def emit(self, token: int, turn: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, ModelError
 from memory.engine.engine import Engine
-from memory.engine.extend import Extension
+from memory.engine.extend import Chunking, Extension
+from memory.engine.scheduler import Pacing, Scheduler
+from memory.engine.stream import Reason, Stream
 from memory.match import TokenizerCoder
 from tests.memory.agents.ledger import Known, Ledger, Make, answer, lines, say
 
@@ -79,6 +81,49 @@ def test_what_was_cancelled_is_remembered_as_far_as_it_was_computed(ledger: Ledg
     prompt = ledger.memories.open("b", text)
     ledger.memories.finish(prompt)  # nothing of it was computed
     assert ledger.say("b", text).kept == 0
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_a_prompt_cannot_be_finished_while_its_stream_goes_on(turns: int, make: Make, engine: Engine) -> None:
+    """Before it began, between two chunks, and while it decodes; cancelled or not, the next turn adds rows."""
+    memories, text = make(), lines(60)
+    scheduler = Scheduler(engine, Pacing(Chunking(whole=1, steps=(), rest=100), few=100), automatic=False)
+    say(memories, "a", lines(4))
+    prompt = memories.open("a", lines(4) + text)
+    stream = scheduler.submit("a", prompt.cache, prompt.new, 30)
+    for _ in range(turns):
+        scheduler.turn()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="a request of agent 'a' has not ended: wait for its stream"):
+            memories.finish(prompt, stream.tokens)
+        stream.cancel()
+    scheduler.turn()
+    assert stream.reason is Reason.CANCELLED
+    memories.finish(prompt, stream.collect())
+    held = memories._hot[prompt.key]
+    assert held.cache is prompt.cache and held.cache.tokens == held.told.ids
+    assert len(held.told.ids) >= prompt.kept + min(100 * turns, len(prompt.new)) - 100
+    memories.abandon(memories.open("a", held.told.text + lines(1)))
+
+
+def test_a_stream_that_goes_on_may_be_abandoned_and_one_that_ends_finishes(make: Make, engine: Engine) -> None:
+    memories, scheduler = make(), Scheduler(engine, automatic=False)
+    left = memories.open("a", lines(20))
+    scheduler.submit("a", left.cache, left.new, 4)
+    scheduler.turn()
+    memories.abandon(left)
+    prompt = memories.open("a", lines(30, 1))
+
+    def finish(stream: Stream, _: Reason) -> None:
+        memories.finish(prompt, stream.tokens)
+
+    stream = scheduler.submit("a", prompt.cache, prompt.new, 4, done=finish)
+    scheduler.close()
+    assert memories._hot[prompt.key].told.ids == [*prompt.told.ids, *stream.collect()]
+    refused = memories.open("a", lines(9))
+    with pytest.raises(ModelError, match="scheduler is closed"):
+        scheduler.submit("a", refused.cache, refused.new, 4)
+    memories.finish(refused)
 
 
 def test_rows_of_other_tokens_than_were_told_are_left_out(make: Make, coder: TokenizerCoder) -> None:

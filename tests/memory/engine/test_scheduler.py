@@ -207,6 +207,7 @@ def test_a_cancelled_request_leaves_what_was_computed(
     scheduler.run_until_idle()
     for i, (stream, cache, n) in enumerate(zip(streams, caches, lengths, strict=True)):
         tokens, whole = stream.collect(), alone(engine, some_ids(n, i), 4)
+        assert cache.requests == 0
         assert tokens == whole[: len(tokens)]
         done = some_ids(n, i) + whole
         assert cache.tokens == done[: len(cache.tokens)] and cache.length == len(cache.tokens)
@@ -240,7 +241,7 @@ def test_errors_are_the_own_affair_of_a_request(engine: Engine, manual: Schedule
     for words, stream in failing.items():
         with pytest.raises(Exception, match=words):
             stream.collect()
-        assert stream.reason is Reason.ERROR
+        assert stream.reason is Reason.ERROR and stream.request.cache.requests == 0
     with pytest.raises(CapacityError):
         list(failing["do not fit"])
     assert len(failing["do not fit"]) > 1, "it went well for a while"
@@ -275,6 +276,7 @@ def test_a_hook_learns_of_every_end_first(engine: Engine, manual: Scheduler) -> 
     manual.submit("a", cache, some_ids(5), 3, done=done)
     second = manual.submit("a", cache, some_ids(5), 3, done=done)
     manual.submit("b", packed(engine), some_ids(90), 3, done=done).cancel()
+    assert cache.requests == 2
     third = manual.submit("c", packed(engine), some_ids(4), 2, done=failing)
     manual.submit("d", packed(engine), [], 2, done=done)
     manual.run_until_idle()
@@ -282,7 +284,7 @@ def test_a_hook_learns_of_every_end_first(engine: Engine, manual: Scheduler) -> 
         ("b", Reason.CANCELLED, 0, False), ("d", Reason.ERROR, 0, False), ("a", Reason.LENGTH, 8, False),
         ("a", Reason.LENGTH, 16, False),
     ]  # fmt: skip
-    assert len(second.collect()) == 3
+    assert len(second.collect()) == 3 and cache.requests == 0
     with pytest.raises(OSError, match="disk full"):
         third.collect()
 
