@@ -37,6 +37,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig
 
 from memory.agents import AgentMemories
+from memory.engine.cache_spec import ModelCacheSpec
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
 from memory.engine.load import from_config
@@ -44,7 +45,7 @@ from memory.engine.packed import PackedCache
 from memory.engine.paged import PagedCache
 from memory.engine.shapes import SHAPES
 from memory.match import TokenizerCoder, match_tokens
-from memory.quantize import PackFormat, bytes_per_token
+from memory.quantize import PackFormat
 from memory.slots import SlotPool
 
 TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 16384)}
@@ -259,17 +260,24 @@ def peak_mib() -> float:
 
 
 def capacity(console: Console, gib: float) -> None:
-    """By what a token takes; the shapes' numbers are those of their `ModelSpec`."""
+    """By what a token takes, and how many fit."""
     table = Table("shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more")
-    for shape, values in SHAPES.items():
-        layers, kv_heads = values["num_hidden_layers"], values["num_key_value_heads"]
-        head_dim = values["hidden_size"] // values["num_attention_heads"]
-        full, few = 4 * layers * kv_heads * head_dim, layers * bytes_per_token(kv_heads, head_dim, PackFormat())
-        room = gib * (1 << 30)
-        longest = (f"{room / size:,.0f}" for size in (full, few))
-        agents = (f"{room // (size * AGENT_TOKENS):,.0f}" for size in (full, few))
+    room, formats = int(gib * (1 << 30)), (None, PackFormat())
+    for shape in SHAPES:
+        spec = cache_spec_of(shape)
+        full, few = (spec.bytes_per_token(format) for format in formats)
+        longest = (f"{spec.tokens_in(room, format):,}" for format in formats)
+        agents = (f"{spec.agents_in(room, AGENT_TOKENS, format):,}" for format in formats)
         table.add_row(shape, f"{full:,}", f"{few:,}", *longest, *agents, f"{full / few:.2f}x")
     console.print(table, f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB")
+
+
+def cache_spec_of(shape: str) -> ModelCacheSpec:
+    """Of a named shape, without building its model; none has a sliding window."""
+    values = SHAPES[shape]
+    layers, head_dim = values["num_hidden_layers"], values["hidden_size"] // values["num_attention_heads"]
+    kinds = ("full_attention",) * layers
+    return ModelCacheSpec(layers, values["num_key_value_heads"], head_dim, kinds, None, torch.float16, False)
 
 
 def main() -> None:

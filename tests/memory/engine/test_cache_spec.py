@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoConfig
 
+from benchmarks.agents import AGENT_TOKENS, cache_spec_of, capacity
 from keep_agent.errors import ConfigError
 from memory.engine.cache_spec import ModelCacheSpec
 from memory.engine.engine import Engine
@@ -69,3 +71,19 @@ def test_figures_one_can_check_by_hand() -> None:
         spec.tokens_in(-1)
     with pytest.raises(ConfigError, match="tokens=0"):
         spec.agents_in(1, 0)
+
+
+def test_the_benchmark_counts_only_what_fits() -> None:
+    """Half a token of room is none: 4 GiB hold 466,033.8 tokens of planner-tiny."""
+    console = Console(width=140)
+    with console.capture() as written:
+        capacity(console, 4.0)
+    lines = {line.split()[1]: line.replace("│", "").split() for line in written.get().splitlines() if "x │" in line}
+    assert list(lines) == list(SHAPES)
+    for shape, (_, full, few, *fitting, _) in lines.items():
+        spec, formats = cache_spec_of(shape), (None, PackFormat())
+        assert [full, few] == [f"{spec.bytes_per_token(format):,}" for format in formats]
+        longest = [spec.tokens_in(4 << 30, format) for format in formats]
+        agents = [spec.agents_in(4 << 30, AGENT_TOKENS, format) for format in formats]
+        assert fitting == [f"{count:,}" for count in longest + agents]
+    assert lines["planner-tiny"][3] == "466,033"
