@@ -2,8 +2,9 @@
 
 The scripted expert plays task streams; before every step the full cache and each method decide on the same transcript,
 the method with a budget of rows (or in fewer bits: semantic). The table says how often it takes the full cache's next
-skill, and the expert's, once the transcript has so many tokens (--history), and what it kept and read. With
---out FILE.jsonl every episode is written down, and a run that was stopped goes on.
+skill, and the expert's, once the transcript has so many tokens (--history), and what it kept and read. *Far* are steps
+whose next skill names something that was mentioned last more than a budget of tokens ago: there memory decides.
+With --out FILE.jsonl every episode is written down, and a run that was stopped goes on.
 
 KEY=VALUE are overrides of `python -m eval.alfred`; a method's own stand behind it, as in
 ``h2o_moved:h2o+memory.construction.survivors=move``.
@@ -14,8 +15,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,7 @@ from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model
 from memory.engine.engine import Engine
+from planners.prompt import named
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 RULER = "full_cache"
 BUDGET = "memory.retention.budget"
 METHODS = ("streaming", "h2o", "snapkv", "intentkv_rule", "intentkv")
-QUALITY = ("steps", "same skill %", "95 % interval", "expert's %", "KL, nats")
+QUALITY = ("steps", "same skill %", "95 % interval", "far steps", "far: same %", "expert's %", "KL, nats")
 COST = ("prefix hits", "peak request", "peak live", "raw reads", "live reads", "ms p50", "wall s")
 SETTING = (  # streams as long as the model has positions
     "model=planner-tiny-long",
@@ -65,6 +68,7 @@ class Step:
     prompt: int  # tokens of the transcript, dropped ones included
     same_skill: bool  # as the full cache's
     right: bool  # as the expert's
+    away: int  # tokens since all that the expert's skill names had been mentioned
     kl: float  # nats, KL(full cache || method) of the next token
     live: int  # rows after the turn
     prefix: int  # rows that did not have to be computed
@@ -76,13 +80,16 @@ class Step:
 class Recorder:
     """The steps of one method in the episode that is played."""
 
-    def __init__(self) -> None:
+    def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
+        self._encode = encode
         self.steps: list[tuple[Prefill, Step]] = []
 
     def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
         counts = prefill.counts
         kl, ms = divergence(prefill, reference), prefill.timings.total + prefill.after_ms
-        choices = choice.same, choice.skill == choice.executed
+        told, wanted = prefill.layout.token_ids.tolist(), (self._encode(name) for name in named(choice.executed))
+        away = max((distance(told, list(ids)) for ids in wanted), default=0)
+        choices = choice.same, choice.skill == choice.executed, away
         sizes = counts.live_tokens, counts.prefix_tokens, prefill.reads.raw, prefill.reads.live
         self.steps.append((prefill, Step(counts.prompt_tokens, *choices, kl, *sizes, ms)))
 
@@ -90,6 +97,14 @@ class Recorder:
         """The episode's steps; nothing more is read behind their prompts."""
         taken, self.steps = self.steps, []
         return [Step(**{**asdict(s), "raw_reads": p.reads.raw, "live_reads": p.reads.live}) for p, s in taken]
+
+
+def distance(told: Sequence[int], ids: Sequence[int]) -> int:
+    """How many tokens stand behind the last ``ids`` in a text; all of it, where they are not there."""
+    size = len(ids)
+    return next(
+        (back for back in range(len(told) - size + 1) if told[len(told) - back - size :][:size] == ids), len(told)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +116,8 @@ class Row:
     same_skill: float | None
     same_skill_interval: tuple[float, float] | None
     right: float | None
+    far_steps: int
+    far_same: float | None
     kl: float | None
     prefix_hit_rate: float
     peak_request_tokens: int
@@ -111,7 +128,9 @@ class Row:
     seconds: float
 
 
-def summarise(method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[Sequence[Step]], history: int) -> Row:
+def summarise(
+    method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[Sequence[Step]], history: int, budget: int
+) -> Row:
     """Steps count for agreement where the ``leader``'s transcript is long enough."""
     steps = [step for episode in episodes for step in episode]
     late = {
@@ -121,12 +140,15 @@ def summarise(method: str, episodes: Sequence[Sequence[Step]], leader: Sequence[
     same = {i: [float(s.same_skill) for s in found] for i, found in late.items() if found}
     values = [value for found in same.values() for value in found]
     counted = [step for found in late.values() for step in found]
+    far = [step.same_skill for step in counted if step.away > budget]
     return Row(
         method,
         len(values),
         float(np.mean(values)) if values else None,
         mean_interval(same),
         float(np.mean([s.right for s in counted])) if counted else None,
+        len(far),
+        float(np.mean(far)) if far else None,
         float(np.mean([s.kl for s in counted])) if counted else None,
         sum(s.prefix for s in steps) / sum(s.prompt for s in steps),
         max(s.prompt for s in steps),
@@ -152,7 +174,8 @@ def tables_of(rows: Sequence[Row], history: int, budget: int) -> tuple[Table, Ta
     cost = _table("rows kept and read, and time, over all steps", COST)
     for row in rows:
         same = percent(row.same_skill), bounds(row.same_skill_interval, 100, 1)
-        quality.add_row(row.method, str(row.steps), *same, percent(row.right), number(row.kl))
+        far = str(row.far_steps), percent(row.far_same)
+        quality.add_row(row.method, str(row.steps), *same, *far, percent(row.right), number(row.kl))
         sizes = (row.peak_request_tokens, row.peak_live_tokens, row.raw_reads, row.live_reads)
         times = number(row.ms_p50, 1), number(row.seconds, 1)
         cost.add_row(row.method, number(row.prefix_hit_rate, 2), *(number(size, 0) for size in sizes), *times)
@@ -189,9 +212,10 @@ def measure(args: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict
     for line in done:
         for name, rows in line.items():
             episodes[name].append([Step(*row) for row in rows])
-    recorders = {name: Recorder() for name in configs}
     with Engine(make_model(setting.model, setting.eval.seed)) as engine, Progress(console=make_console()) as bar:
-        planners = make_planners(engine, make_tokenizer(setting.model, engine.model), configs)
+        tokenizer = make_tokenizer(setting.model, engine.model)
+        planners = make_planners(engine, tokenizer, configs)
+        recorders = {name: Recorder(partial(tokenizer.encode, add_special_tokens=False)) for name in configs}
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
         shadow = Shadow(engine, planners, recorders, expert_oracle(setting.env), common=True)
         for _ in play(shadow, setting, first=len(done)):
@@ -222,7 +246,7 @@ def report(arguments: Sequence[str]) -> None:
     configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
     use_threads(configs[RULER])
     episodes = measure(args, configs)
-    rows = [summarise(name, found, episodes[RULER], args.history) for name, found in episodes.items()]
+    rows = [summarise(name, found, episodes[RULER], args.history, args.budget) for name, found in episodes.items()]
     console = make_console()
     for table in tables_of(rows, args.history, args.budget):
         if args.markdown:

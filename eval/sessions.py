@@ -8,7 +8,6 @@ transcript is written down, with the entities that the next skill names. KEY=VAL
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,14 +30,12 @@ from keep_agent.overrides import expand_model
 from memory.assembly.chain import common_prefix
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 from planners.base import Decision, Finished
-from planners.prompt import clean, entity_text
+from planners.prompt import named
 
 if TYPE_CHECKING:
     from keep_agent.assemble import Oracle
     from planners.kv import KVPlanner
     from planners.styles import FactView
-
-ENTITY = re.compile(r"\w+_\d+")
 
 
 class Recorder:
@@ -79,7 +76,7 @@ class Recorder:
 
 def entities(skill: str) -> tuple[str, ...]:
     """What a skill is about; of a type-level skill, its words."""
-    return tuple(ENTITY.findall(entity_text(clean(skill)))) or (skill,)
+    return named(skill) or (skill,)
 
 
 def parser() -> argparse.ArgumentParser:

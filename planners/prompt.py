@@ -54,3 +54,8 @@ def query_text(skills: str, instruction: str, turns: Sequence[Turn], now: str = 
 def candidate_text(skill: str) -> str:
     """What a candidate adds after the cue; the newline ends it, so no skill is a prefix of another."""
     return f"{entity_text(skill)}\n"
+
+
+def named(skill: str) -> tuple[str, ...]:
+    """The entities that a skill names, as the memory lines do; none in a type-level one."""
+    return tuple(f"{kind}_{number}" for kind, number in _INSTANCE.findall(clean(skill)))

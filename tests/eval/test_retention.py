@@ -11,7 +11,7 @@ import pytest
 
 from eval.deviation import Shadow, make_planners, play
 from eval.lines import append_line, begin_lines
-from eval.retention import RULER, SETTING, Step, parser, report, summarise, variants
+from eval.retention import RULER, SETTING, Step, distance, parser, report, summarise, variants
 from eval.sessions import entities, record
 from eval.variants import compose_variants
 from keep_agent.assemble import expert_oracle
@@ -19,6 +19,7 @@ from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.toolcalls import read_sessions
+from planners.prompt import named
 
 if TYPE_CHECKING:
     import torch
@@ -81,12 +82,25 @@ def test_all_methods_decide_on_the_same_transcript(led: str) -> None:
 
 
 def test_steps_count_by_the_full_caches_length() -> None:
-    step = Step(10, True, True, 0.0, 5, 5, 10, 5, 1.0)
+    step = Step(10, True, True, 9, 0.0, 5, 5, 10, 5, 1.0)
     led = [[step, replace(step, prompt=99)]]
     own = [[step, replace(step, prompt=60, same_skill=False, kl=1.0)]]
-    row = summarise("m", own, led, 90)
+    row = summarise("m", own, led, 90, 8)
     assert (row.steps, row.same_skill, row.right, row.kl, row.peak_request_tokens) == (1, 0.0, 1.0, 1.0, 60)
-    assert summarise("m", own, led, 100).same_skill is None
+    assert (row.far_steps, row.far_same) == (1, 0.0) and summarise("m", own, led, 90, 9).far_steps == 0
+    assert summarise("m", own, led, 100, 8).same_skill is None
+
+
+def test_how_far_away_something_was_mentioned() -> None:
+    assert [distance([1, 2, 3, 2, 9], ids) for ids in ([9], [2], [2, 3], [1, 2, 3, 2, 9], [7], [9, 1])] == [
+        0,
+        1,
+        2,
+        0,
+        5,
+        5,
+    ]
+    assert named("put mug 1 in sinkbasin 2") == ("mug_1", "sinkbasin_2") and named("done") == named("find a mug") == ()
 
 
 def test_budgets_go_to_those_that_forget() -> None:
