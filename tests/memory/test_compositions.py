@@ -24,6 +24,7 @@ from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
+from memory.construction.turns import Turns
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
@@ -35,7 +36,11 @@ from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
+from memory.retention.h2o import H2O
 from memory.retention.keep_all import KeepAll
+from memory.retention.query_memory import QueryMemory
+from memory.retention.snapkv import SnapKV
+from memory.retention.streaming import Streaming
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
@@ -74,7 +79,7 @@ STAGES: dict[str, tuple[Any, ...]] = {
     "retrieval": (All(), Embedding(), Latent(top_k=4), Latent(top_k=4, layers="each")),
     "construction": (
         PerSegment(), FixedBlocks(size=9), StaticDynamic(), Prefix(block_size=4), Segments(block_size=4),
-        History(block_size=4),
+        History(block_size=4), Turns(block_size=4), Turns(block_size=4, survivors="move"),
     ),
     "recompute": (
         Full(), Nothing(), FirstTokens(k=2), ValueDeviation(ratio=0.4), SparseQuery(block=2, share=0.4), MultiHop(),
@@ -82,17 +87,25 @@ STAGES: dict[str, tuple[Any, ...]] = {
     "layout": ("memory", "append"),
     "loading": (Serial(), NextLayer(), LayerBalanced()),
     "storage": tuple(STORAGES),
-    "retention": (KeepAll(),),
+    "retention": (KeepAll(), Streaming(40), H2O(40), SnapKV(40, window=8), QueryMemory(40)),
 }  # fmt: skip
 DRAWN = ("loading", "storage", "retention")  # every pair of choices occurs, not every product
 
 
 def grid() -> list[dict[str, Any]]:
-    """Products of what decides, with the rest drawn."""
+    """Products of what decides, with the rest drawn; and all of what only matters to a cache that goes on."""
     deciding = [name for name in STAGES if name not in DRAWN]
     rng = random.Random(0)
     products = (dict(zip(deciding, values, strict=True)) for values in product(*(STAGES[name] for name in deciding)))
-    return [choice | {name: rng.choice(STAGES[name]) for name in DRAWN} for choice in products]
+    choices = [choice | {name: rng.choice(STAGES[name]) for name in DRAWN} for choice in products]
+    keep, *others = STAGES["retention"]
+    choices = [choice | {"retention": keep} for choice in choices]  # most cannot drop rows: some are enough to say so
+    choices += [choice | {"retention": retention} for retention in others for choice in choices[::13]]
+    turns = [one for one in STAGES["construction"] if isinstance(one, Turns)]
+    names = ("construction", "layout", "storage", "retention")
+    own = product(turns, *(STAGES[name] for name in names[1:]))
+    base = {"retrieval": Embedding(), "recompute": Nothing(), "loading": Serial()}
+    return choices + [base | dict(zip(names, values, strict=True)) for values in own]
 
 
 GRID = grid()
@@ -125,6 +138,11 @@ def test_a_composition_runs_or_says_why_not(choice: dict[str, Any], engine: Engi
         counts = prefill.counts
         assert 0 < counts.computed_ratio <= 1 and 0 <= counts.recomputed_ratio <= 1
         assert counts.fresh_tokens + counts.hit_tokens >= counts.memory_tokens
+        if isinstance(choice["construction"], Turns):
+            budget = method.retention.budget
+            assert counts.live_tokens <= (budget or prefill.layout.rows)
+            if budget is None:  # 8 bits, where they are packed
+                assert close(prefill.logits, plain(engine, prefill), 1e-5 if method.packs is None else 0.005)
         if (method.capabilities.exact and choice["recompute"] != Nothing()) or isinstance(choice["recompute"], Full):
             assert close(prefill.logits, plain(engine, prefill))
 
