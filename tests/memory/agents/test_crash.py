@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch
 
 from keep_agent.errors import CorruptError
 from memory.agents import AgentMemories
+from memory.disk import blockfile
 from memory.disk.agents import agent_path, open_agent
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
@@ -26,12 +28,30 @@ from memory.engine.packed import PackedCache
 from memory.match import TokenizerCoder
 from planners.checkpoint import BUNDLED
 from planners.tokenizer import load_tokenizer
+from tests.memory.agents.pausing import pausing
 
 FORK = multiprocessing.get_context("fork")  # a child need not load torch again
-AGENTS = ("kitchen", "garden", "cellar", "roof")
 PROBE = "\nlook at table_1\ngo to"
-LONGEST = 4000  # characters, then an agent begins anew
-HOST_BYTES = 120_000  # so few that agents come from the disk as well
+
+
+@dataclass(frozen=True)
+class Life:
+    """How agents grow.
+
+    :param lines: of an agent that begins; later turns have fewer than ``more``
+    :param whole: rows that are computed in one pass, and lie in one piece then
+    :param longest: characters, then an agent begins anew
+    :param host_bytes: of all agents' rows in memory; None: no limit
+    :param pause: seconds that a writer takes between one tensor and the next
+    """
+
+    agents: tuple[str, ...] = ("kitchen", "garden", "cellar", "roof")
+    lines: int = 0
+    more: int = 30
+    whole: int = 100
+    longest: int = 4000
+    host_bytes: int | None = 120_000  # so few that agents come from the disk as well
+    pause: float = 0.0
 
 
 def make_engine() -> Engine:
@@ -68,20 +88,23 @@ class News:
     logits: str
 
 
-def grow(folder: Path, seed: int, texts: dict[str, str], news: Connection) -> None:
+def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], news: Connection) -> None:
     """Turn after turn of one agent or another until killed; each state is announced before it can be written."""
     torch.set_num_threads(1)
     chance, engine = random.Random(seed), make_engine()
-    memories = make_memories(engine, folder, HOST_BYTES)
+    memories = make_memories(engine, folder, life.host_bytes)
+    if life.pause:
+        blockfile.replacing = pausing(partial(time.sleep, life.pause))
     ids = memories.coder.encode(PROBE).ids
     news.send(None)
     for turn in itertools.count():
-        agent = chance.choice(AGENTS)
+        agent = chance.choice(life.agents)
         text = texts.get(agent, "")
-        text = text[: len(text) - chance.choice((0, 0, 0, 40))] if len(text) < LONGEST else ""
-        text += "".join(f"open drawer_1 and pick up mug_{seed + turn + i} \n" for i in range(chance.randrange(1, 30)))
+        text = text[: len(text) - chance.choice((0, 0, 0, 40))] if len(text) < life.longest else ""
+        count = chance.randrange(1, life.more) + (0 if text else life.lines)
+        text += "".join(f"open drawer_1 and pick up mug_{seed + turn + i} \n" for i in range(count))
         prompt = memories.open(agent, text)
-        logits = engine.extend(prompt.cache, prompt.new, Chunking(whole=100, steps=(), rest=90)).logits
+        logits = engine.extend(prompt.cache, prompt.new, Chunking(whole=life.whole, steps=(), rest=90)).logits
         said = engine.generate(prompt.cache, logits, 3) if chance.random() < 0.3 else []
         told = prompt.told.first(len(prompt.told.ids))
         told.extend(said, memories.coder)
@@ -96,6 +119,7 @@ class Parent:
 
     folder: Path
     engine: Engine
+    life: Life = Life()
     texts: dict[str, str] = field(default_factory=dict)
     announced: dict[str, list[News]] = field(default_factory=lambda: defaultdict(list))
     found: dict[str, int] = field(default_factory=dict)  # number of the newest state seen, by agent
@@ -103,21 +127,26 @@ class Parent:
     def run(self, seed: int, seconds: float) -> None:
         """One child, killed so long after its first turn began."""
         mine, theirs = FORK.Pipe(duplex=False)
-        child = FORK.Process(target=grow, args=(self.folder, seed, dict(self.texts), theirs))
+        child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), theirs))
         child.start()
         theirs.close()
         assert mine.poll(60) and mine.recv() is None
-        time.sleep(seconds)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and mine.poll(left):  # or the pipe is full, and the child waits
+            self._note(mine.recv())
         child.kill()
         child.join()
         for each in received(mine):
-            self.announced[each.agent].append(each)
+            self._note(each)
+
+    def _note(self, each: News) -> None:
+        self.announced[each.agent].append(each)
 
     def check(self) -> tuple[int, int]:
         """How many agents are remembered, and how many files are damaged."""
         warm, broken = 0, 0
         with make_memories(self.engine, self.folder) as memories:
-            for agent in AGENTS:
+            for agent in self.life.agents:
                 path = agent_path(self.folder, agent, self.engine.model_key)
                 assert path.exists() or agent not in self.found, "a file that was there is gone"
                 if path.exists():
@@ -172,3 +201,24 @@ def test_killed_two_hundred_times_while_agents_grow(tmp_path: Path) -> None:
     assert sum(map(len, parent.announced.values())) > 500 and warm > 600
     assert leftovers > 20, "else the kills would have missed the writing"
     assert all(number > 20 for number in parent.found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_killed_while_large_agents_are_written_slowly(tmp_path: Path) -> None:
+    """Turns follow each other faster than the disk: each goes on in the blocks that the writer is at.
+
+    Some 1,800 rows lie in one piece, with room for another 250; then, soon, the agent begins anew.
+    """
+    rooms = ("attic", "kitchen")
+    life = Life(rooms, lines=200, more=6, whole=2048, longest=7800, host_bytes=None, pause=0.02)
+    chance, warm = random.Random(7), 0
+    with make_engine() as engine:
+        parent = Parent(tmp_path / "rows", engine, life)
+        for number in range(60):
+            parent.run(20 * number, chance.uniform(0.2, 1.2))
+            remembered, broken = parent.check()
+            warm += remembered
+            assert broken == 0, "what was finished is what is written"
+    assert warm > 60 and all(number > 20 for number in parent.found.values())
+    assert len(parent.found) == len(rooms)
