@@ -18,7 +18,7 @@ from keep_agent.errors import ModelError
 from memory.disk.atomic import write_atomic
 
 SHIPPED = Path(__file__).parent / "retention" / "heads"
-FORMAT = "keep-agent retention head 1"
+FORMAT = "keep-agent retention head 2"
 
 
 class ResidualHead(nn.Module):
