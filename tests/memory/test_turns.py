@@ -124,23 +124,27 @@ class Flat:
 
         Neither new rows nor what they saw leave a trace.
         """
-        tokens, mlp = list(one.cache.tokens), self.engine.decoder.layers[number % self.engine.spec.layers].mlp
-
-        def fail(*_: object) -> None:
-            raise MemoryError
-
-        hook = mlp.register_forward_pre_hook(fail)
-        try:
-            with pytest.raises(MemoryError):
-                one.session.prefill(f"mug_{number}", encode_text(f"where mug_{number}\nnext"))
-        finally:
-            hook.remove()
+        tokens = list(one.cache.tokens)
+        self.fail(one, number)
         cache, witness = one.cache, one.cache.witness
         rows = cache.next_position
         if rows > common_prefix(tokens, cache.tokens):  # it had begun with rows of another session
             one.visible = torch.ones(rows, rows, dtype=torch.bool).tril()
         one.visible = one.visible[:rows, :rows]
         assert not witness.places.numel() or int(witness.places[-1]) < rows
+
+    def fail(self, one: Watched, number: int) -> None:
+        """A prefill ends in the middle of a layer."""
+
+        def raise_error(*_: object) -> None:
+            raise MemoryError
+
+        hook = self.engine.decoder.layers[number % self.engine.spec.layers].mlp.register_forward_pre_hook(raise_error)
+        try:
+            with pytest.raises(MemoryError):
+                one.session.prefill(f"mug_{number}", encode_text(f"where mug_{number}\nnext"))
+        finally:
+            hook.remove()
 
     def answer(self, one: Watched, number: int) -> None:
         one.session.append_turn([7] * (number // 3))
