@@ -3,7 +3,8 @@
 The model is frozen. Sessions are replayed turn by turn under a budget, as they will be; a history token is wanted if
 its text occurs literally in the arguments of one of the next actions (arXiv 2606.09916, section 3.5). Resumes from RUN,
 where ``head.safetensors`` is what `memory.retention.head` takes. Sessions are JSONL files: those
-`python -m eval.sessions` writes, or chat messages with tool calls.
+`python -m eval.sessions` writes, or chat messages with tool calls. How much the head may say beside the rule is chosen
+at the end, by how well the last sessions (--held-out), which it was not trained on, are foreseen behind what it keeps.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from safetensors import safe_open
@@ -22,41 +24,21 @@ from safetensors.torch import save
 from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, KeepError
-from memory.assembly.spans import QuerySpan
 from memory.disk.atomic import clean, write_atomic
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
-from memory.engine.paged import PagedCache
-from memory.engine.witness import Witness
+from memory.replay import Example, Moment, Words, replay
 from memory.residual import ResidualHead, save_head
-from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
-from memory.slots import SlotPool
 from memory.tokenizer import load_tokenizer
 from memory.toolcalls import ToolSession, read_sessions
-from memory.view import CacheView, keep_best
 
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
-AHEAD = 5  # actions whose arguments make a token wanted
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the loss's later terms
 HARD = 64  # negatives each positive is compared with
 BUDGETS = (128, 256, 512, 1024)
-CALIBRATED = 8  # sessions
-
-
-@dataclass(frozen=True)
-class Example:
-    """One turn: what is known of each history row, and which of them are wanted soon."""
-
-    features: torch.Tensor  # (rows, 3 head_dim + 1)
-    span: torch.Tensor  # (n, head_dim)
-    rule: torch.Tensor  # (rows,)
-    wanted: torch.Tensor  # (rows,) bool
-    norm: torch.Tensor  # () mean norm of the query memory
-
-    @property
-    def evidence(self) -> bool:
-        """Is there something to learn: rows that are wanted, and others?"""
-        return bool(self.wanted.any()) and not bool(self.wanted.all())
+MEASURED = 8  # sessions, for what features are like
+SHARES = (0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 1.0)  # of the alpha that was learned, to choose from
+FORESEEN = 8  # tokens of what a session goes on with
 
 
 @dataclass
@@ -69,57 +51,7 @@ class Progress:
     rows: int = 0
     dropped: int = 0  # turns without evidence
     curve: list[dict] = field(default_factory=list)
-
-
-class Words:
-    """Which tokens occur in an action's arguments, by their text."""
-
-    def __init__(self, decode: dict[int, str], shortest: int) -> None:
-        self._decode, self._shortest = decode, shortest
-
-    def wanted(self, tokens: Sequence[int], arguments: Sequence[str]) -> torch.Tensor:
-        """(tokens,) bool: the token's text is a literal part of one of the arguments."""
-        known = {token: self._is(token, arguments) for token in set(tokens)}
-        return torch.tensor([known[token] for token in tokens], dtype=torch.bool)
-
-    def _is(self, token: int, arguments: Sequence[str]) -> bool:
-        text = self._decode.get(token, "").strip()
-        return len(text) >= self._shortest and any(text in argument for argument in arguments)
-
-
-def replay(
-    engine: Engine, session: ToolSession, words: Words, head: ResidualHead, budget: int, decay: float
-) -> Iterator[Example]:
-    """An example per turn after which something has to go. It goes as the ``head`` says by then: so the rows that it
-    chooses among are those that it will have to choose among, with a rule that is as large as it will be."""
-    pool = SlotPool(
-        engine.spec.layers, engine.spec.kv_heads, engine.spec.head_dim, engine.spec.dtype, engine.decoder.device
-    )
-    rule, cache, spans, protected = QueryMemory(budget, decay), PagedCache(pool, Witness()), QuerySpan(), 0
-    for number, turn in enumerate(session.turns):
-        if turn.begins:
-            cache, spans, protected = PagedCache(pool, Witness()), QuerySpan(), turn.protected
-        if cache.next_position + len(turn.ids) > engine.spec.max_positions:
-            return
-        cache.witness.recent = turn.query
-        engine.extend(cache, turn.ids)
-        view = spans.view(cache, cache.next_position - turn.query, turn.instruction, protected, session.name)
-        memory = rule.follow(view)
-        if view.rows > budget:
-            coming = [text for later in session.turns[number : number + AHEAD] for text in later.arguments]
-            yield (example := _example(view, memory, words.wanted(view.tokens[view.history].tolist(), coming)))
-            with torch.no_grad():
-                scores = head(example.features, example.span, example.rule)
-            cache.drop(keep_best(view, budget, scores.clone))
-        cache.witness.settle()
-
-
-def _example(view: CacheView, memory: torch.Tensor, wanted: torch.Tensor) -> Example:
-    rule = rule_scores(view, memory)
-    span = mean_keys(view, torch.nonzero(view.span)[:, 0])
-    norm = memory.norm(dim=-1).mean()
-    made = head_features(view, memory, rule), span, rule, wanted.to(rule.device), norm
-    return Example(*(tensor.clone() for tensor in made))
+    weighed: list[dict] = field(default_factory=list)
 
 
 def loss_of(head: ResidualHead, example: Example) -> torch.Tensor:
@@ -144,12 +76,17 @@ class Trainer:
         self.sessions = [one for file in args.sessions for one in read_sessions(Path(file), encode)]
         if not self.sessions:
             raise ConfigError(f"no session in {', '.join(args.sessions)}: write some with python -m eval.sessions")
+        if not 0 <= args.held_out < len(self.sessions):
+            raise ConfigError(f"--held-out {args.held_out} of {len(self.sessions)} sessions leaves none to train on")
+        learned = len(self.sessions) - args.held_out
+        self.sessions, self.held = self.sessions[:learned], self.sessions[learned:]
         special = set(tokenizer.all_special_ids)
         texts = {token: tokenizer.decode([token]) for token in set(tokenizer.get_vocab().values()) - special}
         self.words = Words(texts, args.shortest)
         kept = ("model", "decay", "budgets", "shortest", "accumulate", "seed")
         self.settings = {key: value for key, value in vars(args).items() if key in kept}
-        self.settings |= {"model_key": self.engine.model_key, "sessions": len(self.sessions)}
+        self.settings |= {"model_key": self.engine.model_key}
+        self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held)}
         self.head = ResidualHead(self.engine.spec.head_dim).train().to(args.device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
         self.progress = Progress()
@@ -159,7 +96,7 @@ class Trainer:
 
     def run(self) -> None:
         if not self.progress.steps:
-            self._calibrate()
+            self._measure()
         while self.progress.epoch < self.args.epochs:
             order = list(range(len(self.sessions)))
             random.Random(f"{self.args.seed} {self.progress.epoch}").shuffle(order)
@@ -170,6 +107,8 @@ class Trainer:
                     self.save()
             self.progress.epoch, self.progress.session = self.progress.epoch + 1, 0
             self.save()
+        if self.held:
+            self._weigh()
 
     def save(self) -> None:
         """What a resumed run reads is one file, whole or not there; the head and the report are for others."""
@@ -180,30 +119,68 @@ class Trainer:
         report = json.dumps(asdict(self.progress), indent=1)
         metadata = {"progress": report, "settings": json.dumps(self.settings)}
         write_atomic(self.out / STATE, save({name: value.cpu().contiguous() for name, value in flat.items()}, metadata))
+        self._publish()
+
+    def _publish(self) -> None:
+        """Write what others read."""
         about = {**self.settings, **asdict(self.progress)}
         save_head(self.head, self.out / HEAD, {key: value for key, value in about.items() if key != "curve"})
-        write_atomic(self.out / PROGRESS, report)
+        write_atomic(self.out / PROGRESS, json.dumps(asdict(self.progress), indent=1))
 
     def close(self) -> None:
         self.engine.close()
 
-    def _calibrate(self) -> None:
+    def _replay(self, session: ToolSession, budget: int) -> Iterator[Moment]:
+        return replay(self.engine, session, self.words, self.head, budget, self.args.decay)
+
+    def _measure(self) -> None:
         """Tell the head what its features are like, over some sessions that the rule decides alone."""
         seen: list[torch.Tensor] = []
-        for number, session in enumerate(self.sessions[:CALIBRATED]):
+        for number, session in enumerate(self.sessions[:MEASURED]):
             budget = self.args.budgets[number % len(self.args.budgets)]
-            examples = replay(self.engine, session, self.words, self.head, budget, self.args.decay)
-            seen += [example.features for example in examples]
+            seen += [moment.example.features for moment in self._replay(session, budget)]
         if not seen:
             raise ConfigError(f"the first sessions never have more rows than --budgets {self.args.budgets}: lower them")
         features = torch.cat(seen)
         self.head.center.copy_(features.mean(0))
         self.head.spread.copy_(features.std(0).clamp(min=1e-6))
 
+    def _weigh(self) -> None:
+        """Publish the head with the share of its alpha behind which the held-out sessions are least of a surprise.
+
+        The loss knows which rows are wanted, and not what a planner does without the others: trained to the end, a head
+        drowns the rule, whose scores are shares of a softmax and differ by hundredths.
+        """
+        learned = self.head.alpha.detach().clone()
+        self.progress.weighed = []
+        for share in SHARES:
+            self.head.alpha.data.copy_(learned * share)
+            surprises = [one for number, held in enumerate(self.held) for one in self._surprises(number, held)]
+            if not surprises:
+                raise ConfigError(
+                    f"the held-out sessions never have more rows than --budgets {self.args.budgets}: lower them"
+                )
+            row = {"alpha": round(float(self.head.alpha.detach()), 5), "nats": round(fmean(surprises), 4)}
+            self.progress.weighed.append(row)
+            print(json.dumps(row), flush=True)
+        best = min(range(len(SHARES)), key=lambda number: self.progress.weighed[number]["nats"])
+        self.head.alpha.data.copy_(learned * SHARES[best])
+        self._publish()
+        self.head.alpha.data.copy_(learned)
+
+    def _surprises(self, number: int, session: ToolSession) -> Iterator[float]:
+        """-log p, in nats, of the first tokens that each turn went on with, behind what was kept of its past."""
+        for moment in self._replay(session, self.args.budgets[number % len(self.args.budgets)]):
+            if moment.following is not None:
+                said = moment.following.ids[: -moment.following.query or None][:FORESEEN]
+                if said:
+                    yield -float(self.engine.score(moment.cache, [said]).scores[0])
+
     def _learn(self, session: ToolSession) -> None:
         waiting, chance = 0, random.Random(f"{self.args.seed} {self.progress.epoch} {session.name}")
         budget = chance.choice(self.args.budgets)
-        for example in replay(self.engine, session, self.words, self.head, budget, self.args.decay):
+        for moment in self._replay(session, budget):
+            example = moment.example
             if not example.evidence:
                 self.progress.dropped += 1
                 continue
@@ -284,6 +261,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"rows that stay after a turn, drawn for every session (default {' '.join(map(str, BUDGETS))})",
     )  # fmt: skip
     p.add_argument("--shortest", type=int, default=3, help='letters of evidence; "to" is in toilet (default 3)')
+    p.add_argument("--held-out", type=int, default=8, metavar="N", help="last sessions, which choose alpha (default 8)")
     p.add_argument("--save", type=int, default=20, help="sessions between checkpoints (default 20)")
     p.add_argument("--seed", type=int, default=42)
     return p

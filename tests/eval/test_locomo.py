@@ -71,7 +71,7 @@ FORGETFUL = ("streaming", "h2o", "snapkv", "intentkv", "intentkv_rule")
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_answers_and_its_numbers_add_up(answers: Answers, name: str) -> None:
-    own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # the bundled one is for planner-tiny
+    own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # no head comes with a random model
     rows = answers(f"memory={name}", *own_head)
     assert {row.category for row in rows} >= {"single-hop", "temporal", "debate", ADVERSARIAL}
     for row in rows:

@@ -68,7 +68,7 @@ def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, 
 @pytest.mark.parametrize("name", [*FORGETFUL, "full_cache", "semantic"])
 def test_a_cache_that_goes_on_plays_an_episode_within_its_budget(tiny_model: Path, name: str, style: str) -> None:
     budget = [f"memory.retention.budget={BUDGET}"] if name in FORGETFUL else []
-    own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # the bundled one is for planner-tiny
+    own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # no head comes with a random model
     planner = make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}", *budget, *own_head))
     result, entries = play(planner)
     assert not result.crashed, entries[-1]
@@ -163,6 +163,8 @@ def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> Non
     with pytest.raises(CapacityError, match=r"32\.\d+ billion"):
         make_model(config(Path("qwen2.5-32b"), "model.init=random", "model.dtype=float32").model)
     with pytest.raises(ModelError, match=r"retention head was trained for head_dim 32, the model's is 16"):
+        make_planner(config(tiny_model, "planner=intentkv", "memory.retention.head=planner-tiny"))
+    with pytest.raises(ModelError, match=r"no retention head in .*tiny.*, or do without \(planner=intentkv_rule\)"):
         make_planner(config(tiny_model, "planner=intentkv"))
     for file in tiny_model.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes()[: 2000 if file.suffix == ".safetensors" else None])

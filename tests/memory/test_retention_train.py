@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError, ModelError
+from memory.replay import Example, Words, replay
 from memory.residual import load_head
-from memory.retention.train import HEAD, PROGRESS, Example, Trainer, Words, loss_of, parser, replay
+from memory.retention.train import HEAD, PROGRESS, SHARES, Trainer, loss_of, parser
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 
 
@@ -34,7 +35,8 @@ def sessions(tmp_path: Path) -> Path:
 
 def arguments(model: Path, sessions: Path, out: Path, *more: str) -> Namespace:
     given = ["--sessions", str(sessions), "--out", str(out), "--model", str(model), "--budgets", "12", "20"]
-    return parser().parse_args([*given, "--save", "1", "--shortest", "1", "--dtype", "float32", *more])
+    given += ["--save", "1", "--shortest", "1", "--held-out", "0", "--dtype", "float32"]
+    return parser().parse_args([*given, *more])
 
 
 def train(args: Namespace) -> Trainer:
@@ -67,7 +69,8 @@ def test_sessions_are_replayed_under_the_budget(tiny_model: Path, sessions: Path
         (session, *_) = trainer.sessions
         protected = replace(session, turns=(replace(session.turns[0], protected=3), *session.turns[1:]))
         every = [
-            list(replay(trainer.engine, one, trainer.words, trainer.head, 12, 0.5)) for one in (session, protected)
+            [moment.example for moment in replay(trainer.engine, one, trainer.words, trainer.head, 12, 0.5)]
+            for one in (session, protected)
         ]
     finally:
         trainer.close()
@@ -105,6 +108,36 @@ def test_a_run_goes_on_from_any_session_with_the_same_settings_only(
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     with pytest.raises(ConfigError, match=r"decay=0.25 \(was 0.5\)"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "parts", "--decay", "0.25"))
+
+
+def test_alpha_is_chosen_by_sessions_that_were_held_out(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    trainer = train(arguments(tiny_model, sessions, tmp_path / "run", "--held-out", "1"))
+    assert len(trainer.sessions) == 2 and [one.name for one in trainer.held] == ["s2"]
+    weighed = json.loads((tmp_path / "run" / PROGRESS).read_text())["weighed"]
+    learned, best = trainer.head.alpha.item(), min(weighed, key=lambda row: row["nats"])
+    assert [row["alpha"] for row in weighed] == pytest.approx([learned * share for share in SHARES], abs=1e-5)
+    chosen = load_head(str(tmp_path / "run" / HEAD))
+    assert chosen.alpha.item() == pytest.approx(best["alpha"], abs=1e-5)
+    assert chosen.about["held_out"] == 1 and chosen.about["weighed"] == weighed
+    with pytest.raises(ConfigError, match="--held-out 3 of 3 sessions leaves none"):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "all", "--held-out", "3"))
+
+
+def test_a_surprise_is_that_of_the_words_between_two_queries(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    trainer = Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
+    first, second, third, fourth = trainer.sessions[0].turns
+    anew = replace(third, begins=True)
+    try:
+        (surprise,) = trainer._surprises(0, ToolSession("one", (first, second)))
+        moment = next(trainer._replay(ToolSession("one", (first, second)), 12))
+        expected = -float(trainer.engine.score(moment.cache, [list(second.ids[:4])]).scores[0])
+        silent = replace(second, query=8)
+        assert list(trainer._surprises(0, ToolSession("silent", (first, silent)))) == []
+        assert list(trainer._surprises(0, ToolSession("anew", (first, anew, fourth)))) == []
+    finally:
+        trainer.close()
+    assert surprise == pytest.approx(expected, rel=1e-6) and surprise > 0
+    assert moment.following == second and moment.cache.positions.numel() == 12
 
 
 def test_a_head_is_told_what_its_features_are_like(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
