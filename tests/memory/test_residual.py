@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from safetensors.torch import load_file
 
-from keep_agent.brain import make_method
+from keep_agent.brain import make_method, make_model
 from keep_agent.errors import ModelError
 from memory.encoder import CachedEncoder, HashedNgrams
 from memory.engine.engine import Engine
@@ -75,8 +75,14 @@ def planner_tiny() -> Iterator[Engine]:
         yield made
 
 
-def test_the_shipped_head_is_planner_tinys() -> None:
-    assert load_head("planner-tiny").about["model_key"] == load_model(PLANNER).spec.model_key
+@pytest.mark.parametrize("name", ["planner-tiny", "planner-tiny-long"])
+def test_every_bundled_model_has_its_own_head(name: str) -> None:
+    with initialize_config_module("configs", version_base="1.3"):
+        config = compose("alfred", ["planner=intentkv", f"model={name}"])
+    head, model = load_head(config.memory.retention.head), make_model(config.model)
+    assert head.about["model_key"] == model.spec.model_key
+    weighed = head.about["weighed"]
+    assert float(head.alpha) == pytest.approx(min(weighed, key=lambda row: row["nats"])["alpha"], abs=1e-5)
 
 
 def shipped(*overrides: str) -> MemoryMethod:
