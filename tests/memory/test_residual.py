@@ -82,7 +82,7 @@ def test_every_bundled_model_has_its_own_head(name: str) -> None:
     head, model = load_head(config.memory.retention.head), make_model(config.model)
     assert head.about["model_key"] == model.spec.model_key
     weighed = head.about["weighed"]
-    assert float(head.alpha) == pytest.approx(min(weighed, key=lambda row: row["nats"])["alpha"], abs=1e-5)
+    assert head.alpha.item() == pytest.approx(min(weighed, key=lambda row: row["nats"])["alpha"], abs=1e-5)
 
 
 def shipped(*overrides: str) -> MemoryMethod:
