@@ -36,6 +36,7 @@ class PagedCache:
         self.reads = Reads()
         self.exact = 0  # the first so many positions are live and what a plain forward gives
         self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
+        self._vanished = 0  # rows that were dropped before the others were renumbered, and have no position any more
         self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the pass under way reads
         self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
         pool.register(self)
@@ -67,7 +68,7 @@ class PagedCache:
 
     def end_at(self, rows: int) -> int:
         """Begin a pass that reads ``rows`` rows; returns how many to ask for: padded blocks read some more, masked."""
-        self.reads.note(rows + self.dropped, rows)
+        self.reads.note(rows + self.dropped + self._vanished, rows)
         slots = self.slots[:rows]
         first, visible = int(slots[0]), rows + KEY_MULTIPLE
         if int(slots[-1]) - first + 1 == rows and bool((slots.diff() == 1).all()):
@@ -121,6 +122,8 @@ class PagedCache:
         self._rows, self._spare = self._rows[:live], self._spare[:0]
         self.slot_map, self.positions = self.slot_map[:position], self.positions[:live]
         del self.tokens[position:]
+        if position <= self.exact:  # they had been somewhere behind these
+            self._vanished = 0
         self.exact = min(self.exact, position)
         self.logits = None
         if self.witness is not None:
@@ -154,6 +157,7 @@ class PagedCache:
         :param keys: (layers, kv_heads, rows behind ``first``, head_dim) rotated for their new positions
         """
         moved = self._rows[first:]
+        self._vanished += self.dropped
         slots = self.pool.allocate(moved.numel())
         self.pool.k.index_copy_(2, slots, keys)
         self.pool.v.index_copy_(2, slots, self.pool.v.index_select(2, moved))
@@ -171,6 +175,7 @@ class PagedCache:
         self.pool.share(self._rows)
         other.slot_map, other.positions, other._rows = self.slot_map.clone(), self.positions, self._rows
         other.tokens, other.exact, other.logits = list(self.tokens), self.exact, self.logits
+        other._vanished = self._vanished
         return other
 
     def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:

@@ -107,6 +107,22 @@ def test_what_is_scored_behind_them_stands_at_the_new_positions(engine: Engine) 
     cache.pool.check_integrity()
 
 
+def test_rows_that_have_no_position_any_more_would_have_been_read(engine: Engine) -> None:
+    """Raw reads are those of a cache that keeps everything, until the transcript begins anew."""
+    cache = paged(engine)
+    forget(cache, 0.6, 5)
+    gone = cache.dropped
+    compact(engine.decoder, cache)
+    for one in (cache, cache.fork()):
+        before = one.reads.raw - one.reads.live
+        engine.append(one, tokens(1, 8))
+        assert one.reads.raw - one.reads.live == before + gone > before
+    cache.cut(0)
+    before = cache.reads.raw - cache.reads.live
+    engine.append(cache, IDS)
+    assert cache.reads.raw - cache.reads.live == before
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_moved_rows_differ_from_rows_that_stay(family: str, engine_of: GetEngine) -> None:
     """Otherwise the tests above would hold for an engine that leaves keys alone."""
