@@ -124,16 +124,21 @@ class Parent:
     announced: dict[str, list[News]] = field(default_factory=lambda: defaultdict(list))
     found: dict[str, int] = field(default_factory=dict)  # number of the newest state seen, by agent
 
-    def run(self, seed: int, seconds: float) -> None:
-        """One child, killed so long after its first turn began."""
+    def run(self, seed: int, turns: float) -> None:
+        """One child, killed after so many turns: somewhere in the last, or while what it brought is written.
+
+        Counted in turns, and a part of what one took: so a slow machine sees as many states as a fast one.
+        """
         mine, theirs = FORK.Pipe(duplex=False)
         child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), theirs))
         child.start()
         theirs.close()
         assert mine.poll(60) and mine.recv() is None
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and mine.poll(left):  # or the pipe is full, and the child waits
+        begun, whole = time.monotonic(), int(turns)
+        for _ in range(whole):
+            assert mine.poll(60)
             self._note(mine.recv())
+        time.sleep((turns - whole) * ((time.monotonic() - begun) / whole if whole else 0.05))
         child.kill()
         child.join()
         for each in received(mine):
@@ -193,7 +198,7 @@ def test_killed_two_hundred_times_while_agents_grow(tmp_path: Path) -> None:
     with make_engine() as engine:
         parent = Parent(folder, engine)
         for number in range(200):
-            parent.run(1000 * number, chance.uniform(0, 0.4))
+            parent.run(1000 * number, chance.uniform(0, 8))
             leftovers += len(list(folder.glob(".*.partial")))
             remembered, broken = parent.check()
             warm += remembered
@@ -216,7 +221,7 @@ def test_killed_while_large_agents_are_written_slowly(tmp_path: Path) -> None:
     with make_engine() as engine:
         parent = Parent(tmp_path / "rows", engine, life)
         for number in range(60):
-            parent.run(20 * number, chance.uniform(0.2, 1.2))
+            parent.run(20 * number, chance.uniform(1, 8))
             remembered, broken = parent.check()
             warm += remembered
             assert broken == 0, "what was finished is what is written"
