@@ -221,7 +221,7 @@ def test_killed_while_large_agents_are_written_slowly(tmp_path: Path) -> None:
     with make_engine() as engine:
         parent = Parent(tmp_path / "rows", engine, life)
         for number in range(60):
-            parent.run(20 * number, chance.uniform(1, 8))
+            parent.run(20 * number, chance.uniform(2, 20))
             remembered, broken = parent.check()
             warm += remembered
             assert broken == 0, "what was finished is what is written"
