@@ -239,7 +239,7 @@ def _close(out: Path | None, recorders: Mapping[str, Recorder], episodes: dict[s
 
 
 def report(arguments: Sequence[str]) -> None:
-    args = parser().parse_args(arguments)
+    args = parser().parse_intermixed_args(arguments)
     if args.out is not None:
         check_target(args.out)
     overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]

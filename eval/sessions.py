@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def record(arguments: Sequence[str]) -> None:
-    args = parser().parse_args(arguments)
+    args = parser().parse_intermixed_args(arguments)
     check_target(args.out)
     (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
     use_threads(config)
