@@ -48,7 +48,7 @@ def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
     """The first ``blocks`` of them all, of the last one only as many rows as ``last`` says, unless that is 0."""
     kept, base = [], 0
     for part in parts:
-        kept.append(part[: blocks - base])
+        kept.append(part[: max(0, blocks - base)])  # a pass that failed may have left room of which nothing is taken
         base += part.shape[0]
     copy = torch.cat(kept).cpu()
     if last:

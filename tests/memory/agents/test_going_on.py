@@ -12,7 +12,8 @@ import torch
 from memory.agents import AgentMemories, Prompt
 from memory.disk import agents as disk
 from memory.disk import blockfile
-from memory.engine.packed import BLOCK, PAGE
+from memory.disk.packed_file import tensors_of
+from memory.engine.packed import BLOCK, PAGE, PackedCache
 from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.memory.agents.pausing import pausing
 
@@ -88,3 +89,23 @@ def test_a_file_says_nothing_of_what_came_after(make: Make, gate: Gate) -> None:
     names = [memories.folder, quiet.folder]
     one, other = (disk.agent_path(folder, "a", memories.engine.model_key).read_bytes() for folder in names)
     assert one == other
+
+
+def test_room_that_a_failed_pass_left_is_in_no_file(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass had made room for its rows, in an extent of its own, and never came to fill it."""
+    memories, text = make(), lines(100)
+    for told in (text, text + lines(60, 1)):
+        say(memories, "a", told)
+    cache = memories._hot["a", memories.engine.model_key].cache
+    expected, _ = tensors_of(cache)
+    extents = len(cache.extents)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of luck"):
+        patch.setattr(PackedCache, "write", unlucky)
+        memories.engine.extend(cache, torch.full((2000,), 7))
+    assert len(cache.extents) > extents and cache.extents[-2].blocks * BLOCK > cache.packed, "room behind room"
+    found, _ = tensors_of(cache)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def unlucky(*_: object) -> None:
+    raise RuntimeError("out of luck")
