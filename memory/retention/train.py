@@ -13,8 +13,9 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 
@@ -85,7 +86,7 @@ class Trainer:
         self.words = Words(texts, args.shortest)
         kept = ("model", "decay", "budgets", "shortest", "accumulate", "seed")
         self.settings = {key: value for key, value in vars(args).items() if key in kept}
-        self.settings |= {"model_key": self.engine.model_key}
+        self.settings["model_key"] = self.engine.model_key
         self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held)}
         self.head = ResidualHead(self.engine.spec.head_dim).train().to(args.device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
@@ -133,12 +134,14 @@ class Trainer:
     def _replay(self, session: ToolSession, budget: int) -> Iterator[Moment]:
         return replay(self.engine, session, self.words, self.head, budget, self.args.decay)
 
+    def _replay_all(self, sessions: Sequence[ToolSession]) -> Iterator[Moment]:
+        """Each under the next of the budgets."""
+        for budget, session in zip(cycle(self.args.budgets), sessions, strict=False):
+            yield from self._replay(session, budget)
+
     def _measure(self) -> None:
         """Tell the head what its features are like, over some sessions that the rule decides alone."""
-        seen: list[torch.Tensor] = []
-        for number, session in enumerate(self.sessions[:MEASURED]):
-            budget = self.args.budgets[number % len(self.args.budgets)]
-            seen += [moment.example.features for moment in self._replay(session, budget)]
+        seen = [moment.example.features for moment in self._replay_all(self.sessions[:MEASURED])]
         if not seen:
             raise ConfigError(f"the first sessions never have more rows than --budgets {self.args.budgets}: lower them")
         features = torch.cat(seen)
@@ -155,7 +158,7 @@ class Trainer:
         self.progress.weighed = []
         for share in SHARES:
             self.head.alpha.data.copy_(learned * share)
-            surprises = [one for number, held in enumerate(self.held) for one in self._surprises(number, held)]
+            surprises = list(self._surprises(self.held))
             if not surprises:
                 raise ConfigError(
                     f"the held-out sessions never have more rows than --budgets {self.args.budgets}: lower them"
@@ -168,9 +171,9 @@ class Trainer:
         self._publish()
         self.head.alpha.data.copy_(learned)
 
-    def _surprises(self, number: int, session: ToolSession) -> Iterator[float]:
+    def _surprises(self, sessions: Sequence[ToolSession]) -> Iterator[float]:
         """-log p, in nats, of the first tokens that each turn went on with, behind what was kept of its past."""
-        for moment in self._replay(session, self.args.budgets[number % len(self.args.budgets)]):
+        for moment in self._replay_all(sessions):
             if moment.following is not None:
                 said = moment.following.ids[: -moment.following.query or None][:FORESEEN]
                 if said:

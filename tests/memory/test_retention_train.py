@@ -128,12 +128,12 @@ def test_a_surprise_is_that_of_the_words_between_two_queries(tiny_model: Path, s
     first, second, third, fourth = trainer.sessions[0].turns
     anew = replace(third, begins=True)
     try:
-        (surprise,) = trainer._surprises(0, ToolSession("one", (first, second)))
+        (surprise,) = trainer._surprises([ToolSession("one", (first, second))])
         moment = next(trainer._replay(ToolSession("one", (first, second)), 12))
         expected = -float(trainer.engine.score(moment.cache, [list(second.ids[:4])]).scores[0])
         silent = replace(second, query=8)
-        assert list(trainer._surprises(0, ToolSession("silent", (first, silent)))) == []
-        assert list(trainer._surprises(0, ToolSession("anew", (first, anew, fourth)))) == []
+        assert list(trainer._surprises([ToolSession("silent", (first, silent))])) == []
+        assert list(trainer._surprises([ToolSession("anew", (first, anew, fourth))])) == []
     finally:
         trainer.close()
     assert surprise == pytest.approx(expected, rel=1e-6) and surprise > 0
