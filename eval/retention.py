@@ -101,10 +101,8 @@ class Recorder:
 
 def distance(told: Sequence[int], ids: Sequence[int]) -> int:
     """How many tokens stand behind the last ``ids`` in a text; all of it, where they are not there."""
-    size = len(ids)
-    return next(
-        (back for back in range(len(told) - size + 1) if told[len(told) - back - size :][:size] == ids), len(told)
-    )
+    last = len(told) - len(ids)
+    return next((last - i for i in range(last, -1, -1) if told[i : i + len(ids)] == ids), len(told))
 
 
 @dataclass(frozen=True, slots=True)
