@@ -1,0 +1,109 @@
+"""Loading stages side by side on the same work, and how far each is from what is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from eval.overlap.bound import Bounds, bounds
+from eval.overlap.link import Link
+from eval.overlap.simulate import simulate
+from eval.overlap.timeline import COMPUTE, LINK, Timeline
+from eval.overlap.work import Work
+from keep_agent.errors import ConfigError
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.loading.serial import Serial
+from memory.stages import Loading
+
+STAGES: Mapping[str, type[Loading]] = {"serial": Serial, "next_layer": NextLayer, "layer_balanced": LayerBalanced}
+YARDSTICK = "next_layer"
+
+
+@dataclass(frozen=True)
+class Played:
+    """One stage's prefill."""
+
+    stage: str
+    timeline: Timeline
+    bounds: Bounds
+
+    @property
+    def over(self) -> float:
+        """Share by which it is above the simple bound."""
+        return self.timeline.makespan / self.bounds.simple - 1
+
+    @property
+    def over_tight(self) -> float:
+        return self.timeline.makespan / self.bounds.tight - 1
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """For JSON: seconds."""
+        line = self.timeline
+        return {
+            "loading": self.stage,
+            "makespan": line.makespan,
+            "idle_compute": line.idle(COMPUTE),
+            "idle_link": line.idle(LINK),
+            "over_bound": self.over,
+            "over_tight_bound": self.over_tight,
+            "bytes": line.nbytes,
+            "jobs": len(line.on(LINK)),
+            "bounds": {**asdict(self.bounds), "simple": self.bounds.simple},
+            "events": [asdict(event) for event in line.events],
+        }
+
+
+def check_stages(names: Sequence[str]) -> None:
+    """Raises ConfigError for a name that is no stage, and for none at all."""
+    unknown = [name for name in names if name not in STAGES]
+    if unknown or not names:
+        raise ConfigError(f"loading {', '.join(unknown) or 'of no kind'} is unknown: use {', '.join(STAGES)}")
+
+
+def play(names: Sequence[str], work: Work, link: Link) -> list[Played]:
+    """Each stage in turn, from an empty state."""
+    check_stages(names)
+    limits = bounds(work, link)
+    return [Played(name, simulate(STAGES[name](), work, link), limits) for name in names]
+
+
+@dataclass(frozen=True)
+class Point:
+    """All stages over one bandwidth, at which moving takes ``ratio`` times as long as computing."""
+
+    ratio: float
+    link: Link
+    played: list[Played]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """For JSON: seconds and bytes per second; makespans by stage."""
+        spans = {one.stage: one.timeline.makespan for one in self.played}
+        limits = asdict(self.played[0].bounds)
+        return {"ratio": self.ratio, "bandwidth": self.link.bandwidth, "makespan": spans, "bounds": limits}
+
+
+def sweep(names: Sequence[str], work: Work, link: Link, ratios: Sequence[float]) -> list[Point]:
+    """``link`` with ever less bandwidth, its latencies in proportion: only the ratio of loading to computing changes.
+
+    :raises ConfigError: nothing is computed or moved, so there is no ratio
+    """
+    now = bounds(work, link)
+    if link.shared or not now.transfer or not now.compute:
+        raise ConfigError(
+            f"over link {link.name} there is nothing to sweep: name one with a bandwidth, and work for it"
+        )
+    points = []
+    for ratio in ratios:
+        slower = ratio * now.compute / now.transfer
+        changed = replace(
+            link,
+            bandwidth=link.bandwidth / slower,
+            latency=link.latency * slower,
+            per_copy=link.per_copy * slower,
+        )
+        points.append(Point(ratio, changed, play(names, work, changed)))
+    return points

@@ -1,0 +1,47 @@
+"""Times per layer from a file: measured on a machine, or made up to see what would happen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eval.overlap.work import Times
+from keep_agent.errors import DataError
+
+KEYS = ("attention", "importance", "mlp", "active", "row_bytes")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of each layer's pieces; the rows active there and the bytes of one, where the file names them."""
+
+    times: Times
+    active: tuple[torch.Tensor, ...] | None = None
+    row_bytes: int | None = None
+
+
+def read_times(file: Path) -> Measured:
+    """``{"attention": [s, ...], "importance": [...], "mlp": [...]}``, perhaps ``active`` and ``row_bytes`` beside them.
+
+    :raises DataError: the file is not there, or says something else
+    """
+    try:
+        return _parse(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise DataError(f"{file} is not there; name a file of times per layer") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{file} holds no times per layer ({error}); see --help for what it must say") from error
+
+
+def _parse(found: Mapping[str, Any]) -> Measured:
+    if unknown := sorted(set(found) - set(KEYS)):
+        raise ValueError(f"unknown: {', '.join(unknown)}")
+    attention, importance, mlp = (tuple(float(value) for value in found[key]) for key in KEYS[:3])
+    active = found.get("active")
+    rows = None if active is None else tuple(torch.tensor(rows, dtype=torch.long) for rows in active)
+    return Measured(Times(attention, importance, mlp), rows, found.get("row_bytes"))

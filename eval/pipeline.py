@@ -1,0 +1,147 @@
+"""How loading hides behind computing: ``python -m eval.pipeline``.
+
+Plays the loading stages against the times of a layer's pieces, as the engine's loader would run them, and says how long
+the prefill takes, how long the two engines idle, and how far that is from what is possible. Times come from a model's
+shape and a device's data sheet (--model, --device, --attainable), or from a file of measured ones (--times). With --out
+FOLDER every event is written to pipeline.json, and a Gantt chart to gantt.png. --sweep changes the link's bandwidth
+until loading takes from an eighth to eight times as long as computing.
+
+FILE of --times: {"attention": [s, ...], "importance": [s, ...], "mlp": [s, ...]}, one number per layer; and, if they
+were measured, "active": [[row numbers], ...] and "row_bytes": bytes of one row at one layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from eval.overlap.compare import STAGES, Played, Point, check_stages, play, sweep
+from eval.overlap.costs import Roofline, Shape
+from eval.overlap.gantt import gantt
+from eval.overlap.link import Link
+from eval.overlap.machines import DEVICES, LINKS, MEASURED, Device, device_named, link_named
+from eval.overlap.prompt import METHODS, Prompt
+from eval.overlap.tables import schedule_table, sweep_table
+from eval.overlap.times import read_times
+from eval.overlap.work import NARROWS, Work
+from eval.plots import check_figure
+from eval.tables import make_console, markdown
+from eval.variants import names
+from keep_agent.guard import guarded
+from memory.disk.atomic import write_atomic
+from memory.engine.shapes import SHAPES
+from memory.schedule import SHAPES as FALLS
+from memory.schedule import Schedule
+
+RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))
+FIGURE = "gantt.png"
+
+
+def parser() -> argparse.ArgumentParser:
+    described = argparse.ArgumentParser(
+        prog="keep-eval-pipeline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = described.add_argument
+    add("--model", default="qwen2.5-14b", help=f"a config.json, or one of {', '.join(SHAPES)} (qwen2.5-14b)")
+    add("--layers", type=int, help="only so many of its layers")
+    add("--weight-bits", type=int, default=16, help="4, 8 or 16 per weight (16); computing stays in bfloat16")
+    add("--device", default="a6000", help=f"{', '.join(DEVICES)}, or {MEASURED}: this one, measured (a6000)")
+    add("--attainable", type=float, default=0.6, help="share of the device's rates that is reached (0.6)")
+    add("--link", help=f"{', '.join(LINKS)}, or GB/s (default: the device's own)")
+    add("--segments", type=int, default=40, help="segments of memory (40)")
+    add("--segment-tokens", type=int, default=40, help="rows of each (40)")
+    add("--together", type=int, default=1, help="segments per unit (1)")
+    add("--query", type=int, default=64, help="rows of the query, always computed (64)")
+    add("--recompute", choices=METHODS, default="keep", help="which rows are computed (keep)")
+    add("--schedule", choices=FALLS, default=Schedule().shape, help=f"how their share falls ({Schedule().shape})")
+    add("--average", type=float, default=Schedule().average, help=f"mean share ({Schedule().average})")
+    add("--narrow", choices=NARROWS, default=NARROWS[0], help=f"when they are chosen ({NARROWS[0]})")
+    add("--times", type=Path, metavar="FILE.json", help="measured times per layer, instead of a device's")
+    add("--loading", type=names, default=list(STAGES), metavar="A,B", help=f"default: {','.join(STAGES)}")
+    add("--sweep", action="store_true", help="over bandwidths: loading takes 1/8 to 8 times as long as computing")
+    add("--seed", type=int, default=0, help="draws what is dropped (0)")
+    add("--markdown", action="store_true", help="print tables in Markdown")
+    add("--out", type=Path, metavar="FOLDER", help=f"write pipeline.json and {FIGURE} there")
+    return described
+
+
+def work_of(arguments: argparse.Namespace, device: Device) -> Work:
+    """Rows, bytes and times that the options describe."""
+    prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
+    shape = Shape.named(arguments.model)
+    if arguments.layers is not None:
+        shape = shape.cut(arguments.layers)
+    measured = None if arguments.times is None else read_times(arguments.times)
+    layers = shape.layers if measured is None else measured.times.layers
+    schedule = Schedule(arguments.schedule, arguments.average)
+    active = prompt.active(arguments.recompute, layers, schedule, arguments.seed)
+    if measured is None:
+        roofline = Roofline(shape, device, arguments.attainable, arguments.weight_bits)
+        times = roofline.times(active, prompt.rows, arguments.narrow)
+        return Work(prompt.layout(), active, times, shape.row_bytes, arguments.narrow)
+    row_bytes = measured.row_bytes or shape.row_bytes
+    return Work(prompt.layout(), measured.active or active, measured.times, row_bytes, arguments.narrow)
+
+
+def title_of(arguments: argparse.Namespace, link: Link) -> str:
+    rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
+    source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
+    return f"{source}, {link.name}, {rows}, {arguments.recompute}, {arguments.narrow}"
+
+
+def show(table: Table, arguments: argparse.Namespace, console: Console) -> None:
+    if arguments.markdown:
+        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+    else:
+        console.print(table)
+
+
+def write(
+    out: Path, settings: Mapping[str, Any], work: Work, played: Sequence[Played], points: Sequence[Point]
+) -> None:
+    """Everything as JSON: seconds and bytes."""
+    record = {
+        "settings": settings,
+        "times": asdict(work.times),
+        "active_rows": [rows.numel() for rows in work.active],
+        "row_bytes": work.row_bytes,
+        "schedules": [one.record for one in played],
+        "sweep": [point.record for point in points],
+    }
+    write_atomic(out / "pipeline.json", json.dumps(record, indent=1) + "\n")
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    check_stages(arguments.loading)
+    if arguments.out:
+        check_figure(arguments.out / FIGURE)
+    device = device_named(arguments.device)
+    link = link_named(arguments.link or device.link)
+    work, title = work_of(arguments, device), title_of(arguments, link)
+    played = play(arguments.loading, work, link)
+    show(schedule_table(played, title), arguments, console)
+    points = sweep(arguments.loading, work, link, RATIOS) if arguments.sweep else []
+    if points:
+        show(sweep_table(points, f"{title}: other bandwidths"), arguments, console)
+    if arguments.out:
+        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
+        write(arguments.out, {**settings, "device": asdict(device), "link": asdict(link)}, work, played, points)
+        gantt(played, arguments.out / FIGURE, title)
+        console.print(f"written to {arguments.out}")
+
+
+def main() -> None:
+    arguments = parser().parse_args()
+    sys.exit(guarded(lambda: report(arguments, make_console())))
+
+
+if __name__ == "__main__":
+    main()
