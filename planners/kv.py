@@ -73,7 +73,20 @@ class KVPlanner:
         self._turns, self._written, self._told, self._done, self._tasks = [], [], 0, 0, 0
 
     def observe(self, facts: Sequence[FactView]) -> None:
-        self._write(self._style.edits(facts))
+        self.write(self._style.edits(facts))
+
+    def write(self, edits: Sequence[Edit]) -> None:
+        """Put segments into the memory, take them out; the agent's own line becomes part of every query instead."""
+        store = self.session.store
+        for edit in edits:
+            if edit.category == "agent":
+                self._now = edit.text or ""
+                continue
+            self._written.append((edit.id, edit.text))
+            if edit.text is not None:
+                store.put(edit.id, edit.category, edit.text, edit.parent)
+            elif edit.id in store:
+                store.remove(edit.id)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         asked = clean(self._instruction)
@@ -100,14 +113,14 @@ class KVPlanner:
             focus = self._focus if skill == self._decided else []
             self.session.append_turn(self._format.answer(turn, focus))
         self.session.advance()
-        self._write(self._history(len(self._turns) - PROGRESS))
+        self.write(self._history(len(self._turns) - PROGRESS))
 
     def finish_task(self, result: Finished, following: str | None) -> None:
         """Remember what was done: every executed skill, then the task itself."""
         edits = self._history(len(self._turns))
         self._tasks += 1
         edits.append(task_edit(self._tasks, clean(result.instruction), result.success, result.steps))
-        self._write(edits)
+        self.write(edits)
         self.session.advance()  # what the next task brings stands behind what this one left
         self._turns, self._told = [], 0
         self._instruction = following or ""
@@ -145,18 +158,6 @@ class KVPlanner:
             edits.append(history_edit(self._done, entity_text(self._turns[self._told].skill)))
             self._told += 1
         return edits
-
-    def _write(self, edits: Sequence[Edit]) -> None:
-        store = self.session.store
-        for edit in edits:
-            if edit.category == "agent":
-                self._now = edit.text or ""
-                continue
-            self._written.append((edit.id, edit.text))
-            if edit.text is not None:
-                store.put(edit.id, edit.category, edit.text, edit.parent)
-            elif edit.id in store:
-                store.remove(edit.id)
 
     def _choose(self, prefill: Any, admissible: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """(skill, best candidates, rows scored or tokens decoded)."""

@@ -1,0 +1,113 @@
+"""One run: time the cells of a config, write its folder, show the tables and the figure. Resumable."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from eval.plots import check_figure
+from eval.resume import begin
+from eval.run import versions
+from eval.tables import markdown
+from eval.timing.bar import steps_bar
+from eval.timing.bench import run_cells
+from eval.timing.figure import draw
+from eval.timing.machine import Machine, this_machine
+from eval.timing.rows import Cell, LatencyFolder
+from eval.timing.settings import Composer, cells_of, check, passed_on
+from eval.timing.summary import GroupSummary, summarize
+from eval.timing.tables import group_tables
+from keep_agent.errors import ConfigError, KeepError
+
+FIGURE = "latency.png"
+
+
+def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence[str] = ()) -> dict[str, Any]:
+    """Time the cells of ``config`` into ``folder``, or the one it resumes; returns the summary that was written.
+
+    ``given`` are the overrides of the command line. What is wrong with them is found before the folder is touched; a
+    model that cannot be loaded here is a refused cell.
+    """
+    earlier, config = begin(LatencyFolder, config, given, check)
+    overrides = list(config.get("overrides") or passed_on(given))
+    machine, cells = this_machine(), cells_of(config)
+    _check_machine(earlier, machine)
+    with tempfile.TemporaryDirectory(prefix="keep-latency-") as scratch:
+        composer = Composer(config, overrides, Path(scratch))
+        if config.latency.plot:
+            check_figure(folder / FIGURE)
+        run = earlier or _create(config, folder, overrides, machine)
+        todo = [(index, cell) for index, cell in enumerate(cells) if index not in run.finished]
+        _time(run, config, composer, todo, console)
+    return _finish(run, config, machine, console)
+
+
+def _time(
+    run: LatencyFolder, config: DictConfig, composer: Composer, todo: Sequence[tuple[int, Cell]], console: Console
+) -> None:
+    """Run what is left ``todo``; an interrupt says how to go on."""
+    laps, done = config.latency.warmup + config.latency.steps, len(run.results)
+    with steps_bar(console, laps, done + len(todo), done, config.eval.progress) as bar:
+        try:
+            for result in run_cells(config, composer, todo, bar.tell):
+                run.commit(result)
+                bar.finish_cell()
+        except KeyboardInterrupt:
+            bar.bar.stop()
+            console.print(f"interrupted after {len(run.results)} cells; go on with eval.resume={run.path}")
+            raise
+
+
+def _create(config: DictConfig, folder: Path, overrides: Sequence[str], machine: Machine) -> LatencyFolder:
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    return LatencyFolder.create(folder, {**plain, "overrides": list(overrides), "machine": asdict(machine)})
+
+
+def _check_machine(run: LatencyFolder | None, machine: Machine) -> None:
+    """Raises ConfigError if the run began elsewhere: its times are no others' times."""
+    if run is not None and run.config.get("machine") != asdict(machine):
+        raise ConfigError(f"{run.path} was begun on another machine or with other versions; start a new run")
+
+
+def _finish(run: LatencyFolder, config: DictConfig, machine: Machine, console: Console) -> dict[str, Any]:
+    groups = summarize(run.results)
+    summary = {
+        "machine": asdict(machine),
+        "groups": [asdict(group) for group in groups],
+        "seed": config.eval.seed,
+        "config": OmegaConf.to_container(config, resolve=True),
+        "versions": versions(),
+    }
+    run.write_summary(summary)
+    _show(groups, config, console)
+    console.print(f"machine: {machine.text}", soft_wrap=True)
+    _check_ran(groups, run.path)
+    if config.latency.plot or (config.latency.plot is None and find_spec("matplotlib")):
+        draw(groups, run.path / FIGURE)
+        console.print(f"figure: {run.path / FIGURE}", soft_wrap=True)
+    console.print(f"run folder: {run.path}", soft_wrap=True)
+    return summary
+
+
+def _show(groups: Sequence[GroupSummary], config: DictConfig, console: Console) -> None:
+    for group in groups:
+        for table in group_tables(group, config.latency.score):
+            if config.latency.markdown:
+                console.print(markdown(table), "", sep="\n", markup=False, soft_wrap=True)
+            else:
+                console.print(table)
+
+
+def _check_ran(groups: Sequence[GroupSummary], path: Path) -> None:
+    """A run in which nothing could be timed is an error, not a result."""
+    cells = [cell for group in groups for cell in group.cells]
+    if not any(standing.times for cell in cells for standing in cell.standings):
+        reasons = [cell.refused or one.refused for cell in cells for one in (cell.standings or [cell])]
+        raise KeepError(f"nothing could be timed; first reason: {reasons[0]} (all are in {path})")

@@ -1,0 +1,174 @@
+"""From the command line to cells and configs: lists where one value will do, checked before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from eval.overrides import key_of, within
+from eval.timing.contenders import PLAIN
+from eval.timing.rows import Cell
+from eval.timing.workloads import REPLAYED, Plan
+from eval.variants import compose_variants, names
+from keep_agent.errors import ConfigError
+from keep_agent.overrides import expand_model
+from keep_agent.settings import LEAST, OPTIONAL, check_settings
+from memory.engine.load import DTYPES
+from memory.engine.shapes import SHAPES
+from planners.checkpoint import PLANNERS
+
+OWN = "own"  # tier: every method's own storage
+LEAST_TOKENS = 8  # shorter lines come out alike
+OURS = ("latency", "hydra", "wandb", "eval.out", "eval.resume", "eval.progress")  # of the command, no method's setting
+INSTEAD = {
+    "planner": "latency.planners=[NAME,NAME+KEY=VALUE]",
+    "memory": "latency.planners=[NAME+memory/STAGE=NAME]",
+    "model": "latency.models=NAME",
+    "model.name": "latency.models=NAME",
+    "model.device": "latency.devices=NAME",
+    "model.dtype": "latency.dtypes=NAME",
+    "memory.storage": "latency.tiers=NAME",
+    "prompt.budget": "latency.segments=N",
+}
+COUNTS = {"latency.steps": 1, "latency.warmup": 0, "latency.candidates": 2, "latency.store": 1, "latency.age": 0}
+MAY_BE_NULL = ("latency.candidates", "latency.store", "latency.age")
+SWITCHES = ("latency.score", "latency.markdown", "eval.progress")
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is; text at its commas; one value alone."""
+    if isinstance(value, ListConfig):
+        return list(value)
+    return list(names(value)) if isinstance(value, str) else [value]
+
+
+def check(config: DictConfig) -> None:
+    """Raises ConfigError for what cannot be timed."""
+    check_settings(config, {**LEAST, **COUNTS}, (*OPTIONAL, *MAY_BE_NULL), SWITCHES)
+    chosen = config.latency
+    for key, least in (("segments", 2), ("segment_tokens", LEAST_TOKENS)):
+        _check_counts(f"latency.{key}", listed(chosen[key]), least)
+    _check_counts("latency.churn", [one for one in listed(chosen.churn) if one != REPLAYED], 0, f", or {REPLAYED}")
+    for key in ("planners", "models", "devices", "dtypes", "tiers", "segments", "segment_tokens", "churn"):
+        values = listed(chosen[key])
+        if not values or len(set(values)) < len(values):
+            raise ConfigError(f"latency.{key}={chosen[key]} is empty or names something twice; name each once")
+    if unknown := [dtype for dtype in listed(chosen.dtypes) if dtype not in DTYPES]:
+        raise ConfigError(f"latency.dtypes={unknown[0]} is unknown; use some of: {', '.join(DTYPES)}")
+    if chosen.store is not None and chosen.store < max(listed(chosen.segments)):
+        raise ConfigError(f"latency.store={chosen.store} holds fewer than latency.segments={chosen.segments}")
+    if chosen.plot not in (None, True, False):
+        raise ConfigError(f"latency.plot={chosen.plot} does not work; give true, false or null")
+
+
+def _check_counts(key: str, values: Sequence[Any], least: int, other: str = "") -> None:
+    for value in values:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{key}={value} does not work; give whole numbers from {least} on{other}")
+
+
+def cells_of(config: DictConfig) -> list[Cell]:
+    """All combinations; those that share a model follow one another."""
+    chosen = config.latency
+    devices = [_device(name) for name in listed(chosen.devices)]
+    keys = listed(chosen.models), devices, listed(chosen.dtypes), listed(chosen.tiers)
+    sizes = listed(chosen.segment_tokens), listed(chosen.churn), listed(chosen.segments)
+    return [Cell(*values) for values in product(*keys, *sizes)]
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name
+
+
+def passed_on(given: Sequence[str]) -> list[str]:
+    """The overrides that methods and models are composed with; raises ConfigError for those with a list of their own.
+
+    What a stage of one method only has stands behind that method.
+    """
+    found = []
+    for override in given:
+        key = key_of(override)
+        if key in INSTEAD or key.startswith("memory.storage."):
+            raise ConfigError(f"{override} is not read here; use {INSTEAD.get(key, INSTEAD['memory.storage'])}")
+        if not within(key, OURS):
+            found.append(override)
+    return found
+
+
+def plan_of(config: DictConfig, cell: Cell, window: int) -> Plan:
+    """What the cell's workload is made from; groups are static after ``window`` quiet steps."""
+    chosen = config.latency
+    return Plan(
+        segments=cell.segments,
+        store=chosen.store or cell.segments,
+        churn=cell.churn,
+        steps=chosen.steps,
+        candidates=chosen.candidates if chosen.score else 0,
+        age=window + 1 if chosen.age is None else chosen.age,
+        seed=config.eval.seed,
+    )
+
+
+class Composer:
+    """Configs of the contenders, composed once and bent to each cell."""
+
+    def __init__(self, config: DictConfig, overrides: Sequence[str], scratch: Path) -> None:
+        """:param scratch: a folder for storages on disk
+        :raises ConfigError: an unknown planner, tier or model setting
+        """
+        self._scratch = scratch
+        wanted = [name for name in listed(config.latency.planners) if name != PLAIN]
+        if not wanted:
+            raise ConfigError(f"latency.planners names no planner with a memory, of which {PLAIN} could take prompts")
+        self.plain = len(wanted) < len(listed(config.latency.planners)) or bool(config.latency.plain)
+        self._configs: dict[tuple[str, str], dict[str, DictConfig]] = {}
+        for tier, model in product(listed(config.latency.tiers), listed(config.latency.models)):
+            given = [*overrides, *_model(model, overrides), *([] if tier == OWN else [f"memory/storage={tier}"])]
+            with _aside():
+                self._configs[tier, model] = compose_variants(wanted, given)
+
+    def of(self, cell: Cell) -> Mapping[str, DictConfig]:
+        """By contender's name."""
+        found = {}
+        for name, config in self._configs[cell.tier, cell.model].items():
+            own = OmegaConf.create(OmegaConf.to_container(config))
+            own.model.device, own.model.dtype, own.prompt.budget = cell.device, cell.dtype, cell.segments
+            _private(own.memory.storage, self._scratch / name)
+            found[name] = own
+        return found
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Compose other configs while Hydra runs a job of its own."""
+    running = Singleton.get_state()
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        Singleton.set_state(running)
+
+
+def _model(name: str, overrides: Sequence[str]) -> list[str]:
+    """Overrides that choose a model; a shape without weights gets random ones."""
+    chosen = expand_model([f"model={name}"])
+    bare = name in SHAPES and name not in PLANNERS and not Path(name).exists()
+    given = any(key_of(override) == "model.init" for override in overrides)
+    return [*chosen, "model.init=random"] if bare and not given else chosen
+
+
+def _private(storage: DictConfig, folder: Path) -> None:
+    """Storages on disk get a folder of their own, if they were given none."""
+    for number, part in enumerate([storage, *storage.get("tiers", [])]):
+        if "folder" in part and part.folder is None:
+            part.folder = str(folder / str(number))
