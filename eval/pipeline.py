@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -28,10 +29,10 @@ from eval.overlap.costs import Roofline, Shape
 from eval.overlap.gantt import gantt
 from eval.overlap.link import Link
 from eval.overlap.machines import DEVICES, LINKS, MEASURED, Device, device_named, link_named
-from eval.overlap.prompt import METHODS, Prompt
+from eval.overlap.prompt import METHODS, Prompt, schedule_of
 from eval.overlap.tables import schedule_table, sweep_table
 from eval.overlap.times import read_times
-from eval.overlap.work import NARROWS, Work
+from eval.overlap.work import AFTER, BEFORE, BESIDE, Work
 from eval.plots import check_figure
 from eval.tables import make_console, markdown
 from eval.variants import names
@@ -41,6 +42,7 @@ from memory.engine.shapes import SHAPES
 from memory.schedule import SHAPES as FALLS
 from memory.schedule import Schedule
 
+WHEN = {"before": BEFORE, "beside": BESIDE}
 RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))
 FIGURE = "gantt.png"
 
@@ -61,11 +63,12 @@ def parser() -> argparse.ArgumentParser:
     add("--together", type=int, default=1, help="segments per unit (1)")
     add("--query", type=int, default=64, help="rows of the query, always computed (64)")
     add("--recompute", choices=METHODS, default="keep", help="which rows are computed (keep)")
-    add("--schedule", choices=FALLS, default=Schedule().shape, help=f"how their share falls ({Schedule().shape})")
-    add("--average", type=float, default=Schedule().average, help=f"mean share ({Schedule().average})")
-    add("--narrow", choices=NARROWS, default=NARROWS[0], help=f"when they are chosen ({NARROWS[0]})")
+    add("--schedule", choices=FALLS, help="how the share of memory that is computed falls (default: the method's way)")
+    add("--average", type=float, help="mean of that share over the layers behind the first (the method's)")
+    add("--importance", choices=WHEN, default="before", help="KEEP chooses before a layer's MLP, or beside it (before)")
     add("--times", type=Path, metavar="FILE.json", help="measured times per layer, instead of a device's")
     add("--loading", type=names, default=list(STAGES), metavar="A,B", help=f"default: {','.join(STAGES)}")
+    add("--chunk", type=float, default=math.inf, metavar="MB", help="cut what is loaded ahead into jobs of this size")
     add("--sweep", action="store_true", help="over bandwidths: loading takes 1/8 to 8 times as long as computing")
     add("--seed", type=int, default=0, help="draws what is dropped (0)")
     add("--markdown", action="store_true", help="print tables in Markdown")
@@ -80,21 +83,24 @@ def work_of(arguments: argparse.Namespace, device: Device) -> Work:
     if arguments.layers is not None:
         shape = shape.cut(arguments.layers)
     measured = None if arguments.times is None else read_times(arguments.times)
+    narrow = AFTER if arguments.recompute == "cacheblend" else WHEN[arguments.importance]
     layers = shape.layers if measured is None else measured.times.layers
-    schedule = Schedule(arguments.schedule, arguments.average)
+    own = schedule_of(arguments.recompute)
+    average = own.average if arguments.average is None else arguments.average
+    schedule = Schedule(arguments.schedule or own.shape, average)
     active = prompt.active(arguments.recompute, layers, schedule, arguments.seed)
     if measured is None:
         roofline = Roofline(shape, device, arguments.attainable, arguments.weight_bits)
-        times = roofline.times(active, prompt.rows, arguments.narrow)
-        return Work(prompt.layout(), active, times, shape.row_bytes, arguments.narrow)
+        times = roofline.times(active, prompt.rows, narrow)
+        return Work(prompt.layout(), active, times, shape.row_bytes, narrow)
     row_bytes = measured.row_bytes or shape.row_bytes
-    return Work(prompt.layout(), measured.active or active, measured.times, row_bytes, arguments.narrow)
+    return Work(prompt.layout(), measured.active or active, measured.times, row_bytes, narrow)
 
 
 def title_of(arguments: argparse.Namespace, link: Link) -> str:
     rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
     source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
-    return f"{source}, {link.name}, {rows}, {arguments.recompute}, {arguments.narrow}"
+    return f"{source}, {link.name}, {rows}, {arguments.recompute}"
 
 
 def show(table: Table, arguments: argparse.Namespace, console: Console) -> None:
@@ -126,9 +132,10 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     device = device_named(arguments.device)
     link = link_named(arguments.link or device.link)
     work, title = work_of(arguments, device), title_of(arguments, link)
-    played = play(arguments.loading, work, link)
+    chunk = 1e6 * arguments.chunk
+    played = play(arguments.loading, work, link, chunk)
     show(schedule_table(played, title), arguments, console)
-    points = sweep(arguments.loading, work, link, RATIOS) if arguments.sweep else []
+    points = sweep(arguments.loading, work, link, RATIOS, chunk) if arguments.sweep else []
     if points:
         show(sweep_table(points, f"{title}: other bandwidths"), arguments, console)
     if arguments.out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -63,11 +64,11 @@ def check_stages(names: Sequence[str]) -> None:
         raise ConfigError(f"loading {', '.join(unknown) or 'of no kind'} is unknown: use {', '.join(STAGES)}")
 
 
-def play(names: Sequence[str], work: Work, link: Link) -> list[Played]:
+def play(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) -> list[Played]:
     """Each stage in turn, from an empty state."""
     check_stages(names)
     limits = bounds(work, link)
-    return [Played(name, simulate(STAGES[name](), work, link), limits) for name in names]
+    return [Played(name, simulate(STAGES[name](), work, link, chunk), limits) for name in names]
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ class Point:
         return {"ratio": self.ratio, "bandwidth": self.link.bandwidth, "makespan": spans, "bounds": limits}
 
 
-def sweep(names: Sequence[str], work: Work, link: Link, ratios: Sequence[float]) -> list[Point]:
+def sweep(
+    names: Sequence[str], work: Work, link: Link, ratios: Sequence[float], chunk: float = math.inf
+) -> list[Point]:
     """``link`` with ever less bandwidth, its latencies in proportion: only the ratio of loading to computing changes.
 
     :raises ConfigError: nothing is computed or moved, so there is no ratio
@@ -105,5 +108,5 @@ def sweep(names: Sequence[str], work: Work, link: Link, ratios: Sequence[float])
             latency=link.latency * slower,
             per_copy=link.per_copy * slower,
         )
-        points.append(Point(ratio, changed, play(names, work, changed)))
+        points.append(Point(ratio, changed, play(names, work, changed, chunk)))
     return points

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from eval.overlap.machines import Device
-from eval.overlap.work import BESIDE, Times
+from eval.overlap.work import AFTER, BEFORE, Times
 from keep_agent.errors import ConfigError
 from memory.engine.shapes import SHAPES
 
@@ -73,7 +73,7 @@ class Roofline:
 
     Bytes are the weights (``weight_bits`` each; computing stays in bfloat16), the keys and values read, and the rows
     that go in and out. Norms, RoPE and the launching of kernels are left out: times are on the short side where rows
-    are few. A choice is one pass of the active rows' queries over all keys, whatever the method.
+    are few. The last layer computes keys and values of its active rows, and all else of the last one alone.
     """
 
     shape: Shape
@@ -89,25 +89,34 @@ class Roofline:
 
     def times(self, active: Sequence[torch.Tensor], rows: int, narrow: str) -> Times:
         """Seconds per layer of a prompt of ``rows`` rows, from the row numbers active at each layer."""
-        stay = active[:-1] if narrow == BESIDE else active[1:]
-        choices = [self._importance(a, rows) if b.numel() < a.numel() else 0.0 for a, b in pairwise(active)]
+        stay = active[1:] if narrow == BEFORE else active[:-1]
+        choose = self._deviation if narrow == AFTER else self._importance
+        choices = [choose(a, rows) if b.numel() < a.numel() else 0.0 for a, b in pairwise(active)]
+        asking = [*active[:-1], active[-1][-1:]]
         return Times(
-            tuple(self._attention(one, rows) for one in active),
+            tuple(self._attention(one, asks, rows) for one, asks in zip(active, asking, strict=True)),
             (*choices, 0.0),
-            tuple(self._mlp(count) for count in [*(one.numel() for one in stay), 1]),  # the logits need one row
+            (*(self._mlp(one.numel()) for one in stay), self._mlp(1)),
         )
 
-    def _attention(self, active: torch.Tensor, rows: int) -> float:
-        s, count = self.shape, active.numel()
-        weights = 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
-        pairs = self._pairs(active)
-        flops = 2 * count * weights + 4 * pairs * s.heads * s.head_dim
-        return self._seconds(flops, weights, rows * s.row_bytes + 2 * count * s.hidden * BYTES)
+    def _attention(self, active: torch.Tensor, asking: torch.Tensor, rows: int) -> float:
+        """Keys and values of the ``active`` rows; queries, attention and projection of the ``asking`` ones."""
+        s, count = self.shape, asking.numel()
+        queries, keys = 2 * s.hidden * s.heads * s.head_dim, 2 * s.hidden * s.kv_heads * s.head_dim  # weights
+        flops = 2 * (count * queries + active.numel() * keys) + 4 * self._pairs(asking) * s.heads * s.head_dim
+        return self._seconds(flops, queries + keys, rows * s.row_bytes + (active.numel() + count) * s.hidden * BYTES)
 
     def _importance(self, active: torch.Tensor, rows: int) -> float:
+        """One pass of the active rows' queries over all keys (KEEP)."""
         s = self.shape
         flops = 2 * self._pairs(active) * s.heads * s.head_dim
         return self._seconds(flops, 0, rows * s.row_bytes // 2 + active.numel() * s.heads * s.head_dim * BYTES)
+
+    def _deviation(self, active: torch.Tensor, rows: int) -> float:
+        """The next layer's values of the active rows, beside those of their blocks (CacheBlend)."""
+        s, count = self.shape, active.numel()
+        weights = s.hidden * s.kv_heads * s.head_dim
+        return self._seconds(2 * count * weights, weights, count * (s.hidden * BYTES + s.row_bytes))
 
     def _mlp(self, count: int) -> float:
         weights = 3 * self.shape.hidden * self.shape.inner

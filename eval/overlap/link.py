@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise
 
 from eval.overlap.timeline import LINK, Event
 from keep_agent.errors import ConfigError
@@ -44,42 +45,58 @@ class Link:
         return self.latency + COPIES * runs * self.per_copy + nbytes / self.bandwidth if runs else 0.0
 
 
-class Courier:
-    """Moves what is asked for, one layer at a time and without a break: of all that waits, the layer that is due first.
+Run = tuple[int, int, int]  # a placement, and rows [start, stop) of its unit
 
+
+class Courier:
+    """Moves what is asked for without a break: of all that waits, the layer that is due first, in one job.
+
+    Runs of rows that touch are one copy, whenever they were asked for. A job is not interrupted: so that what nobody
+    waits for yet does not stand in the way of what is asked for a moment later, one for a layer whose turn has not come
+    may be cut, and ends with the run that completes ``chunk`` bytes.
     Two calls advance its clock, and both must come in the order of time: `submit` and `arrival`.
     """
 
-    def __init__(self, link: Link, layers: int, row_bytes: int) -> None:
-        self._link, self._row_bytes = link, row_bytes
-        self._rows, self._runs = [0] * layers, [0] * layers  # that wait, per layer
+    def __init__(self, link: Link, layers: int, row_bytes: int, chunk: float = math.inf) -> None:
+        self._link, self._row_bytes, self._chunk = link, row_bytes, chunk
+        self._waiting: list[list[Run]] = [[] for _ in range(layers)]
         self._arrived = [0.0] * layers
-        self._free = 0.0
+        self._turn, self._free = -1, 0.0
         self.jobs: list[Event] = []
 
-    def submit(self, moment: float, transfers: Iterable[Transfer]) -> None:
-        """Transfers are asked for at ``moment``; a job that begins just then takes them along."""
-        while self._free < moment and self._waiting():
+    def submit(self, layer: int, moment: float, transfers: Iterable[Transfer]) -> None:
+        """It is ``layer``'s turn to ask for transfers; a job that begins at this very ``moment`` takes them along."""
+        while self._free < moment and any(self._waiting):
             self._move()
-        self._free = max(self._free, moment)
+        self._turn, self._free = layer, max(self._free, moment)
         for transfer in transfers:
-            for layer in range(transfer.first, transfer.last):
-                self._rows[layer] += transfer.rows[1] - transfer.rows[0]
-                self._runs[layer] += 1
+            for waiting in self._waiting[transfer.first : transfer.last]:
+                waiting.append((transfer.placement, *transfer.rows))
 
     def arrival(self, layer: int) -> float:
         """When all slices of ``layer`` that were asked for are there, if nothing else is asked for until then."""
-        while any(self._runs[: layer + 1]):
+        while any(self._waiting[: layer + 1]):
             self._move()
         return self._arrived[layer]
 
-    def _waiting(self) -> bool:
-        return any(self._runs)
-
     def _move(self) -> None:
-        layer = next(layer for layer, runs in enumerate(self._runs) if runs)
-        nbytes, runs = self._rows[layer] * self._row_bytes, self._runs[layer]
-        start, self._free = self._free, self._free + self._link.seconds(nbytes, runs)
-        self._rows[layer] = self._runs[layer] = 0
+        layer = next(layer for layer, runs in enumerate(self._waiting) if runs)
+        job = self._take(layer)
+        nbytes = 0 if self._link.shared else _rows(job) * self._row_bytes
+        copies = 1 + sum(a[0] != b[0] or a[2] != b[1] for a, b in pairwise(job))
+        start, self._free = self._free, self._free + self._link.seconds(nbytes, copies)
         self._arrived[layer] = self._free
-        self.jobs.append(Event(LINK, "load", layer, start, self._free, nbytes, runs))
+        self.jobs.append(Event(LINK, "load", layer, start, self._free, nbytes, copies))
+
+    def _take(self, layer: int) -> list[Run]:
+        """The next job, in the order of rows."""
+        runs = sorted(self._waiting[layer])
+        limit = math.inf if layer <= self._turn else self._chunk
+        sizes = accumulate(_rows([run]) * self._row_bytes for run in runs)
+        count = 1 + sum(size < limit for size in islice(sizes, len(runs) - 1))
+        self._waiting[layer] = runs[count:]
+        return runs[:count]
+
+
+def _rows(runs: Iterable[Run]) -> int:
+    return sum(stop - start for _, start, stop in runs)

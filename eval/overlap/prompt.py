@@ -10,10 +10,17 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.recompute.first_tokens import FirstTokens
+from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
 from memory.stages import Layout, Placement, Span, Unit
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")
+
+
+def schedule_of(method: str) -> Schedule:
+    """How the share that ``method`` computes falls, unless told otherwise."""
+    blend = ValueDeviation()
+    return Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
 
 
 @dataclass(frozen=True)

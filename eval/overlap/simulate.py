@@ -1,53 +1,56 @@
 """Plays a loading stage against given times, exactly as the engine's loader would run it.
 
-Three workers: one computes, one (``narrow=beside_mlp``) chooses the next layer's rows, one moves slices. KEEP's two
-rules (arXiv 2602.23592, section 5) are the only places where one waits for another: importance of layer l and the
-slices of l + 1 come before computing l + 1, attention of l comes before importance of l.
+Three workers: one computes, one (with ``narrow=beside_mlp``) chooses the next layer's rows, one moves slices. Where one
+waits for another, it is by KEEP's two rules (arXiv 2602.23592, section 5): importance of layer l and the slices of
+l + 1 come before computing l + 1, attention of l comes before importance of l.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from eval.overlap.link import Courier, Link
 from eval.overlap.timeline import COMPUTE, IMPORTANCE, Event, Timeline
-from eval.overlap.work import BESIDE, Work
+from eval.overlap.work import BEFORE, BESIDE, Work
 from keep_agent.errors import ConfigError
 from memory.loading.serial import Serial
 from memory.stages import Loading, Transfer
 
 
-def simulate(loading: Loading, work: Work, link: Link) -> Timeline:
-    """One prefill under ``loading``.
+def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) -> Timeline:
+    """One prefill under ``loading``; jobs for layers whose turn has not come end after ``chunk`` bytes.
 
     :raises ConfigError: it leaves a row without keys at some layer
     """
     overlaps = getattr(loading, "overlaps", not isinstance(loading, Serial))
-    courier = Courier(link, work.layers, work.row_bytes)
+    courier = Courier(link, work.layers, work.row_bytes, chunk)
     asked = _Asked(loading, work)
     events: list[Event] = []
-    courier.submit(0.0, asked.transfers(0))
+    courier.submit(0, 0.0, asked.transfers(0))
     due = 0.0
     for layer in range(work.layers):
         start = max(due, courier.arrival(layer))
         events += _pieces(work, layer, start)
         known, due = start + work.to_choice(layer), start + work.to_end(layer)
         if layer + 1 < work.layers:
-            courier.submit(known if overlaps else due, asked.transfers(layer + 1))
+            courier.submit(layer + 1, known if overlaps else due, asked.transfers(layer + 1))
     return Timeline.sorted([*events, *courier.jobs])
 
 
 def _pieces(work: Work, layer: int, start: float) -> list[Event]:
-    """The layer's attention, choice and MLP; a choice that is none does not show."""
+    """The layer's attention, choice and MLP; a choice that takes no time does not show."""
     attended, known = start + work.times.attention[layer], start + work.to_choice(layer)
-    beside = work.narrow == BESIDE
-    begin = attended if beside else known
+    chosen, mlp = work.times.importance[layer], work.times.mlp[layer]
+    fed = known if work.narrow == BEFORE else attended
+    lane = IMPORTANCE if work.narrow == BESIDE else COMPUTE
     pieces = [
         Event(COMPUTE, "attention", layer, start, attended),
-        Event(IMPORTANCE if beside else COMPUTE, "importance", layer, attended, known),
-        Event(COMPUTE, "mlp", layer, begin, begin + work.times.mlp[layer]),
+        Event(lane, "importance", layer, known - chosen, known),
+        Event(COMPUTE, "mlp", layer, fed, fed + mlp),
     ]
-    return [piece for piece in pieces if piece.kind != "importance" or work.times.importance[layer]]
+    return [piece for piece in pieces if chosen or piece.kind != "importance"]
 
 
 class _Asked:

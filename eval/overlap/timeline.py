@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -36,13 +36,12 @@ class Timeline:
     events: tuple[Event, ...]
 
     @classmethod
-    def of_trace(cls, trace: PrefillTrace) -> Timeline:
-        """A measured run, its first event at 0."""
-        loads = [Event(LINK, "load", one.first, one.start, one.end, one.nbytes) for one in trace.loads]
-        computes = [
-            Event(COMPUTE, getattr(one, "kind", "layer"), one.layer, one.start, one.end) for one in trace.computes
-        ]
-        return cls.sorted([*loads, *computes])
+    def of_trace(cls, trace: PrefillTrace, beside: bool = False) -> Timeline:
+        """A measured run, its first event at 0; ``beside``: rows were chosen by a worker of their own."""
+        loads = [Event(LINK, "load", one.first, one.start, one.end, one.nbytes, one.runs) for one in trace.loads]
+        fed = {one.layer: one.end for one in trace.computes if one.kind == "mlp"}
+        computes = [Event(COMPUTE, one.kind, one.layer, one.start, one.end) for one in trace.computes]
+        return cls.sorted([*loads, *(_own(event, fed.get(event.layer, event.start), beside) for event in computes)])
 
     @classmethod
     def sorted(cls, events: list[Event]) -> Timeline:
@@ -77,3 +76,11 @@ class Timeline:
     def idle(self, lane: str) -> float:
         """What the lane's worker waits between the start and the end of the prefill."""
         return self.makespan - self.busy(lane)
+
+
+def _own(event: Event, fed: float, beside: bool) -> Event:
+    """A choice on its lane; if it reads what the layer returns, without the MLP that it waited for, until ``fed``."""
+    if event.kind != "importance":
+        return event
+    start = fed if event.start < fed <= event.end else event.start
+    return replace(event, lane=IMPORTANCE if beside else COMPUTE, start=start)

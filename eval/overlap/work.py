@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from keep_agent.errors import ConfigError
 from memory.stages import Layout
 
-BEFORE, BESIDE = NARROWS = ("before_mlp", "beside_mlp")
+BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Work:
 
     ``narrow`` says when the next layer's rows are chosen: ``before_mlp`` on the compute worker, between a layer's
     attention and its MLP, which leaves the dropped rows out; ``beside_mlp`` by a worker of its own (KEEP, arXiv
-    2602.23592, section 5), while the MLP runs for all rows of the layer.
+    2602.23592, section 5), while the MLP runs for all rows of the layer; ``after_mlp`` where the choice reads what the
+    layer returns (CacheBlend).
     """
 
     layout: Layout
@@ -64,7 +65,8 @@ class Work:
 
     def to_choice(self, layer: int) -> float:
         """Seconds from the start of ``layer`` until the next one's rows are known."""
-        return self.times.attention[layer] + self.times.importance[layer]
+        first = self.times.mlp[layer] if self.narrow == AFTER else 0.0
+        return self.times.attention[layer] + first + self.times.importance[layer]
 
     def to_end(self, layer: int) -> float:
         """Seconds from the start of ``layer`` until the next one may start, as far as computing goes."""
