@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,6 +18,15 @@ _CGROUP = (  # folder, limit, usage, and the part of the usage that is file cach
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a model's parameters take when they are loaded."""
+
+    parameters: int  # their number
+    bytes: int  # of all of them; packed ones with their scales
+    format: str  # in words
+
+
 def available_bytes(device: torch.device) -> int | None:
     """Free memory of ``device``, within this process's control group; None where the system does not say."""
     if device.type == "cuda":
@@ -25,19 +35,18 @@ def available_bytes(device: torch.device) -> int | None:
     return min(known) if known else None
 
 
-def check_capacity(name: str, parameters: int, dtype: torch.dtype, device: torch.device) -> None:
+def check_capacity(name: str, weights: Weights, device: torch.device) -> None:
     """Refuse a model that does not fit.
 
-    :param parameters: number of parameters
     :raises CapacityError: with the numbers and what to do.
     """
-    needed = int(parameters * dtype.itemsize * (1 + HEADROOM)) + HEADROOM_BYTES
+    needed = int(weights.bytes * (1 + HEADROOM)) + HEADROOM_BYTES
     free = available_bytes(device)
     if free is not None and needed > free:
-        remedy = "a smaller model" if dtype.itemsize <= 2 else "dtype=bfloat16 or a smaller model"
+        remedy = "a smaller model" if weights.bytes <= 2 * weights.parameters else "dtype=bfloat16 or a smaller model"
         raise CapacityError(
-            f"model {name!r} needs {needed / _GIB:.1f} GiB ({parameters / 1e9:.2f} billion parameters in "
-            f"{str(dtype).removeprefix('torch.')} and headroom), but {device} has {free / _GIB:.1f} GiB free; "
+            f"model {name!r} needs {needed / _GIB:.1f} GiB ({weights.parameters / 1e9:.2f} billion parameters in "
+            f"{weights.format} and headroom), but {device} has {free / _GIB:.1f} GiB free; "
             f"use {remedy}, or a machine with more memory."
         )
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention import NAME
-from memory.engine.capacity import check_capacity
+from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
+from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
 from memory.engine.spec import ModelSpec, check_supported, make_spec
 from memory.engine.weights import check_files, fingerprint, weight_files
@@ -47,17 +51,21 @@ def load_model(
     device: str | torch.device = "cpu",
     init: str = "pretrained",
     seed: int = 0,
+    quantization: str | None = None,
 ) -> LoadedModel:
     """Load ``name_or_path`` (a folder, a hub name; with ``init="random"`` also a named shape or a config.json).
 
+    :param quantization: ``"bnb-4bit"`` or ``"bnb-8bit"`` packs the weights of a full-precision checkpoint while they
+        are read; AWQ, GPTQ and bitsandbytes checkpoints say themselves how they are packed.
     :raises ModelError: unsupported family, missing or corrupt weights.
     :raises CapacityError: the model does not fit into the device's memory.
+    :raises ConfigError: an unknown setting, or quantised weights whose package is not installed.
     """
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
     if init == "random":
-        return _random(name, dtype, device, seed)
+        return _random(name, dtype, device, seed, quantization)
     if init == "pretrained":
-        return _pretrained(name, dtype, device)
+        return _pretrained(name, dtype, device, quantization)
     raise ConfigError(f"model.init={init!r} is unknown; use pretrained or random.")
 
 
@@ -70,7 +78,7 @@ def from_config(
 ) -> LoadedModel:
     """Random weights of any supported configuration; equal seeds give equal weights."""
     config, where = _private(config), torch.device(device)
-    check_capacity(name, _count(config), dtype, where)
+    check_capacity(name, _weights(_skeleton(config), dtype), where)
     with torch.random.fork_rng([where] if where.type == "cuda" else []), where:
         torch.manual_seed(seed)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
@@ -92,35 +100,58 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     return DTYPES[dtype]
 
 
-def _random(name: str, dtype: torch.dtype, device: torch.device, seed: int) -> LoadedModel:
+def _random(name: str, dtype: torch.dtype, device: torch.device, seed: int, quantization: str | None) -> LoadedModel:
     if name in SHAPES:
         values = dict(SHAPES[name])
         config = AutoConfig.for_model(values.pop("model_type"), **values)
     else:
         config = _config(name)
+    if find_packing(name, config, quantization):
+        raise ConfigError(f"model {name!r}: random weights are not quantised; use model.init=pretrained.")
     return from_config(config, dtype, str(device), seed, name)
 
 
-def _pretrained(name: str, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantization: str | None) -> LoadedModel:
     if name in SHAPES and not Path(name).exists():
         raise ModelError(f"{name!r} names a shape without weights; use model.init=random, or a folder or hub name.")
     config = _private(_config(name))
-    check_capacity(name, _count(config), dtype, device)
+    packing, skeleton = find_packing(name, config, quantization), _skeleton(config)
+    if packing:
+        packing.check(name, dtype, device)
+        packing.check_layers(name, skeleton)
+    check_capacity(name, _weights(skeleton, dtype, packing), device)
     folder = _folder(name)
     files = weight_files(folder)
     check_files(files)
-    module, report = AutoModelForCausalLM.from_pretrained(
+    module, report = _read(folder, config, dtype, device, packing)
+    _check_report(folder, report)
+    loaded = wrap(module, name, fingerprint(files), folder)
+    if packing:
+        with packing.explain(folder, device):
+            settle(module, dtype)
+    return loaded
+
+
+def _read(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype, device: torch.device, packing: Packing | None
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model of ``folder`` on its device, and transformers' report of what it found."""
+    read = partial(
+        AutoModelForCausalLM.from_pretrained,
         folder,
         config=config,
         dtype=dtype,
         attn_implementation=NAME,
         use_safetensors=True,
         trust_remote_code=False,
-        ignore_mismatched_sizes=True,  # reported, and refused below with names instead of a bare RuntimeError
+        ignore_mismatched_sizes=True,  # reported, and refused with names instead of a bare RuntimeError
         output_loading_info=True,
     )
-    _check_report(folder, report)
-    return wrap(module.to(device), name, fingerprint(files), folder)
+    if packing is None:
+        module, report = read()
+        return module.to(device), report
+    with packing.explain(folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
+        return read(**packing.loading(device, dtype))
 
 
 def _check_report(folder: Path, report: dict[str, Any]) -> None:
@@ -167,11 +198,18 @@ def _private(config: PretrainedConfig) -> PretrainedConfig:
     return copy.deepcopy(config)
 
 
-def _count(config: PretrainedConfig) -> int:
-    """Number of parameters, from a model without storage."""
+def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
+    """The model in full precision, without storage."""
     with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
-    return sum(p.numel() for p in module.parameters())
+        return AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
+
+
+def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | None = None) -> Weights:
+    """What the weights take once they are loaded."""
+    count, plain = sum(p.numel() for p in skeleton.parameters()), str(dtype).removeprefix("torch.")
+    if packing is None:
+        return Weights(count, count * dtype.itemsize, plain)
+    return Weights(count, packing.stored_bytes(skeleton, dtype), f"{packing} and {plain}")
 
 
 def _folder(name: str) -> Path:

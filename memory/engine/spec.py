@@ -40,8 +40,8 @@ class ModelSpec:
     position_limit: int | None  # positions beyond it would change RoPE itself (longrope)
     sinks: bool
     dtype: torch.dtype
-    parameter_bytes: int
-    model_key: str  # weights, dtype and configuration (RoPE included) as one hash, for block identity
+    parameter_bytes: int  # as loaded: quantised weights with their scales
+    model_key: str  # weights, dtype and configuration (RoPE and quantisation included) as one hash, for block identity
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -111,12 +111,18 @@ def _windows(model: PreTrainedModel) -> list[int | None]:
     return [getattr(m, "sliding_window", getattr(config, "sliding_window", None)) for m in modules]
 
 
+def _stored_bytes(model: PreTrainedModel) -> int:
+    """Bytes of all weights, the packed words and scales of quantised layers too; tied ones count once."""
+    tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+
+
 def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
     """Spec of a built model; ``fingerprint`` names its weights."""
     config, windows = model.config, _windows(model)
     types = tuple("sliding_attention" if window else "full_attention" for window in windows)
     ropes = rope_parameters(config)
-    dtype = next(model.parameters()).dtype
+    dtype = model.get_input_embeddings().weight.dtype  # of activations; linear layers may be packed
     described = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
     text = json.dumps([fingerprint, str(dtype), described], sort_keys=True, default=str)
     return ModelSpec(
@@ -135,6 +141,6 @@ def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
         position_limit=_position_limit(config),
         sinks=hasattr(model.model.layers[0].self_attn, "sinks"),
         dtype=dtype,
-        parameter_bytes=sum(p.nbytes for p in model.parameters()),
+        parameter_bytes=_stored_bytes(model),
         model_key=hashlib.sha256(text.encode()).hexdigest(),
     )

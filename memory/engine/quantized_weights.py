@@ -1,0 +1,213 @@
+"""Checkpoints whose linear layers rest in few bits: what they need, where they run, what they weigh.
+
+transformers reads them and puts the packages' own modules in place of ``nn.Linear``; the engine calls those as it
+calls any other. AWQ: arXiv 2306.00978, GPTQ: arXiv 2210.17323, LLM.int8: arXiv 2208.07339, NF4: arXiv 2305.14314.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+from transformers.quantizers.base import HfQuantizer
+from transformers.quantizers.quantizers_utils import should_convert_module
+
+from keep_agent.errors import ConfigError, ModelError
+
+AT_LOAD: dict[str, dict[str, Any]] = {  # full-precision checkpoints, packed while they are read
+    "bnb-4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+    "bnb-8bit": {"load_in_8bit": True},
+}
+UNPACKED = {"mxfp4"}  # gpt-oss: transformers gives it its full size where it has no kernels, so that size is counted
+_HALF = (torch.bfloat16, torch.float16)
+_BLOCK, _BLOCKS = 64, 256  # bitsandbytes: 4-bit weights per scale, and scales per scale of scales
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to pack weights, and the extra that brings its kernels."""
+
+    title: str
+    extra: str
+    packages: tuple[str, ...]  # as they are imported
+    dtypes: tuple[torch.dtype, ...]  # of activations
+    on_cpu: tuple[str, ...] = ()  # formats that run without CUDA
+
+
+METHODS = {
+    "awq": Method("AWQ", "awq", ("gptqmodel", "accelerate"), _HALF, ("gemm",)),
+    "gptq": Method("GPTQ", "gptq", ("gptqmodel", "optimum", "accelerate"), _HALF, ("gptq", "gptq_v2")),
+    "bitsandbytes": Method(
+        "bitsandbytes", "bitsandbytes", ("bitsandbytes", "accelerate"), (*_HALF, torch.float32), ("",)
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How a model's linear layers are packed."""
+
+    method: Method
+    bits: int
+    scale_bits: float  # per group: its scale, and its zero point where there is one
+    group: int  # weights that share a scale; 0: a whole row of the matrix
+    format: str = ""
+    skipped: tuple[str, ...] = ()  # names of modules that are not packed
+    at_load: bool = False  # the checkpoint is not packed yet
+
+    def __str__(self) -> str:
+        return f"{self.bits}-bit {self.method.title}"
+
+    def check(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
+        """Refuse what would fail, or be converted silently, while the weights are read.
+
+        :raises ConfigError: a package is missing, or the kernels know no ``dtype``.
+        :raises ModelError: the format runs on CUDA only.
+        """
+        if missing := [package for package in self.method.packages if find_spec(package) is None]:
+            raise ConfigError(
+                f"model {name!r} in {self} needs {' and '.join(missing)}: "
+                f"pip install 'keep-agent[{self.method.extra}]'."
+            )
+        dtypes = self._dtypes()
+        if dtype not in dtypes:
+            known = " or ".join(map(_short, dtypes))
+            raise ConfigError(f"model {name!r} in {self} runs in {known} here, not {_short(dtype)}; set model.dtype.")
+        if device.type != "cuda" and self.format not in self.method.on_cpu:
+            raise ModelError(
+                f"model {name!r} in {self}, format {self.format!r}, runs on CUDA only, not on {device}; use "
+                f"model.device=cuda or a checkpoint in format {' or '.join(self.method.on_cpu)}."
+            )
+
+    def check_layers(self, name: str, module: PreTrainedModel) -> None:
+        """Refuse experts that one tensor holds while the checkpoint has packed them one by one."""
+        stacked = any(p.ndim == 3 for p in module.parameters())
+        if stacked and self.method is not METHODS["bitsandbytes"]:
+            raise ModelError(
+                f"model {name!r}: transformers keeps the experts of {module.config.model_type!r} in one tensor per "
+                f"layer, which {self.method.title} does not pack; use full precision or bitsandbytes."
+            )
+
+    def stored_bytes(self, module: PreTrainedModel, dtype: torch.dtype) -> int:
+        """Bytes of all weights of ``module`` (without storage): linear layers packed, everything else in ``dtype``."""
+        linear, rest = 0.0, sum(p.numel() for p in module.parameters())
+        for layer in self._packed(module):
+            count = layer.weight.numel()
+            linear += count * self.bits + count / (self.group or layer.in_features) * self.scale_bits
+            rest -= count
+        return rest * dtype.itemsize + int(linear / 8)
+
+    def loading(self, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+        """Arguments of ``from_pretrained``: packed weights go straight to their device."""
+        placed: dict[str, Any] = {"device_map": {"": device}}
+        if self.at_load:
+            known = AT_LOAD[f"bnb-{self.bits}bit"]
+            placed["quantization_config"] = BitsAndBytesConfig(**known, bnb_4bit_compute_dtype=dtype)
+        return placed
+
+    @contextmanager
+    def explain(self, folder: Path, device: torch.device) -> Iterator[None]:
+        """Turn what the packages raise over weights they cannot use into one sentence.
+
+        :raises ModelError: instead.
+        """
+        try:
+            yield
+        except (ImportError, RuntimeError, ValueError, LookupError, AttributeError) as error:
+            first = (str(error).strip() or "without a reason").splitlines()[0]
+            raise ModelError(
+                f"the weights in {folder} cannot be used as {self} on {device} ({type(error).__name__}: {first}); "
+                "fetch the model again, or use one in another format."
+            ) from error
+
+    def _dtypes(self) -> tuple[torch.dtype, ...]:
+        """AWQ: transformers turns bfloat16 into float16 wherever there is CUDA."""
+        awq_on_cuda = self.method is METHODS["awq"] and torch.cuda.is_available()
+        return (torch.float16,) if awq_on_cuda else self.method.dtypes
+
+    def _packed(self, module: PreTrainedModel) -> list[nn.Linear]:
+        """The layers transformers replaces: all linear ones but the head and what the checkpoint names."""
+        both = self.method is METHODS["awq"]
+        kept = HfQuantizer.get_modules_to_not_convert(module, list(self.skipped) or None, None, both)
+        return [
+            layer
+            for name, layer in module.named_modules()
+            if isinstance(layer, nn.Linear) and should_convert_module(name, kept)
+        ]
+
+
+@torch.no_grad()
+def settle(module: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Put one row through every packed layer.
+
+    The packages bring weights into their kernels' layout at the first call, some by taking them off the parameter: a
+    model that is copied before, as the engine's ruler is, would compute nonsense.
+    """
+    logging.getLogger("bitsandbytes.autograd").setLevel(logging.ERROR)  # it names its casts at every product
+    for layer in module.modules():
+        if type(layer) is not nn.Linear and hasattr(layer, "in_features"):
+            layer(torch.ones(1, layer.in_features, dtype=dtype, device=module.device))
+
+
+def find_packing(name: str, config: PretrainedConfig, quantization: str | None = None) -> Packing | None:
+    """How the checkpoint of ``config`` is packed, or is to be packed while it is read; None: it is not.
+
+    :raises ModelError: a method that is not supported.
+    :raises ConfigError: an unknown ``quantization``, or one of weights that are packed already.
+    """
+    values = getattr(config, "quantization_config", None)
+    if quantization is None:
+        return _checkpoint(name, values) if values else None
+    if quantization not in AT_LOAD:
+        raise ConfigError(f"model.quantization={quantization!r} is unknown; use null or {' or '.join(AT_LOAD)}.")
+    if values:
+        raise ConfigError(
+            f"model {name!r} has {values.get('quant_method')} weights already, so model.quantization={quantization} "
+            "cannot pack them; leave it null."
+        )
+    return _bitsandbytes(AT_LOAD[quantization], at_load=True)
+
+
+def _checkpoint(name: str, values: dict[str, Any]) -> Packing | None:
+    method = values.get("quant_method") or ("bitsandbytes" if _in_bitsandbytes(values) else None)
+    if method in UNPACKED:
+        return None
+    if method not in METHODS:
+        raise ModelError(
+            f"model {name!r} has weights packed by {method!r}, which is not supported; use a checkpoint in "
+            f"{', '.join(METHODS)} or full precision."
+        )
+    return _bitsandbytes(values) if method == "bitsandbytes" else _grouped(method, values)
+
+
+def _in_bitsandbytes(values: dict[str, Any]) -> bool:
+    return bool(values.get("load_in_4bit") or values.get("load_in_8bit"))
+
+
+def _bitsandbytes(values: dict[str, Any], at_load: bool = False) -> Packing:
+    method, skipped = METHODS["bitsandbytes"], tuple(values.get("llm_int8_skip_modules") or ())
+    if not values.get("load_in_4bit"):
+        return Packing(method, 8, 32, 0, skipped=skipped, at_load=at_load)
+    scale = 8 + 32 / _BLOCKS if values.get("bnb_4bit_use_double_quant") else 32
+    return Packing(method, 4, scale, _BLOCK, skipped=skipped, at_load=at_load)
+
+
+def _grouped(method: str, values: dict[str, Any]) -> Packing:
+    """AWQ, GPTQ: a 16-bit scale and a packed zero point per group; ``group_size=-1`` is a whole row."""
+    bits, group = int(values.get("bits", 4)), max(int(values.get("group_size", 128)), 0)
+    keys = ("checkpoint_format", "format", "version")
+    found = next((str(values[key]).lower() for key in keys if values.get(key)), METHODS[method].on_cpu[0])
+    skipped = tuple(values.get("modules_to_not_convert") or ())
+    return Packing(METHODS[method], bits, 16 + bits, group, found, skipped)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

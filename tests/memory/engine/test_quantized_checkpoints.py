@@ -1,0 +1,314 @@
+"""Quantised checkpoints: loaded as what they are, counted as what they weigh, refused in one sentence.
+
+AWQ and GPTQ files are packed here from the formats' definition, so that the loaded model can be held against plain
+linear layers with the same, unpacked weights.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
+
+from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
+from memory.engine import capacity, load, quantized_weights
+from memory.engine.capacity import Weights
+from memory.engine.engine import Engine
+from memory.engine.families import FAMILIES, tiny_model
+from memory.engine.load import LoadedModel, load_model
+from memory.engine.quantized_weights import METHODS
+from memory.engine.shapes import SHAPES
+from memory.loading.serial import Serial
+from memory.recompute.full import Full
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from tests.laws.prompts import Prompt, relative, tokens
+
+GROUP = 32  # weights per scale
+GROUPED = {"bits": 4, "group_size": GROUP}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "awq": {"quant_method": "awq", "zero_point": True, "version": "gemm", **GROUPED},
+    "gptq": {"quant_method": "gptq", "desc_act": False, "sym": False, "checkpoint_format": "gptq", **GROUPED},
+    "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+}
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+WIDE = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}  # so that small tables matter little
+CLOSE = 5e-2  # the kernels compute in 16 bits, or 8
+
+
+def needs(method: str) -> pytest.MarkDecorator:
+    missing = [package for package in METHODS[method].packages if find_spec(package) is None]
+    reason = f"needs {' and '.join(missing)}: pip install 'keep-agent[{METHODS[method].extra}]'"
+    return pytest.mark.skipif(bool(missing), reason=reason)
+
+
+GPTQMODEL = pytest.mark.parametrize("method", [pytest.param(method, marks=needs(method)) for method in ("awq", "gptq")])
+
+
+def packed(codes: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
+    """(rows, columns) 4-bit codes as (rows, columns / 8) 32-bit words, the lowest bits first."""
+    parts = codes.long().unflatten(-1, (-1, 8))[..., list(order)]
+    words = (parts << torch.arange(0, 32, 4)).sum(-1)
+    return torch.where(words < 1 << 31, words, words - (1 << 32)).int()
+
+
+def rounded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Codes (in, out), zero points and scales (groups, out) of a weight (out, in), and the weight they stand for."""
+    groups = weight.T.unflatten(0, (-1, GROUP))
+    low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
+    scale = ((high - low) / 15).half().float()
+    zero = (-low / scale).round()
+    codes = (groups / scale[:, None] + zero[:, None]).round().clamp(0, 15)
+    back = (codes - zero[:, None]) * scale[:, None]
+    return codes.flatten(0, 1), zero, scale.half(), back.flatten(0, 1).T.contiguous()
+
+
+def pack(method: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors of one linear layer in a checkpoint of AWQ (GEMM) or GPTQ (v1: zero points less one)."""
+    codes, zero, scale, _ = rounded(weight)
+    if method == "awq":
+        found = {"qweight": packed(codes, AWQ_ORDER), "qzeros": packed(zero, AWQ_ORDER), "scales": scale}
+    else:
+        words = packed(codes.T).T.contiguous()
+        groups = torch.arange(weight.shape[1], dtype=torch.int32) // GROUP
+        found = {"qweight": words, "qzeros": packed((zero - 1) % 16), "scales": scale, "g_idx": groups}
+    return {name.replace("weight", key): value for key, value in found.items()}
+
+
+def set_config(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def save_packed(method: str, folder: Path, family: str = "qwen2", **sizes: int) -> None:
+    """A checkpoint in ``folder``, and what it stands for, unpacked, in ``folder/plain``."""
+    tiny_model(family, layers=4, **sizes).module.save_pretrained(folder / "plain")
+    files, plain = [each / "model.safetensors" for each in (folder, folder / "plain")]
+    tensors = {key: value.half().float() for key, value in load_file(plain).items()}
+    linear = [key for key in tensors if key.endswith("_proj.weight")]
+    small = {key: value.half() for key, value in tensors.items() if key not in linear}
+    for key in linear:
+        small |= pack(method, key, tensors[key])
+        tensors[key] = rounded(tensors[key])[3]
+    save_file(tensors, plain, {"format": "pt"})
+    save_file(small, files, {"format": "pt"})
+    (folder / "config.json").write_text((folder / "plain" / "config.json").read_text())
+    set_config(folder, quantization_config=CONFIGS[method])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A full-precision checkpoint."""
+    tiny_model("qwen2", layers=4).module.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def law_1(engine: Engine, prompt: Prompt) -> float:
+    """How far recomputing everything is from the plain forward of the same, quantised model."""
+    result = engine.prefill(prompt.layout(prompt.blocks(engine)), Full(), Serial())
+    return relative(result.logits[0], engine.forward_plain(prompt.ids)[-1])
+
+
+def law_3(engine: Engine, prompt: Prompt, cut: int = 50) -> float:
+    """The same for a prompt whose first rows are reused."""
+    run = engine.prefill(prompt.layout([None] * len(prompt.units)), Full(), Serial(), keep_raw=True)
+    head = engine.harvest(run.cache, range(cut))
+    heir = Prompt((tuple(prompt.ids[:cut].tolist()), tuple(tokens(15, 70))), tuple(tokens(9, 71)))
+    result = engine.prefill(heir.layout([head, None]), Nothing(), Serial())
+    return relative(result.logits[0], engine.forward_plain(heir.ids)[-1])
+
+
+def check_laws(model: LoadedModel) -> None:
+    """The quantised model's own plain forward first: the engine's twin is made of weights nobody has used."""
+    prompt = Prompt.random()
+    with Engine(model, "inline") as engine:
+        plain = engine.forward_plain(prompt.ids)[-1]
+        assert plain.isfinite().all()
+        assert law_1(engine, prompt) < CLOSE
+        assert law_3(engine, prompt) < CLOSE
+        layout = prompt.layout(prompt.blocks(engine))
+        keep = engine.prefill(layout, MultiHop(), Serial())
+        assert keep.trace.computed_ratio < 1 and keep.logits.isfinite().all()
+        assert relative(engine.prefill(layout, Nothing(), Serial()).logits[0], plain) > CLOSE, "no law could fail"
+
+
+@GPTQMODEL
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
+def test_a_packed_checkpoint_computes_what_its_weights_stand_for(method: str, family: str, tmp_path: Path) -> None:
+    save_packed(method, tmp_path, family)
+    loaded, unpacked = load_model(tmp_path), load_model(tmp_path / "plain", "float32")
+    assert loaded.spec.dtype == torch.bfloat16
+    assert loaded.spec.parameter_bytes < 0.4 * unpacked.spec.parameter_bytes
+    ids = Prompt.random().ids
+    with Engine(loaded, "inline") as engine, Engine(unpacked, "inline") as reference:
+        assert relative(engine.forward_plain(ids).float(), reference.forward_plain(ids)) < CLOSE
+    check_laws(loaded)
+
+
+@GPTQMODEL
+def test_a_packed_checkpoint_without_some_scales_is_refused(method: str, tmp_path: Path) -> None:
+    save_packed(method, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.scales"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.scales is missing"):
+        load_model(tmp_path)
+
+
+@needs("bitsandbytes")
+@pytest.mark.parametrize("quantization", ["bnb-4bit", "bnb-8bit"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_full_precision_is_packed_while_it_is_read(quantization: str, dtype: str, folder: Path) -> None:
+    loaded = load_model(folder, dtype, quantization=quantization)
+    assert loaded.spec.dtype == getattr(torch, dtype)
+    check_laws(loaded)
+
+
+@needs("bitsandbytes")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_in_4_bits(family: str, tmp_path: Path) -> None:
+    """In float32, where no expert router's close call is flipped between two ways to sum."""
+    tiny_model(family, layers=4).module.save_pretrained(tmp_path)
+    with Engine(load_model(tmp_path, "float32", quantization="bnb-4bit"), "inline") as engine:
+        assert law_1(engine, Prompt.random()) < CLOSE
+
+
+@needs("bitsandbytes")
+@pytest.mark.parametrize("quantization", ["bnb-4bit", "bnb-8bit"])
+def test_a_bitsandbytes_checkpoint_comes_back(quantization: str, folder: Path, tmp_path: Path) -> None:
+    first = load_model(folder, quantization=quantization)
+    first.module.save_pretrained(tmp_path / "small")
+    again = load_model(tmp_path / "small")
+    ids = Prompt.random().ids
+    with Engine(first, "inline") as one, Engine(again, "inline") as two:
+        assert torch.equal(one.forward_plain(ids), two.forward_plain(ids))
+    assert again.spec.parameter_bytes == pytest.approx(first.spec.parameter_bytes, rel=0.01)  # it keeps notes as text
+    check_laws(again)
+
+
+@needs("bitsandbytes")
+def test_a_bitsandbytes_checkpoint_without_some_scales_is_refused(folder: Path, tmp_path: Path) -> None:
+    load_model(folder, quantization="bnb-4bit").module.save_pretrained(tmp_path / "small")
+    path = tmp_path / "small" / "model.safetensors"
+    tensors = load_file(path)
+    save_file({k: t for k, t in tensors.items() if "1.mlp.up_proj.weight." not in k}, path, {"format": "pt"})
+    with pytest.raises(ModelError, match="4-bit bitsandbytes") as caught:
+        load_model(tmp_path / "small")
+    assert "\n" not in str(caught.value)
+
+
+@needs("bitsandbytes")
+def test_the_key_names_the_quantisation(folder: Path) -> None:
+    kinds = (None, "bnb-4bit", "bnb-8bit")
+    keys = [[load_model(folder, quantization=kind).spec.model_key for kind in kinds] for _ in range(2)]
+    assert keys[0] == keys[1] and len(set(keys[0])) == 3
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Weights]:
+    """What the capacity check was asked for."""
+    found: list[Weights] = []
+    monkeypatch.setattr(load, "check_capacity", lambda name, weights, device: found.append(weights))
+    return found
+
+
+@needs("bitsandbytes")
+@pytest.mark.parametrize("quantization", ["bnb-4bit", "bnb-8bit"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe"])
+def test_room_is_asked_for_what_is_packed_at_load(
+    family: str, quantization: str, tmp_path: Path, asked: list[Weights]
+) -> None:
+    tiny_model(family, layers=2, **WIDE).module.save_pretrained(tmp_path)
+    spec = load_model(tmp_path, quantization=quantization).spec
+    assert asked[-1].bytes == pytest.approx(spec.parameter_bytes, rel=0.03)
+
+
+@GPTQMODEL
+def test_room_is_asked_for_what_a_packed_checkpoint_takes(method: str, tmp_path: Path, asked: list[Weights]) -> None:
+    save_packed(method, tmp_path, "qwen2", **WIDE)
+    spec = load_model(tmp_path).spec
+    assert asked[-1].bytes == pytest.approx(spec.parameter_bytes, rel=0.03)
+    assert spec.parameter_bytes < asked[-1].parameters * 1.3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plain_weights_weigh_their_parameters(family: str) -> None:
+    model = tiny_model(family, layers=2)
+    assert model.spec.parameter_bytes == sum(p.nbytes for p in model.module.parameters())
+
+
+@pytest.mark.parametrize("method", CONFIGS)
+def test_a_missing_package_is_named_with_its_extra(method: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_config(folder, quantization_config=CONFIGS[method])
+    monkeypatch.setattr(quantized_weights, "find_spec", lambda name: None)
+    package = {"awq": "gptqmodel", "gptq": "gptqmodel and optimum"}.get(method, method)
+    with pytest.raises(ConfigError, match=rf"needs {package} .*pip install 'keep-agent\[{method}\]'"):
+        load_model(folder)
+
+
+REFUSED: list[tuple[type[KeepError], str, dict[str, Any], dict[str, Any]]] = [
+    (ModelError, "packed by 'aqlm', which is not supported", {"quant_method": "aqlm"}, {}),
+    (ModelError, "format 'gemv', runs on CUDA only", CONFIGS["awq"] | {"version": "GEMV"}, {"dtype": "float16"}),
+    (ModelError, "format 'marlin', runs on CUDA", CONFIGS["gptq"] | {"checkpoint_format": "marlin"}, {}),
+    (ConfigError, "runs in .*float16 here, not float32; set model.dtype", CONFIGS["awq"], {"dtype": "float32"}),
+    (ConfigError, "not float64", CONFIGS["bitsandbytes"], {"dtype": "float64"}),
+    (ConfigError, "has gptq weights already", CONFIGS["gptq"], {"quantization": "bnb-4bit"}),
+    (ConfigError, "random weights are not quantised", CONFIGS["awq"], {"init": "random"}),
+    (
+        ConfigError,
+        "model.quantization='int3' is unknown; use null or bnb-4bit or bnb-8bit",
+        {},
+        {"quantization": "int3"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "match", "values", "arguments"), REFUSED)
+def test_refusals_before_anything_is_loaded(
+    kind: type[KeepError],
+    match: str,
+    values: dict[str, Any],
+    arguments: dict[str, Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quantized_weights, "find_spec", lambda name: name)
+    (folder / "model.safetensors").unlink()
+    if values:
+        set_config(folder, quantization_config=values)
+    with pytest.raises(kind, match=match) as caught:
+        load_model(folder, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_experts_in_one_tensor_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_model("qwen3_moe", layers=2).module.save_pretrained(tmp_path)
+    set_config(tmp_path, quantization_config=CONFIGS["gptq"])
+    monkeypatch.setattr(quantized_weights, "find_spec", lambda name: name)
+    with pytest.raises(ModelError, match="experts of 'qwen3_moe' in one tensor per layer, which GPTQ does not pack"):
+        load_model(tmp_path, "float16")
+
+
+def test_a_packed_model_too_big_says_its_true_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qwen2.5-32B: 31.21 of 32.76 billion weights in 4 bits and a 16-bit scale and 4-bit zero point per 128."""
+    values = dict(SHAPES["qwen2.5-32b"])
+    AutoConfig.for_model(values.pop("model_type"), **values).save_pretrained(tmp_path)
+    set_config(tmp_path, quantization_config=CONFIGS["awq"] | {"group_size": 128})
+    monkeypatch.setattr(quantized_weights, "find_spec", lambda name: name)
+    monkeypatch.setattr(capacity, "available_bytes", lambda device: 8 << 30)
+    hidden, inner, kv = 5120, 27648, 1024
+    linear = 64 * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * inner)
+    norms_and_biases = 64 * (2 * hidden + hidden + 2 * kv) + hidden
+    stored = linear * (4 + 20 / 128) / 8 + 2 * (2 * 152064 * hidden + norms_and_biases)
+    needed = f"{(1.1 * stored + (256 << 20)) / (1 << 30):.1f}"
+    assert needed == "20.1", "in bfloat16 it is 67.4"
+    with pytest.raises(
+        CapacityError, match=rf"needs {needed} GiB \(32\.76 billion parameters in 4-bit AWQ and float16"
+    ):
+        load_model(tmp_path, "float16")
