@@ -22,7 +22,7 @@ from eval.timing.workloads import make_workload
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import KeepError
 from keep_agent.examples import make_examples
-from memory.encoder import make_encoder
+from memory.encoder import SentenceEncoder, make_encoder
 from memory.engine.engine import Engine
 from planners.formats import Format, make_format
 
@@ -34,9 +34,10 @@ class Tell(Protocol):
     def __call__(self, what: str, lap: int = 0, /) -> None: ...
 
 
-def run_cells(config: DictConfig, composer: Composer, cells: Sequence[Numbered], tell: Tell) -> Iterator[CellResult]:
+def run_cells(
+    config: DictConfig, composer: Composer, recordings: Recordings, cells: Sequence[Numbered], tell: Tell
+) -> Iterator[CellResult]:
     """Results of the numbered ``cells``, in their order. ``tell`` hears what is being done, and how far it is."""
-    recordings: dict[str, Recordings] = {}
     for _, group in groupby(cells, key=lambda one: (one[1].model, one[1].device, one[1].dtype)):
         todo = list(group)
         tell(f"loading {todo[0][1].model}")
@@ -47,8 +48,7 @@ def run_cells(config: DictConfig, composer: Composer, cells: Sequence[Numbered],
             yield from (CellResult(index, cell.id, cell, refused=one_line(error)) for index, cell in todo)
             continue
         with closing(engine):
-            known = recordings.setdefault(setting.prompt.style, Recordings(setting))
-            bench = Bench(config, composer, engine, known)
+            bench = Bench(config, composer, engine, recordings)
             for index, cell in todo:
                 yield bench.run(index, cell, tell)
 
@@ -58,6 +58,7 @@ class Bench:
 
     def __init__(self, config: DictConfig, composer: Composer, engine: Engine, recordings: Recordings) -> None:
         self._config, self._composer, self._engine, self._recordings = config, composer, engine, recordings
+        self._loaded: SentenceEncoder | None = None
         self._meter = RateMeter(engine.decoder.device, engine.spec.dtype)
 
     @property
@@ -83,8 +84,7 @@ class Bench:
     def _contenders(self, configs: Mapping[str, DictConfig], cell: Cell) -> tuple[list[Contender], dict[str, Track]]:
         """Those that can be made, and tracks of the others that say why not."""
         setting = next(iter(configs.values()))
-        prompt_format, encoder = self._format(setting, cell), make_encoder(setting.prompt.encoder).inner
-        encoder.encode(["ready\n"])
+        prompt_format, encoder = self._format(setting, cell), self._encoder(setting.prompt.encoder)
         made: list[Planned] = []
         refused: dict[str, Track] = {}
         for name, config in configs.items():
@@ -107,6 +107,13 @@ class Bench:
         examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
         inner = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
         return Stretched(inner, cell.segment_tokens)
+
+    def _encoder(self, name: str) -> SentenceEncoder:
+        """The one of all methods, loaded, without a memory of its own."""
+        if self._loaded is None:
+            self._loaded = make_encoder(name).inner
+            self._loaded.encode(["ready\n"])
+        return self._loaded
 
     def _let_go(self) -> None:
         """What a cell has left on the device."""

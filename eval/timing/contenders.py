@@ -97,7 +97,9 @@ class Planned:
         return Timed(self.numbers, step_work(self._shape, decision.prefill, self._compares))
 
     def stored(self) -> int | None:
-        return self._planner.session.method.storage.stats().get("bytes")
+        method = self._planner.session.method
+        goes_on = method.construction.assembly == "turns"  # its rows stay in a working cache
+        return None if goes_on else method.storage.stats().get("bytes")
 
 
 class Plain:

@@ -46,9 +46,10 @@ def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
 
 def _line(axis: Axes, name: str, points: Sequence[tuple[int, Spread]], number: int) -> None:
     sizes, middles = [size for size, _ in points], [spread.p50 for _, spread in points]
-    axis.plot(sizes, middles, label=name, **style(number))
     ends = [spread.interval or (spread.p50, spread.p50) for _, spread in points]
-    axis.fill_between(sizes, *zip(*ends, strict=True), color=style(number)["color"], alpha=0.15, linewidth=0)
+    bars = [[spread.p50 - low for (_, spread), (low, _) in zip(points, ends, strict=True)]]
+    bars += [[high - spread.p50 for (_, spread), (_, high) in zip(points, ends, strict=True)]]
+    axis.errorbar(sizes, middles, bars, label=name, capsize=2.5, elinewidth=0.9, **style(number))
 
 
 def _label(axis: Axes, group: GroupSummary) -> None:

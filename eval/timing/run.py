@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,25 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from eval.overrides import key_of, within
 from eval.plots import check_figure
 from eval.resume import begin
 from eval.run import versions
 from eval.tables import markdown
 from eval.timing.bar import steps_bar
-from eval.timing.bench import run_cells
+from eval.timing.bench import Tell, run_cells
 from eval.timing.figure import draw
 from eval.timing.machine import Machine, this_machine
-from eval.timing.rows import Cell, LatencyFolder
+from eval.timing.record import Recordings
+from eval.timing.rows import CellResult, LatencyFolder
 from eval.timing.settings import Composer, cells_of, check, passed_on
 from eval.timing.summary import GroupSummary, summarize
 from eval.timing.tables import group_tables
 from keep_agent.errors import ConfigError, KeepError
 
 FIGURE = "latency.png"
+SHOWN = ("markdown", "plot")  # how a run is shown, which says nothing about what it was
+SHOWN_KEYS = [f"latency.{key}" for key in SHOWN]
 
 
 def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence[str] = ()) -> dict[str, Any]:
@@ -35,28 +40,32 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     ``given`` are the overrides of the command line. What is wrong with them is found before the folder is touched; a
     model that cannot be loaded here is a refused cell.
     """
-    earlier, config = begin(LatencyFolder, config, given, check)
-    overrides = list(config.get("overrides") or passed_on(given))
+    shown = {key: config.latency[key] for key in SHOWN}
+    earlier, config = begin(LatencyFolder, config, [one for one in given if not within(key_of(one), SHOWN_KEYS)], check)
+    config.latency.update(shown)
+    overrides = list(config.get("overrides", passed_on(given)))
     machine, cells = this_machine(), cells_of(config)
     _check_machine(earlier, machine)
     with tempfile.TemporaryDirectory(prefix="keep-latency-") as scratch:
         composer = Composer(config, overrides, Path(scratch))
+        recordings = Recordings(composer.setting)
+        recordings[0]  # that there is one
         if config.latency.plot:
-            check_figure(folder / FIGURE)
+            check_figure((earlier.path if earlier else folder) / FIGURE)
         run = earlier or _create(config, folder, overrides, machine)
         todo = [(index, cell) for index, cell in enumerate(cells) if index not in run.finished]
-        _time(run, config, composer, todo, console)
+        _time(run, config, partial(run_cells, config, composer, recordings, todo), len(todo), console)
     return _finish(run, config, machine, console)
 
 
 def _time(
-    run: LatencyFolder, config: DictConfig, composer: Composer, todo: Sequence[tuple[int, Cell]], console: Console
+    run: LatencyFolder, config: DictConfig, work: Callable[[Tell], Iterator[CellResult]], cells: int, console: Console
 ) -> None:
-    """Run what is left ``todo``; an interrupt says how to go on."""
+    """Do the ``work`` of the ``cells`` that are left; an interrupt says how to go on."""
     laps, done = config.latency.warmup + config.latency.steps, len(run.results)
-    with steps_bar(console, laps, done + len(todo), done, config.eval.progress) as bar:
+    with steps_bar(console, laps, done + cells, done, config.eval.progress) as bar:
         try:
-            for result in run_cells(config, composer, todo, bar.tell):
+            for result in work(bar.tell):
                 run.commit(result)
                 bar.finish_cell()
         except KeyboardInterrupt:

@@ -38,6 +38,7 @@ INSTEAD = {
     "memory.storage": "latency.tiers=NAME",
     "prompt.budget": "latency.segments=N",
 }
+METHODS_OWN = ("memory", "planner")  # prompts are the same for all
 COUNTS = {"latency.steps": 1, "latency.warmup": 0, "latency.candidates": 2, "latency.store": 1, "latency.age": 0}
 MAY_BE_NULL = ("latency.candidates", "latency.store", "latency.age")
 SWITCHES = ("latency.score", "latency.markdown", "eval.progress")
@@ -98,8 +99,8 @@ def passed_on(given: Sequence[str]) -> list[str]:
     found = []
     for override in given:
         key = key_of(override)
-        if key in INSTEAD or key.startswith("memory.storage."):
-            raise ConfigError(f"{override} is not read here; use {INSTEAD.get(key, INSTEAD['memory.storage'])}")
+        if key in INSTEAD:
+            raise ConfigError(f"{override} is not read here; use {INSTEAD[key]}")
         if not within(key, OURS):
             found.append(override)
     return found
@@ -135,7 +136,12 @@ class Composer:
         for tier, model in product(listed(config.latency.tiers), listed(config.latency.models)):
             given = [*overrides, *_model(model, overrides), *([] if tier == OWN else [f"memory/storage={tier}"])]
             with _aside():
-                self._configs[tier, model] = compose_variants(wanted, given)
+                self._configs[tier, model] = compose_variants(wanted, given, METHODS_OWN)
+
+    @property
+    def setting(self) -> DictConfig:
+        """What all contenders have in common: the first one's config."""
+        return next(iter(next(iter(self._configs.values())).values()))
 
     def of(self, cell: Cell) -> Mapping[str, DictConfig]:
         """By contender's name."""

@@ -17,6 +17,7 @@ from keep_agent.results import PARTS
 BASES = ("full_recompute", "cacheblend", PLAIN)  # what others are compared with
 KINDS: Mapping[str, Callable[[Timed], bool]] = {
     "all": lambda step: True,
+    "warm": lambda step: not step.numbers.cold,
     "no_flip": lambda step: not step.numbers.cold and not step.numbers.flips,
     "flip": lambda step: not step.numbers.cold and step.numbers.flips > 0,
     "cold": lambda step: step.numbers.cold,
@@ -45,6 +46,7 @@ class Standing:
     overhead: float = 0.0  # p50 in ms of update + retrieve + ask
     counts: Mapping[str, float] | None = None  # mean per step, by COUNTS
     computed_ratio: float = 0.0
+    encoded_rows: float = 0.0  # mean per step, in rows over all layers
     ratios: Mapping[str, Ratio | None] | None = None  # by BASES
     floor: Mapping[str, Distance | None] | None = None  # by KINDS
     peak: int | None = None
@@ -71,7 +73,7 @@ class GroupSummary:
 
     title: str
     cells: Sequence[CellSummary]
-    growth: Mapping[str, Growth | None]  # by contender, of ttft p50 over all steps but the cold ones
+    growth: Mapping[str, Growth | None]  # by contender, of the p50 of ttft over all steps but the cold ones
 
 
 def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
@@ -105,6 +107,7 @@ def _standing(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> St
         overhead=statistics.median(sum(_part(step, part) for part in ("update", "retrieve", "ask")) for step in steps),
         counts={name: statistics.fmean(getattr(step.numbers, name) for step in steps) for name in COUNTS},
         computed_ratio=statistics.fmean(step.numbers.computed_ratio for step in steps),
+        encoded_rows=statistics.fmean(step.numbers.encoded_token_layers / step.numbers.layers for step in steps),
         ratios={base: Ratio.of(times, own) for base, times in bases.items()},
         floor={kind: _distance(steps, rates, test) for kind, test in KINDS.items()},
         peak=track.peak,
@@ -133,9 +136,6 @@ def _growths(cells: Sequence[CellSummary]) -> dict[str, Growth | None]:
     points: dict[str, list[tuple[int, float]]] = {}
     for cell in cells:
         for standing in cell.standings:
-            warm = [standing.spread(kind=kind) for kind in ("no_flip", "flip")]
-            found = max((spread for spread in warm if spread), key=lambda spread: spread.count, default=None)
-            points.setdefault(standing.name, [])
-            if found:
-                points[standing.name].append((cell.cell.segments, found.p50))
+            found = standing.spread(kind="warm")
+            points.setdefault(standing.name, []).extend([(cell.cell.segments, found.p50)] if found else [])
     return {name: fit(*zip(*found, strict=True)) if found else None for name, found in points.items()}

@@ -2,89 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
 from eval.tables import MISSING, bounds, number
 from eval.timing.rates import Rates
 from eval.timing.statistics import Ratio, Spread
-from eval.timing.summary import BASES, KINDS, CellSummary, GroupSummary, Standing
+from eval.timing.summary import BASES, KINDS, GroupSummary, Standing
 from keep_agent.results import PARTS
 
 READS = {"memory": "memory", "append": "transcript", "plain": "same prompt"}
+KIND_NAMES = {"no_flip": "no flip"}
 MIB = 1 << 20
 GROWTH_AT = 40  # segments
+Cells = Sequence[str]
 
 
 def group_tables(group: GroupSummary, scored: bool) -> list[Table]:
     """All that is known of a group of cells."""
-    makers = (times_table(group, scored), kinds_table(group), parts_table(group), floor_table(group))
-    return [table for table in (*makers, growth_table(group), refused_table(group)) if table is not None]
+    ran = [times_table(group, scored), ratios_table(group), kinds_table(group), parts_table(group), floor_table(group)]
+    others = growth_table(group), refused_table(group)
+    return [table for table in (*ran, *others) if table is not None and table.row_count]
 
 
 def times_table(group: GroupSummary, scored: bool) -> Table:
-    """Time to the first token and to the decision, and how many times faster that is than others."""
-    note = "" if scored else "; no candidates were scored, so decision is the end of the prompt"
-    table = _table(
-        f"time to the first token: {group.title}",
-        f"ms, all steps; p50 with its 95 % interval; x: the median over steps of base / own, paired{note}",
-        ("reads", "tokens", "ttft p50", "p95", "decision p50", *(f"x {base}" for base in BASES)),
-    )
-    for cell, standing, first in _rows(group):
-        ttft, decision = standing.spread(), standing.spread("decision_ms")
-        shown = [READS[standing.prompt], number(standing.counts["prompt_tokens"], 0), _with_interval(ttft)]
-        shown += [number(ttft.p95, 1), number(decision.p50, 1)]
-        _add(table, cell, standing, first, [*shown, *(_ratio(standing.ratios[base]) for base in BASES)])
-    return table
+    """Time to the first token and to the decision, over all steps."""
+    headings = ("reads", "tokens", "ttft p50", "95 %", "p95", "decision p50", "95 %", "p95")
+    note = "decision: ttft and scoring" if scored else "no candidates were scored: decision ends with the prompt"
+    return _table("time to the first token", f"ms, all steps; {note}", headings, group, _times)
+
+
+def _times(standing: Standing) -> Cells:
+    decision = standing.spread("decision_ms") if standing.prompt != "plain" else None
+    read = READS[standing.prompt], number(standing.counts["prompt_tokens"], 0)
+    return [*read, *_spread(standing.spread()), *_spread(decision)]
+
+
+def ratios_table(group: GroupSummary) -> Table:
+    """How many times faster a contender is than those that others are compared with."""
+    caption = "ttft of base / own: median over paired steps with its 95 % interval; in brackets the ratio of both p50"
+    return _table("times faster", caption, [f"than {base}" for base in BASES], group, _ratios)
+
+
+def _ratios(standing: Standing) -> Cells:
+    return [_ratio(standing.ratios[base]) for base in BASES]
 
 
 def kinds_table(group: GroupSummary) -> Table:
     """Cold steps and those in which a group flipped its kind, apart."""
-    table = _table(
-        f"ttft by kind of step: {group.title}",
-        "p50 in ms (steps); cold: the first after a reset; flip: a group became static, or is no longer; overlapped: "
-        "without what was encoded while the robot moved",
-        (*KINDS, "overlapped, all"),
+    caption = (
+        "p50 in ms (steps); cold: the first after a reset, warm: all others; flip: a group became static, or is so no "
+        "longer; overlapped: all, without what could be encoded while the robot moved"
     )
-    for cell, standing, first in _rows(group):
-        cells = [_counted(standing.spread(kind=kind)) for kind in KINDS]
-        _add(table, cell, standing, first, [*cells, number(standing.spread("ttft_overlapped_ms").p50, 1)])
-    return table
+    names = [KIND_NAMES.get(kind, kind) for kind in KINDS]
+    return _table("ttft by kind of step", caption, (*names, "overlapped"), group, _kinds)
+
+
+def _kinds(standing: Standing) -> Cells:
+    cells = (_counted(standing.spread(kind=kind)) for kind in KINDS)
+    return [*cells, number(standing.spread("ttft_overlapped_ms").p50, 1)]
 
 
 def parts_table(group: GroupSummary) -> Table:
     """Where the time goes; the planner's own part is apart from the sentence encoder's."""
-    table = _table(
-        f"parts of a step: {group.title}",
-        "p50 in ms, all steps; planner: update + retrieve + ask, outside the model and the sentence encoder",
-        ("planner", *PARTS, "score"),
-    )
-    for cell, standing, first in _rows(group):
-        parts = (number(standing.parts[part], 2) for part in PARTS)
-        score = number(standing.spread("score_ms").p50, 2)
-        shown = [number(standing.overhead, 2), *parts, score] if standing.prompt != "plain" else [MISSING] * 9
-        _add(table, cell, standing, first, shown)
-    return table
+    caption = "p50 in ms, all steps; planner: update + retrieve + ask, outside the model and the sentence encoder"
+    return _table("parts of a step", caption, ("planner", *PARTS, "score"), group, _parts)
+
+
+def _parts(standing: Standing) -> Cells:
+    if standing.prompt == "plain":
+        return [MISSING] * (len(PARTS) + 2)
+    parts = (number(standing.parts[part], 2) for part in PARTS)
+    return [number(standing.overhead, 2), *parts, number(standing.spread("score_ms").p50, 2)]
 
 
 def floor_table(group: GroupSummary) -> Table:
     """Work, distance to the floor, memory."""
-    table = _table(
-        f"work and memory: {group.title}",
-        "computed: share of the prompt's rows x layers; encoded: rows per step; floor: operations and bytes at the "
-        f"machine's rates; peak: growth within a step. {_rates(group)}",
-        ("computed %", "encoded", "floor ms", "x floor, no flip", "x floor, all", "peak MiB", "cold MiB", "stored MiB"),
+    caption = (
+        "computed: share of the prompt's rows x layers; encoded: rows per step; floor: what the method must spend "
+        f"at the machine's rates, p50; peak: growth within a step, MiB. {_rates(group)}"
     )
-    for cell, standing, first in _rows(group):
-        encoded = standing.counts["encoded_token_layers"] * standing.counts["prompt_tokens"]
-        rows = standing.counts["token_layers"] / max(standing.computed_ratio, 1e-9)
-        quiet, every = standing.floor["no_flip"], standing.floor["all"]
-        shown = [number(100 * standing.computed_ratio, 1), number(encoded / rows, 0), number(every.ms, 1)]
-        shown += [MISSING if far is None else f"{far.times:.2f}" for far in (quiet, every)]
-        shown += [_mib(size) for size in (standing.peak, standing.peak_cold, standing.stored)]
-        _add(table, cell, standing, first, shown)
-    return table
+    floor = "floor ms", "x floor, no flip", "x floor, all"
+    headings = ("computed %", "encoded", *floor, "peak", "cold peak", "stored MiB")
+    return _table("work and memory", caption, headings, group, _floor)
+
+
+def _floor(standing: Standing) -> Cells:
+    quiet, every = standing.floor["no_flip"], standing.floor["all"]
+    work = number(100 * standing.computed_ratio, 1), number(standing.encoded_rows, 0), number(every.ms, 1)
+    far = [MISSING if distance is None else f"{distance.times:.2f}" for distance in (quiet, every)]
+    return [*work, *far, *(_mib(size) for size in (standing.peak, standing.peak_cold, standing.stored))]
 
 
 def growth_table(group: GroupSummary) -> Table | None:
@@ -92,18 +100,16 @@ def growth_table(group: GroupSummary) -> Table | None:
     found = {name: growth for name, growth in group.growth.items() if growth is not None}
     if not found:
         return None
-    table = Table(
-        title=f"growth of ttft: {group.title}",
-        caption="ttft = a + b n + c n² of n segments, fitted to p50 of the commonest kind of step that is not cold",
-    )
-    for heading in ("", "segments", "a ms", "b ms", "c µs", f"ms per segment at {GROWTH_AT}"):
+    caption = "ttft = a + b n + c n² of n segments, fitted to the p50 of warm steps; off: the fit's largest miss"
+    table = Table(title=f"growth of ttft: {group.title}", caption=caption)
+    ends = f"ms per segment at {GROWTH_AT}", "quadratic % at the end", "off by %"
+    for heading in ("", "segments", "a ms", "b ms", "c µs", *ends):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for heading in ("quadratic % at the end", "off by at most %"):
-        table.add_column(heading, justify="right", no_wrap=True)
     for name, growth in found.items():
         coefficients = number(growth.fixed, 2), number(growth.linear, 3), number(1e3 * growth.quadratic, 2)
-        ends = number(growth.slope(GROWTH_AT), 3), number(100 * growth.curved(growth.high), 1)
-        table.add_row(name, f"{growth.low}–{growth.high}", *coefficients, *ends, number(100 * growth.error, 1))
+        shares = number(100 * growth.curved(growth.high), 1), number(100 * growth.error, 1)
+        slope = number(growth.slope(GROWTH_AT), 3)
+        table.add_row(name, f"{growth.low}–{growth.high}", *coefficients, slope, *shares)
     return table
 
 
@@ -121,30 +127,28 @@ def refused_table(group: GroupSummary) -> Table | None:
     return table
 
 
-def _table(title: str, caption: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title, caption=caption)
-    table.add_column("segments", justify="right")
-    table.add_column("", no_wrap=True)
+def _table(
+    title: str, caption: str, headings: Sequence[str], group: GroupSummary, cells_of: Callable[[Standing], Cells]
+) -> Table:
+    """A row for every contender that ran, cell by cell."""
+    table = Table(title=f"{title}: {group.title}", caption=caption)
+    table.add_column("segments", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=heading not in ("x floor, no flip", "x floor, all"))
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cell in group.cells:
+        ran = [standing for standing in cell.standings if standing.times is not None]
+        for place, standing in enumerate(ran):
+            table.add_row("" if place else str(cell.cell.segments), standing.name, *cells_of(standing))
+        table.add_section()
     return table
 
 
-def _rows(group: GroupSummary) -> Iterator[tuple[CellSummary, Standing, bool]]:
-    """Contenders that ran, cell by cell; whether each is the first of its cell."""
-    for cell in group.cells:
-        ran = [standing for standing in cell.standings if standing.times is not None]
-        yield from ((cell, standing, number == 0) for number, standing in enumerate(ran))
-
-
-def _add(table: Table, cell: CellSummary, standing: Standing, first: bool, cells: Sequence[str]) -> None:
-    if first and table.row_count:
-        table.add_section()
-    table.add_row(str(cell.cell.segments) if first else "", standing.name, *cells)
-
-
-def _with_interval(spread: Spread) -> str:
-    return number(spread.p50, 1) + bounds(spread.interval, digits=1)
+def _spread(spread: Spread | None) -> Cells:
+    """Median, its interval, and the 95th percentile."""
+    if spread is None:
+        return [MISSING] * 3
+    return [number(spread.p50, 1), bounds(spread.interval, digits=1).strip() or MISSING, number(spread.p95, 1)]
 
 
 def _counted(spread: Spread | None) -> str:
@@ -152,7 +156,7 @@ def _counted(spread: Spread | None) -> str:
 
 
 def _ratio(ratio: Ratio | None) -> str:
-    return MISSING if ratio is None else f"{ratio.paired:.2f}{bounds(ratio.interval)}"
+    return MISSING if ratio is None else f"{ratio.paired:.2f}{bounds(ratio.interval)} ({ratio.medians:.2f})"
 
 
 def _mib(size: int | None) -> str:
