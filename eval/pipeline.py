@@ -36,6 +36,7 @@ from eval.overlap.work import AFTER, BEFORE, BESIDE, Work
 from eval.plots import check_figure
 from eval.tables import make_console, markdown
 from eval.variants import names
+from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.disk.atomic import write_atomic
 from memory.engine.shapes import SHAPES
@@ -127,6 +128,8 @@ def write(
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
     check_stages(arguments.loading)
+    if not arguments.chunk > 0:
+        raise ConfigError(f"--chunk {arguments.chunk:g} moves nothing; use more than 0 MB")
     if arguments.out:
         check_figure(arguments.out / FIGURE)
     device = device_named(arguments.device)

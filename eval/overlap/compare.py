@@ -73,7 +73,7 @@ def play(names: Sequence[str], work: Work, link: Link, chunk: float = math.inf) 
 
 @dataclass(frozen=True)
 class Point:
-    """All stages over one bandwidth, at which moving takes ``ratio`` times as long as computing."""
+    """All stages over one bandwidth, at which the bytes alone take ``ratio`` times as long as computing."""
 
     ratio: float
     link: Link
@@ -90,23 +90,15 @@ class Point:
 def sweep(
     names: Sequence[str], work: Work, link: Link, ratios: Sequence[float], chunk: float = math.inf
 ) -> list[Point]:
-    """``link`` with ever less bandwidth, its latencies in proportion: only the ratio of loading to computing changes.
+    """``link`` with other bandwidths and its own latencies.
 
     :raises ConfigError: nothing is computed or moved, so there is no ratio
     """
-    now = bounds(work, link)
-    if link.shared or not now.transfer or not now.compute:
-        raise ConfigError(
-            f"over link {link.name} there is nothing to sweep: name one with a bandwidth, and work for it"
-        )
+    nbytes, compute = int(work.resting.sum()) * work.row_bytes, bounds(work, link).compute
+    if link.shared or not nbytes or not compute:
+        raise ConfigError(f"over link {link.name} there is nothing to sweep: name a --link with a bandwidth")
     points = []
     for ratio in ratios:
-        slower = ratio * now.compute / now.transfer
-        changed = replace(
-            link,
-            bandwidth=link.bandwidth / slower,
-            latency=link.latency * slower,
-            per_copy=link.per_copy * slower,
-        )
+        changed = replace(link, bandwidth=nbytes / (ratio * compute))
         points.append(Point(ratio, changed, play(names, work, changed, chunk)))
     return points

@@ -69,9 +69,10 @@ def link_named(name: str) -> Link:
     if name in LINKS:
         return LINKS[name]
     try:
-        return Link(f"{float(name):g} GB/s", float(name) * 1e9)
+        gigabytes = float(name)
     except ValueError:
         raise ConfigError(f"link {name!r} is unknown: use one of {', '.join(LINKS)}, or a number of GB/s") from None
+    return Link(f"{gigabytes:g} GB/s", gigabytes * 1e9)
 
 
 def measure_cpu(size: int = 1024, nbytes: int = 1 << 26, times: int = 7) -> Device:

@@ -1,0 +1,68 @@
+"""Small pieces of work: which segments are dropped when, and given times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from hypothesis import strategies as st
+
+from eval.overlap.link import Link
+from eval.overlap.prompt import Prompt
+from eval.overlap.work import BEFORE, NARROWS, Times, Work
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.next_layer import NextLayer
+from memory.loading.serial import Serial
+from memory.stages import Layout, Loading, Transfer
+
+STAGES = (Serial, NextLayer, LayerBalanced)
+
+
+def work(
+    drops: Sequence[int],
+    attention: Sequence[float],
+    mlp: Sequence[float],
+    importance: Sequence[float] | None = None,
+    tokens: int = 1,
+    narrow: str = BEFORE,
+) -> Work:
+    """Segment i is not active from layer ``drops[i]`` on; one row of query; a byte per row and layer."""
+    prompt = Prompt(len(drops), tokens, 1)
+    last = torch.tensor([*(drop for drop in drops for _ in range(tokens)), len(attention)])
+    active = tuple((last > layer).nonzero()[:, 0] for layer in range(len(attention)))
+    chosen = [0.0] * len(attention) if importance is None else importance
+    return Work(prompt.layout(), active, Times(tuple(attention), tuple(chosen), tuple(mlp)), 1, narrow)
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    """Two to six layers, some rows dropped on the way, some never needed, some never computed."""
+    layers = draw(st.integers(2, 6))
+    seconds = st.lists(st.sampled_from((0.0, 0.25, 1.0, 2.5)), min_size=layers, max_size=layers)
+    drops = draw(st.lists(st.integers(0, layers), min_size=1, max_size=6))
+    pieces = draw(seconds), draw(seconds), [*draw(seconds)[:-1], 0.0]
+    return work(drops, *pieces, tokens=draw(st.integers(1, 3)), narrow=draw(st.sampled_from(NARROWS)))
+
+
+def links(free: bool) -> st.SearchStrategy[Link]:
+    """Of a byte per second or so; ``free``: without latencies."""
+    extra = st.just(0.0) if free else st.sampled_from((0.0, 0.0625, 0.5))
+    return st.builds(Link, st.just("link"), st.sampled_from((0.25, 1.0, 4.0)), extra, extra)
+
+
+@dataclass
+class Watched:
+    """A stage whose transfers are kept."""
+
+    stage: Loading
+    seen: list[Transfer] = field(default_factory=list)
+
+    @property
+    def overlaps(self) -> bool:
+        return self.stage.overlaps
+
+    def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
+        found = self.stage.schedule(layout, layer, active, layers)
+        self.seen += found
+        return found

@@ -1,0 +1,99 @@
+"""The command: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eval.pipeline import main, parser, report
+from eval.tables import make_console
+
+SMALL = ["--model", "planner-tiny", "--layers", "6", "--segments", "8", "--segment-tokens", "5", "--query", "4"]
+SLOW = [*SMALL, "--device", "orin", "--link", "0.05", "--schedule", "linear", "--average", "0.5"]
+
+
+def run(*options: str) -> None:
+    report(parser().parse_args(options), make_console())
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """What it says before it ends with exit code 2."""
+    monkeypatch.setattr("sys.argv", ["pipeline", *options])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_all_stages_on_one_time_axis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(*SLOW, "--out", str(tmp_path))
+    shown = capsys.readouterr().out
+    assert all(stage in shown for stage in ("serial", "next_layer", "layer_balanced", "bound"))
+    record = json.loads((tmp_path / "pipeline.json").read_text())
+    schedules = {one["loading"]: one for one in record["schedules"]}
+    spans = [schedules[name]["makespan"] for name in ("layer_balanced", "next_layer", "serial")]
+    assert spans == sorted(spans) and spans[0] < spans[2]
+    assert record["active_rows"][0] == 44 and len(record["times"]["mlp"]) == 6
+    for one in schedules.values():
+        assert one["makespan"] == max(event["end"] for event in one["events"])
+        assert one["bytes"] == sum(44 - rows for rows in record["active_rows"]) * record["row_bytes"]
+        assert one["bounds"]["simple"] <= one["bounds"]["tight"] <= one["makespan"] * (1 + 1e-9)
+    assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_command_gives_the_same_schedules(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(*SLOW, "--loading", "next_layer", "--seed", "3", "--out", str(tmp_path / name))
+    first, second = (json.loads((tmp_path / name / "pipeline.json").read_text()) for name in ("a", "b"))
+    assert first["schedules"] == second["schedules"]
+
+
+def test_a_sweep_shows_where_balancing_pays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    large = ["--model", "qwen2.5-14b", "--layers", "16", "--link", "1", "--schedule", "cosine", "--average", "0.3"]
+    run(*large, "--sweep", "--markdown", "--out", str(tmp_path))
+    points = json.loads((tmp_path / "pipeline.json").read_text())["sweep"]
+    assert (points[0]["ratio"], points[-1]["ratio"]) == (0.125, 8)
+    gains = [point["makespan"]["next_layer"] / point["makespan"]["layer_balanced"] for point in points]
+    assert max(gains[3:-3]) > 1.15 and gains[0] == gains[-1] == pytest.approx(1)
+    assert "| load / compute |" in capsys.readouterr().out
+
+
+def test_measured_times_take_the_place_of_a_device(tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    file.write_text(json.dumps({"attention": [1, 1, 1], "importance": [0, 0, 0], "mlp": [2, 2, 0]}))
+    run(*SMALL, "--times", str(file), "--link", "shared", "--out", str(tmp_path))
+    record = json.loads((tmp_path / "pipeline.json").read_text())
+    assert [one["makespan"] for one in record["schedules"]] == [7, 7, 7]
+    assert len(record["active_rows"]) == 3
+
+
+@pytest.mark.parametrize("method", ["keep", "cacheblend", "epic", "full_reuse"])
+@pytest.mark.parametrize("importance", ["before", "beside"])
+def test_every_method_plays(method: str, importance: str, tmp_path: Path) -> None:
+    run(*SLOW, "--recompute", method, "--importance", importance, "--chunk", "0.001", "--out", str(tmp_path))
+    record = json.loads((tmp_path / "pipeline.json").read_text())
+    kinds = {(event["lane"], event["kind"]) for event in record["schedules"][0]["events"]}
+    lanes = {"keep": {"importance" if importance == "beside" else "compute"}, "cacheblend": {"compute"}}
+    assert {lane for lane, kind in kinds if kind == "importance"} == lanes.get(method, set())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "abacus"], "device 'abacus'"),
+        (["--link", "-1"], "use a bandwidth above 0"),
+        (["--loading", "later"], "loading later is unknown"),
+        (["--loading", "none"], "use serial, next_layer, layer_balanced"),
+        (["--model", "gpt-9"], "model 'gpt-9'"),
+        (["--chunk", "0"], "--chunk 0"),
+        (["--times", "nowhere.json"], "nowhere.json is not there"),
+        (["--average", "2"], "average=2"),
+        (["--sweep", "--link", "shared"], "nothing to sweep"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(
+    options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(monkeypatch, capsys, *SMALL, *options)
