@@ -105,7 +105,7 @@ def prompt_entry(prefill: Prefill) -> Entry:
             {"layer": h.layer, "hops": h.hops, "edges": [_edge(edge, names) for edge in h.edges]} for h in trace.hops
         ],
         "loads": [[i.first, i.last, since(i.start), since(i.end), i.nbytes] for i in trace.loads],
-        "computes": [[i.layer, since(i.start), since(i.end)] for i in trace.computes],
+        "computes": [[i.layer, i.kind, since(i.start), since(i.end)] for i in trace.computes],
         "flips": [{"group": flip.group, "static": flip.static} for flip in prefill.flips],
         "cold": prefill.cold,
     }

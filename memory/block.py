@@ -49,6 +49,18 @@ class KVBlock:
         return KVBlock(f"{self.identity}[{start}:{stop}]", k, v)
 
 
+def resting(x: torch.Tensor) -> torch.Tensor:
+    """Keys or values (layers, kv_heads, tokens, head_dim) in host memory, as a block holds them.
+
+    From CUDA they go to pinned memory, token by token within a layer: then every run of a layer's rows is one piece,
+    which a copy back takes at once. Memory that host and device share (MPS) is left alone.
+    """
+    if x.device.type != "cuda":
+        return x if x.device.type == "mps" else x.cpu()
+    rows = x.transpose(1, 2)
+    return torch.empty(rows.shape, dtype=x.dtype, pin_memory=True).copy_(rows).transpose(1, 2)
+
+
 def identity(model_key: str, context_ids: Sequence[int], token_ids: Sequence[int], namespace: str = "") -> str:
     """Name of a block: equal only if model, dtype and RoPE (all in ``model_key``), context, tokens and namespace are.
 

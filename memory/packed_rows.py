@@ -81,6 +81,10 @@ class PackedRows:
         parts = list(self._parts(first, first + length)) or [(0, self.pieces[0].part(0, 0))]
         return PackedRows(tuple(piece for _, piece in parts), self.dtype, length, parts[0][0])
 
+    def layers(self, first: int, last: int) -> PackedRows:
+        """Some layers, still packed: a view."""
+        return replace(self, pieces=tuple(piece[first:last] for piece in self.pieces))
+
     def to(self, device: torch.device | str) -> PackedRows:
         """On ``device``, still packed: it is the packed bytes that travel."""
         return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))

@@ -292,6 +292,7 @@ class Loading(Protocol):
     """When does each block's layer slice move to the compute device?"""
 
     capabilities: Capabilities
+    overlaps: bool  # whether it is asked as soon as the rows of a layer are known, else when the layer is due
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         """Transfers that may start once the rows active at ``layer`` are known. Called for layer 0, 1, ... in order.

@@ -12,6 +12,8 @@ from memory.engine.attention import JointPass, Pass
 from memory.engine.rope import RopeTables
 from memory.engine.spec import ModelSpec
 
+FEED_ROWS = 512  # through an MLP at once on a CPU: what lies between its products stays in the cache
+
 
 @dataclass
 class Decoder:
@@ -25,6 +27,7 @@ class Decoder:
         self.layers: list[nn.Module] = list(base.layers)
         self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
         self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
+        self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms on both sides of each half
         self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
@@ -36,18 +39,38 @@ class Decoder:
         return self.module.model.embed_tokens(token_ids[None])
 
     def layer(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
-        """Run one decoder layer on the rows of ``state``."""
+        """One decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
+        return self.feed(index, self.attend(index, hidden, state))
+
+    def attend(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+        """The layer up to its attention, residual included.
+
+        The two halves are called apart because a row that nobody wants after the attention needs no MLP.
+        """
         embeddings = self._unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
-        out = self.layers[index](
-            hidden,
+        layer = self.layers[index]
+        given, _ = layer.self_attn(
+            hidden_states=layer.input_layernorm(hidden),
             attention_mask=None,
             position_ids=None,
             past_key_values=None,
-            use_cache=False,
             position_embeddings=embeddings,
             memory_pass=state,
         )
-        return out[0] if isinstance(out, tuple) else out
+        return hidden + (layer.post_attention_layernorm(given) if self._sandwiched else given)
+
+    def feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
+        """The layer from what `attend` returned for some rows to its end."""
+        if mixed.is_cuda or mixed.shape[1] <= FEED_ROWS:
+            return self._feed(index, mixed)
+        return torch.cat([self._feed(index, rows) for rows in mixed.split(FEED_ROWS, 1)], 1)
+
+    def _feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
+        layer = self.layers[index]
+        before = layer.pre_feedforward_layernorm if self._sandwiched else layer.post_attention_layernorm
+        given = layer.mlp(before(mixed))
+        given = given[0] if isinstance(given, tuple) else given  # experts bring their router's scores
+        return mixed + (layer.post_feedforward_layernorm(given) if self._sandwiched else given)
 
     def run(self, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
         """All layers on the same rows."""

@@ -12,6 +12,7 @@ from memory.engine.attention import Pass
 from memory.engine.cache import DenseCache
 from memory.engine.decoder import Decoder
 from memory.engine.masks import unit_plan
+from memory.engine.rope import rotate
 
 PACK_ROWS = 4096  # rows per forward: bounds the memory of its activations
 
@@ -57,7 +58,7 @@ def _encode_pack(decoder: Decoder, units: list[Sequence[int]], context: KVBlock 
     hidden = decoder.embed(ids)
     for layer in range(spec.layers - 1):
         hidden = decoder.layer(layer, hidden, state)
-    _write_last(decoder, cache, state, hidden)
+    write_keys(decoder, spec.layers - 1, hidden, state)
     rows = slice(before, before + total)
     keys, values = cache.raw[:, 0, :, rows], cache.v[:, 0, :, rows]
     return [
@@ -65,12 +66,12 @@ def _encode_pack(decoder: Decoder, units: list[Sequence[int]], context: KVBlock 
     ]
 
 
-def _write_last(decoder: Decoder, cache: DenseCache, state: Pass, hidden: torch.Tensor) -> None:
-    """The last layer's keys and values need its projections only: nobody reads its output."""
-    last = decoder.spec.layers - 1
-    k, v = decoder.bare_kv(last, hidden)
-    cache.write_raw(last, state.rows, k[None])
-    cache.write(last, state.rows, k[None], v[None])
+def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Pass) -> None:
+    """Keys and values of the rows that enter ``layer``, and nothing else of it: for whoever reads no output of it."""
+    k, v = (made[None] for made in decoder.bare_kv(layer, hidden))
+    state.cache.write_raw(layer, state.rows, k)
+    angles = state.angles[state.rope_keys[layer]]
+    state.cache.write(layer, state.rows, rotate(decoder.layers[layer].self_attn, k, *angles), v)
 
 
 def place_block(decoder: Decoder, cache: DenseCache, block: KVBlock, start: int) -> None:

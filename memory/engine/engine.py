@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cached_property, partial
 from types import TracebackType
 from typing import TypeVar
@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError
-from memory.block import KVBlock
+from memory.block import KVBlock, resting
 from memory.engine import decode
 from memory.engine.cache import DenseCache, WorkingCache
 from memory.engine.compact import compact
@@ -22,11 +22,12 @@ from memory.engine.extend import Chunking, Extension, append
 from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
 from memory.engine.paged import PagedCache
-from memory.engine.prefill import Prefill, Transport
+from memory.engine.prefill import Prefill
 from memory.engine.query import query_states
 from memory.engine.score import Scorer
 from memory.engine.spec import ModelSpec
 from memory.engine.trace import PrefillResult, ScoreResult
+from memory.engine.transport import Throttle, Transport
 from memory.engine.worker import Priority, Worker
 from memory.stages import Layout, Loading, Recompute, Slots
 
@@ -37,16 +38,23 @@ EncodeRequest = tuple[KVBlock | None, Sequence[int]]  # the context a unit sees,
 class Engine:
     """One model, one worker. Safe to call from several threads; close it, or use it as a context manager."""
 
-    def __init__(self, model: LoadedModel, transport: str = "auto") -> None:
-        """:param transport: inline | thread | stream: how transfers run; auto: stream on CUDA, else inline.
-
-        Blocks in host memory are as near to the CPU as the working cache: there a thread only takes the model's cores.
+    def __init__(
+        self,
+        model: LoadedModel,
+        transport: str = "auto",
+        throttle: Throttle | None = None,
+        importance: str = "before",
+    ) -> None:
+        """:param transport: inline | thread | stream | auto: where transfers of blocks run, see `Transport.of`
+        :param throttle: makes the link as slow as another machine's
+        :param importance: the choice of a layer's rows runs ``before`` the MLP of the layer above, which then leaves
+            out the rows that are dropped, or ``beside`` it, in a thread (KEEP's three workers)
         """
         self.model = model
         self.decoder = model.decoder
         self._worker = Worker()
         self._scorer = Scorer(model.decoder)
-        self._transport = _make_transport(transport, model.decoder.device)
+        self._transport = Transport.of(transport, model.decoder.device, throttle, importance)
 
     @property
     def spec(self) -> ModelSpec:
@@ -132,7 +140,7 @@ class Engine:
         """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""
         index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
         k, v = self._worker.call(partial(cache.harvest, index))
-        return KVBlock(identity, k.cpu(), v.cpu())
+        return KVBlock(identity, resting(k), resting(v))
 
     def query_states(
         self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
@@ -184,8 +192,7 @@ class Engine:
     def close(self) -> None:
         """Stop the worker after what is queued."""
         self._worker.close()
-        if self._transport.executor is not None:
-            self._transport.executor.shutdown()
+        self._transport.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -203,16 +210,5 @@ class Engine:
             numbers = [i for i, (own, _) in enumerate(units) if own is context]
             pairs = encode(self.decoder, [units[i][1] for i in numbers], context)
             for i, (k, v) in zip(numbers, pairs, strict=True):
-                blocks[i] = KVBlock(names[i], k.cpu(), v.cpu())
+                blocks[i] = KVBlock(names[i], resting(k), resting(v))
         return [block for block in blocks if block is not None]
-
-
-def _make_transport(kind: str, device: torch.device) -> Transport:
-    if kind == "auto":
-        kind = "stream" if device.type == "cuda" else "inline"
-    if kind == "inline":
-        return Transport()
-    if kind == "thread" or (kind == "stream" and device.type == "cuda"):
-        stream = torch.cuda.Stream(device) if kind == "stream" else None
-        return Transport(ThreadPoolExecutor(1, thread_name_prefix="loader"), stream)
-    raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")

@@ -25,6 +25,7 @@ class ByHand:
     """A loading stage that plans nothing: slices come by ``load_memory``."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
+    overlaps: ClassVar[bool] = False
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         return []
@@ -86,7 +87,7 @@ class KeepInterfaces:
         """Those of ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
         if attention is not self._attention or attention.layer != layer_id:
             raise ConfigError(f"importance at layer {layer_id} needs that layer's own attention.")
-        self._worker.call(partial(self._run.narrow, attention.left, attention))
+        self._worker.call(partial(self._run.choose, attention))
         chosen = set(memory_ids)
         return [id for id in self.active_ids() if id in chosen]
 
@@ -111,5 +112,5 @@ class KeepInterfaces:
         if rows is not self._rows:
             hidden, self._rows = hidden[:, torch.searchsorted(self._rows, rows)], rows
         output = self._run.compute(layer, hidden)
-        self._attention = self._run.probe(layer, hidden, output)
+        self._attention = self._run.probe(layer, hidden, lambda: output)
         return output

@@ -1,9 +1,15 @@
-"""Prefill a prompt layer by layer with ever fewer active rows; everything else is loaded from blocks."""
+"""Prefill a prompt layer by layer with ever fewer active rows; everything else is loaded from blocks.
+
+Three workers (KEEP, arXiv 2602.23592, section 4.3): the model's layers, the importance that chooses the next layer's
+rows, and the link that loads the others. Two rules order them: a layer begins when the rows of it are chosen and its
+slices are there; importance begins when the layer's attention is done.
+"""
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import Executor
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,23 +21,17 @@ from memory.block import KVBlock
 from memory.engine.attention import Pass
 from memory.engine.cache import HEADROOM, DenseCache, as_rows
 from memory.engine.decoder import Decoder
-from memory.engine.encode import place_block
+from memory.engine.encode import place_block, write_keys
 from memory.engine.kernels import row_padding
-from memory.engine.loader import Loader, Mover
+from memory.engine.loader import Loader
 from memory.engine.masks import causal_plan
+from memory.engine.mover import Mover
 from memory.engine.probe import LayerProbe, SegmentTable
 from memory.engine.trace import ComputeInterval, PrefillResult, PrefillTrace
+from memory.engine.transport import Transport
 from memory.stages import Layout, Loading, Recompute, Slots
 
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
-
-
-@dataclass(frozen=True, slots=True)
-class Transport:
-    """Where transfers run: inline, in a thread beside the computation, or (CUDA) in a thread on a stream of its own."""
-
-    executor: Executor | None = None
-    stream: torch.cuda.Stream | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Prefill:
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
         self._visible = self.cache.end_at(layout.rows)
-        mover = Mover(layout, self.cache, decoder.rope, self._angles)
-        self.loader = Loader(mover, self._layers, transport.executor, transport.stream)
+        mover = Mover(layout, self.cache, decoder.rope, self._angles, transport.staging)
+        self.loader, self._beside = Loader(mover, self._layers, transport), transport.beside
         self.trace = PrefillTrace(layout.rows)
         self._asked = True  # whether the recompute stage wants attention weights: until layer 0 nobody knows
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
@@ -87,34 +87,25 @@ class Prefill:
 
     def run(self) -> PrefillResult:
         """All layers, then the head on the last row."""
-        hidden = self.enter()
-        for layer in range(self._layers):
-            entered, hidden = hidden, self.compute(layer, hidden)
-            if layer + 1 < self._layers:
-                hidden = self.narrow(hidden, self.probe(layer, entered, hidden))
-        return self.finish(hidden)
+        try:
+            hidden = self.enter()
+            for layer in range(self._layers - 1):
+                hidden = self._pass(layer, hidden)
+            return self.finish(self._last(hidden))
+        except BaseException:
+            self.loader.cancel()
+            raise
 
     def enter(self) -> torch.Tensor:
         """Hidden states (1, active rows, hidden) that enter layer 0."""
         return self.decoder.embed(self.layout.token_ids[self.active.rows])
 
     def compute(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """Start what may be loaded, wait for what this layer needs, compute its active rows."""
-        active = self.active
-        self.loader.submit(self.loading.schedule(self.layout, layer, active.rows, self._layers))
-        self.loader.wait(layer, active.inactive)
-        self.trace.active_rows.append(active.rows.numel())
-        self.trace.recomputed_rows.append(active.recomputed)
-        active.state.keep_weights = self._asked and active.small
-        start = time.perf_counter()
-        if active.padding:
-            hidden = torch.cat([hidden, hidden[:, -1:].expand(-1, active.padding, -1)], 1)
-        hidden = self.decoder.layer(layer, hidden, active.state)[:, : active.rows.numel()]
-        self.trace.computes.append(ComputeInterval(layer, start, time.perf_counter()))
-        return hidden
+        """A whole layer of its active rows, once its slices are there."""
+        return self._feed(layer, self._attend(layer, hidden), self.active)
 
-    def probe(self, layer: int, entered: torch.Tensor, left: torch.Tensor) -> LayerProbe:
-        """Answers about ``layer``, which was just computed from ``entered`` to ``left``."""
+    def probe(self, layer: int, entered: torch.Tensor, leave: Callable[[], torch.Tensor]) -> LayerProbe:
+        """Answers about ``layer``, whose attention over ``entered`` is done; ``leave`` gives what the layer returns."""
         active = self.active
         return LayerProbe(
             layer,
@@ -126,25 +117,104 @@ class Prefill:
             active.rows,
             active.state.attended,
             entered,
-            left,
+            leave,
         )
 
-    def narrow(self, hidden: torch.Tensor, probe: LayerProbe) -> torch.Tensor:
-        """Let the recompute stage choose the next layer's rows; returns their hidden states."""
-        before = self.active.rows
-        rows = self.recompute.narrow(probe.layer, before, probe)
+    def choose(self, probe: LayerProbe) -> torch.Tensor | None:
+        """Let the recompute stage choose the next layer's rows, and start what may be loaded for it.
+
+        Returns which of the rows active so far stay; None if all do.
+        """
+        began, before = time.perf_counter(), self.active.rows
+        rows, index = self.recompute.narrow(probe.layer, before, probe), None
         self._asked = probe.asked
-        if rows is before or torch.equal(rows, before):
-            return hidden
-        index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
-        if not torch.equal(before[index], rows):
-            raise ConfigError(
-                f"{type(self.recompute).__name__} revived rows that were not active; a row without a hidden state "
-                "cannot be recomputed."
-            )
-        self._last_layer[before] = probe.layer
-        self.active = self._activate(rows)
-        return hidden[:, index]
+        if rows is not before and not torch.equal(rows, before):
+            index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
+            if not torch.equal(before[index], rows):
+                raise ConfigError(
+                    f"{type(self.recompute).__name__} revived rows that were not active; a row without a hidden state "
+                    "cannot be recomputed."
+                )
+            self._last_layer[before] = probe.layer
+            self.active = self._activate(rows)
+        self._note(probe.layer, began, "importance")
+        if self.loading.overlaps:
+            self._load(probe.layer + 1)
+        return index
+
+    def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """One layer; returns the hidden states of the rows active at the next."""
+        active, mixed = self.active, self._attend(layer, hidden)
+        left: Future[torch.Tensor] = Future()
+
+        def leave() -> torch.Tensor:
+            if self._beside is None and not left.done():
+                left.set_result(self._feed(layer, mixed, active))
+            return left.result()
+
+        probe = self.probe(layer, hidden, leave)
+        if self._beside is None:
+            index = self.choose(probe)
+            if not left.done():  # rows that are dropped need no MLP
+                return self._feed(layer, mixed if index is None else mixed[:, index], self.active)
+        else:
+            chosen = self._beside.submit(self._aside, probe)
+            try:
+                left.set_result(self._feed(layer, mixed, active))
+            except BaseException as error:
+                left.set_exception(error)
+            index = chosen.result()
+        return left.result() if index is None else left.result()[:, index]
+
+    def _aside(self, probe: LayerProbe) -> torch.Tensor | None:
+        """`choose` in a thread of its own, where no mode or stream of the caller's holds."""
+        with torch.inference_mode(), self._beside.stream():
+            return self.choose(probe)
+
+    def _attend(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Wait for what the layer needs, and compute its active rows up to the attention."""
+        active, began = self.active, self._begin(layer)
+        active.state.keep_weights = self._asked and active.small
+        mixed = self.decoder.attend(layer, _padded(hidden, active.padding), active.state)[:, : active.rows.numel()]
+        self._note(layer, began, "attention")
+        return mixed
+
+    def _feed(self, layer: int, mixed: torch.Tensor, active: Active) -> torch.Tensor:
+        """The rest of the layer for the rows of ``active``."""
+        began = time.perf_counter()
+        hidden = self.decoder.feed(layer, _padded(mixed, active.padding))[:, : active.rows.numel()]
+        self._note(layer, began, "mlp")
+        return hidden
+
+    def _last(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The last layer: keys and values of its active rows, for whoever reads on, and all else of the last alone."""
+        layer, active = self._layers - 1, self.active
+        if self._slots is not None:  # all rows' queries choose what is in them
+            mixed = self._attend(layer, hidden)[:, -1:]
+        else:
+            began = self._begin(layer)
+            write_keys(self.decoder, layer, _padded(hidden, active.padding), active.state)
+            mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
+            self._note(layer, began, "attention")
+        began = time.perf_counter()
+        hidden = self.decoder.feed(layer, mixed)
+        self._note(layer, began, "mlp")
+        return hidden
+
+    def _begin(self, layer: int) -> float:
+        """The moment at which all slices of the layer are there."""
+        if layer == 0 or not self.loading.overlaps:
+            self._load(layer)
+        self.loader.wait(layer, self.active.inactive)
+        self.trace.active_rows.append(self.active.rows.numel())
+        self.trace.recomputed_rows.append(self.active.recomputed)
+        return time.perf_counter()
+
+    def _load(self, layer: int) -> None:
+        self.loader.submit(self.loading.schedule(self.layout, layer, self.active.rows, self._layers))
+
+    def _note(self, layer: int, began: float, kind: str) -> None:
+        self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
 
     def finish(self, hidden: torch.Tensor) -> PrefillResult:
         """Logits of the last row and the trace; nothing writes into the cache after this."""
@@ -171,21 +241,23 @@ class Prefill:
         if rows.numel() < layout.rows:
             inactive = np.ones(layout.rows, dtype=bool)
             inactive[rows.cpu().numpy()] = False
-        padding = row_padding(rows)
+        padding, size = row_padding(rows), spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
         padded = torch.cat([rows, rows[-1:].expand(padding)]) if padding else rows
-        place = padded if padding else as_rows(rows)
-        state = Pass(
+        state = self._pass_over(padded, distinct=not padding)
+        return Active(rows, padding, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
+
+    def _pass_over(self, rows: torch.Tensor, distinct: bool = True) -> Pass:
+        place = as_rows(rows) if distinct else rows
+        return Pass(
             cache=self.cache,
             rows=place,
             visible=self._visible,
             angles={key: (cos[:, place], sin[:, place]) for key, (cos, sin) in self._angles.items()},
-            plan=causal_plan(padded, layout.positions, spec.dtype),
-            rope_keys=spec.rope_keys,
+            plan=causal_plan(rows, self.layout.positions, self.decoder.spec.dtype),
+            rope_keys=self.decoder.spec.rope_keys,
             bare=self.cache.raw is not None,
             fill=None if self._slots is None else self._fill,
         )
-        size = spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
-        return Active(rows, padding, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
 
     def _fill(self, layer: int, query: torch.Tensor) -> None:
         """Give the slots what this layer's queries (1, heads, active rows, head_dim) choose."""
@@ -207,6 +279,11 @@ class Prefill:
         last = torch.full((self.table.count,), -1, dtype=torch.long, device=owner.device)
         last.scatter_reduce_(0, owner[member], self._last_layer[member], "amax")
         return tuple(last.tolist())
+
+
+def _padded(rows: torch.Tensor, padding: int) -> torch.Tensor:
+    """(1, rows, hidden) with the last row so often once more."""
+    return torch.cat([rows, rows[:, -1:].expand(-1, padding, -1)], 1) if padding else rows
 
 
 def on_device(layout: Layout, device: torch.device) -> Layout:

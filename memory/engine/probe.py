@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,7 +41,8 @@ class SegmentTable:
 class LayerProbe:
     """Attention weights and keys/values of ``layer``, whose active rows are ``active``.
 
-    ``entered`` and ``left`` are the hidden states (1, active rows, hidden) before and after the layer.
+    ``entered`` are the hidden states (1, active rows, hidden) before the layer, ``leave`` makes those behind it: what
+    a row is worth after the layer's MLP is asked by few stages, and costs most of the layer.
     """
 
     layer: int
@@ -53,7 +54,7 @@ class LayerProbe:
     active: torch.Tensor
     attended: Attended
     entered: torch.Tensor
-    left: torch.Tensor
+    leave: Callable[[], torch.Tensor]
     asked: bool = False  # for attention mass
 
     def mass_from_query(self) -> torch.Tensor:
@@ -95,7 +96,7 @@ class LayerProbe:
             raise ConfigError(
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
-        hidden = self.entered if layer == self.layer else self.left
+        hidden = self.entered if layer == self.layer else self.leave()
         index, padding = self._numbers_of(rows), row_padding(rows)
         if padding:
             index = torch.cat([index, index[-1:].expand(padding)])

@@ -11,20 +11,24 @@ from memory.engine.cache import WorkingCache
 
 @dataclass(frozen=True, slots=True)
 class LoadInterval:
-    """One copy of layers ``[first, last)`` into the working cache."""
+    """One job of the link: slices of layers ``[first, last)``, each a contiguous run, into the working cache."""
 
     first: int
     last: int
     start: float
     end: float
     nbytes: int
+    runs: int = 0  # of rows; each is moved for keys and for values
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeInterval:
+    """A piece of a layer: its ``attention``, the ``importance`` that chooses the next layer's rows, or its ``mlp``."""
+
     layer: int
     start: float
     end: float
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ from memory.stages import Capabilities, Layout, Transfer
 class LayerBalanced:
     """KEEP (arXiv 2602.23592, section 4.3): a row that is not active at a layer is never active again.
 
-    So its slices of all later layers are asked for at once, the layer that is due first. The later ones come in chunks
-    of growing depth, so that a slice that is due soon never waits behind one big copy.
+    So its slices of all later layers are asked for at once. The link moves the layer that is due first, so what is
+    asked for early fills its idle time and never stands in the way.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
+    overlaps: ClassVar[bool] = True
     _seen: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # rows whose transfers are on their way
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
@@ -28,10 +29,4 @@ class LayerBalanced:
         resting[active.cpu().numpy()] = False
         runs = layout.runs(resting if layer == 0 else resting & ~self._seen)
         self._seen = resting
-        transfers = []
-        first, depth = layer, 1
-        while first < layers and runs:
-            last = min(layers, first + depth)
-            transfers += [Transfer(place, first, last, rows) for place, rows in runs]
-            first, depth = last, 2 * depth
-        return transfers
+        return [Transfer(place, layer, layers, rows) for place, rows in runs]

@@ -20,6 +20,7 @@ class NextLayer:
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
+    overlaps: ClassVar[bool] = True
     _loaded: NDArray[np.bool_] = field(init=False, repr=False, compare=False)
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:

@@ -16,6 +16,7 @@ class Serial:
     """The plain order of KEEP's figure 8 (a): load layer l, compute layer l."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
+    overlaps: ClassVar[bool] = False
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         resting = np.ones(layout.rows, bool)

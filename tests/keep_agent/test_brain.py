@@ -96,7 +96,8 @@ def test_a_trace_tells_how_the_prompt_came_about(tiny_model: Path) -> None:
     ]
     assert any(unit["hit"] for unit in step["units"]) and all(unit["block"] for unit in step["units"])
     assert all(-1 <= segment["last_layer"] < layers for segment in step["segments"])
-    assert len(step["active_rows"]) == len(step["computes"]) == layers
+    kinds = [kind for _, kind, *_ in step["computes"]]
+    assert len(step["active_rows"]) == kinds.count("attention") == kinds.count("mlp") == layers
     assert step["active_rows"] == sorted(step["active_rows"], reverse=True)
     known = {segment["id"] for segment in step["segments"]} | {""}
     assert step["hops"] and all({edge[0], edge[1]} <= known for hop in step["hops"] for edge in hop["edges"])

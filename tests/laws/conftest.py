@@ -14,11 +14,13 @@ GetEngine = Callable[..., Engine]
 
 @pytest.fixture(scope="session")
 def engine_of() -> Iterator[GetEngine]:
-    """An engine per family and dtype, built once."""
+    """An engine per family, dtype and way of working, built once."""
 
     @cache
-    def make(family: str, dtype: torch.dtype = torch.float32, transport: str = "inline") -> Engine:
-        made.append(Engine(tiny_model(family, dtype=dtype), transport))
+    def make(
+        family: str, dtype: torch.dtype = torch.float32, transport: str = "inline", importance: str = "before"
+    ) -> Engine:
+        made.append(Engine(tiny_model(family, dtype=dtype), transport, importance=importance))
         return made[-1]
 
     made: list[Engine] = []

@@ -19,19 +19,24 @@ from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Always, Prompt, relative, shrinking, tokens
 from tests.references.isolated import dense_mask, full_reuse
 
-Routes = dict[str, object]  # by module name, what a router returned
+Routes = dict[str, tuple[torch.Tensor, ...]]  # by module name, what a router returned
 
 EXACT, BFLOAT16 = 1e-5, 5e-2  # EXACT is for float32
 
 
 @contextmanager
 def routing_of(model: torch.nn.Module, given: Routes | None = None) -> Iterator[Routes]:
-    """Record what the expert routers of ``model`` return, or make them return what was ``given``."""
+    """Record what the expert routers of ``model`` return, or make them return what was ``given``.
+
+    A router that sees fewer rows than it was given for sees the last of them.
+    """
     found: Routes = {}
 
-    def record(name: str, output: object) -> object:
+    def record(name: str, output: tuple[torch.Tensor, ...]) -> object:
         found[name] = output
-        return output if given is None else given[name]
+        if given is None:
+            return output
+        return tuple(every[-len(own) :] for every, own in zip(given[name], output, strict=True))
 
     routers = [(name, m) for name, m in model.named_modules() if type(m).__name__.endswith("Router")]
     hooks = [m.register_forward_hook(lambda _m, _i, out, name=name: record(name, out)) for name, m in routers]

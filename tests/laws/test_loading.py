@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
+from keep_agent.errors import CorruptError
+from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES
+from memory.engine.mover import Mover
+from memory.engine.transport import Throttle
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
@@ -17,7 +23,7 @@ from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
 from memory.stages import Loading, Recompute
 from tests.laws.conftest import GetEngine
-from tests.laws.prompts import Prompt
+from tests.laws.prompts import Prompt, relative
 
 RECOMPUTE: dict[str, Recompute] = {
     "none": Nothing(),
@@ -50,10 +56,68 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
     engine, prompt = engine_of("qwen2", torch.float32, "thread"), Prompt.random()
     layout = prompt.layout(prompt.blocks(engine))
     trace = engine.prefill(layout, Nothing(), NextLayer()).trace
-    assert [c.layer for c in trace.computes] == list(range(6))
+    assert [(c.layer, c.kind) for c in trace.computes] == [
+        (layer, kind)
+        for layer in range(6)
+        for kind in ("attention", "importance", "mlp")
+        if (layer, kind) != (5, "importance")
+    ]
     for load in trace.loads:
         assert load.end >= load.start
-        assert load.end <= trace.computes[load.first].start, "a layer ran before its slices were there"
+        attention = next(c for c in trace.computes if c.layer == load.first and c.kind == "attention")
+        assert load.end <= attention.start, "a layer ran before its slices were there"
+        assert load.runs == len(layout.placements)
     memory = layout.query * engine.spec.bytes_per_token
     assert trace.loaded_bytes == memory
     assert set(trace.timings) == {"load", "prefill"} and all(value >= 0 for value in trace.timings.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
+def test_law_7_with_importance_beside_the_mlp(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
+    """Rows that are dropped go through one more MLP, whose output nobody reads."""
+    prompt, logits = Prompt.random(context=5), []
+    for importance in ("before", "beside"):
+        engine = engine_of(family, torch.float32, "thread", importance)
+        layout, context = prompt.layout(prompt.blocks(engine)), prompt.context_block(engine)
+        logits.append(engine.prefill(layout, recompute, LayerBalanced(), context).logits)
+    assert relative(*logits) < 1e-5
+
+
+def test_the_link_works_on_what_is_due_first(engine_of: GetEngine) -> None:
+    """Rows dropped late are moved at their layer before what others need further up, for which there is time."""
+    model, prompt = engine_of("qwen2", torch.float32).model, Prompt.random()
+    hooks = [layer.mlp.register_forward_hook(lambda *_: time.sleep(3e-3)) for layer in model.decoder.layers]
+    with Engine(model, "thread", Throttle(1.0, microseconds=1000)) as engine:
+        layout = prompt.layout(prompt.blocks(engine))
+        trace = engine.prefill(layout, MultiHop(Schedule("linear", 0.5)), LayerBalanced()).trace
+    for hook in hooks:
+        hook.remove()
+    moved = [load.first for load in sorted(trace.loads, key=lambda load: load.start)]
+    assert moved != sorted(moved), "nothing came between"
+    attention = {c.layer: c for c in trace.computes if c.kind == "attention"}
+    for load in trace.loads:
+        waiting = [one for one in trace.loads if one.first < load.first and one.start > load.start]
+        dropped = {c.layer + 1: c.end for c in trace.computes if c.kind == "importance"}
+        assert all(dropped[one.first] >= load.start for one in waiting), "something more urgent was known"
+        assert load.end <= attention[load.first].start
+
+
+def test_a_failed_transfer_ends_the_prefill(engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt = engine_of("qwen2", torch.float32, "thread"), Prompt.random()
+    layout = prompt.layout(prompt.blocks(engine))
+
+    def fail(*_: object) -> int:
+        raise CorruptError("a page is damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mover, "move", fail)
+        with pytest.raises(CorruptError, match="a page is damaged"):
+            engine.prefill(layout, Nothing(), LayerBalanced())
+    assert (
+        relative(
+            engine.prefill(layout, Nothing(), LayerBalanced()).logits,
+            engine.prefill(layout, Nothing(), Serial()).logits,
+        )
+        == 0
+    )

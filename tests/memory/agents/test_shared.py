@@ -16,7 +16,7 @@ from tests.memory.agents.ledger import Make, lines, say
 def test_what_is_shared_is_encoded_once_a_model(make: Make, engines: list[Engine]) -> None:
     computed: list[int] = []
     handles = [
-        engine.decoder.layers[0].register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape[1]))
+        engine.decoder.layers[0].input_layernorm.register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape[1]))
         for engine in engines
     ]
     memories, text = make(), lines(200, 5)

@@ -59,7 +59,7 @@ def test_a_prefill_that_fails_blocks_nobody(ledger: Ledger, engine: Engine) -> N
     def stop(*_: object) -> None:
         raise RuntimeError("on purpose")
 
-    handle = engine.decoder.layers[1].register_forward_pre_hook(stop)
+    handle = engine.decoder.layers[1].input_layernorm.register_forward_pre_hook(stop)
     with pytest.raises(RuntimeError, match="on purpose"), ledger.memories.turn("a", more) as prompt:
         answer(ledger.memories, prompt)
     handle.remove()

@@ -122,7 +122,7 @@ def fail(engine: Engine, cache: PackedCache, count: int) -> None:
     def stop(*_: object) -> None:
         raise Stop
 
-    handle = engine.decoder.layers[1].register_forward_pre_hook(stop)
+    handle = engine.decoder.layers[1].input_layernorm.register_forward_pre_hook(stop)
     try:
         with pytest.raises(Stop):
             engine.extend(cache, tokens(count, 99))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
@@ -11,7 +10,7 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.schedule import Schedule
-from tests.laws.prompts import Prompt
+from tests.laws.prompts import Prompt, relative
 
 PROMPT = Prompt.random(context=5)
 
@@ -31,7 +30,7 @@ def test_by_hand_equals_prefill(any_engine: Engine) -> None:
         if layer + 1 < engine.spec.layers:
             relevant = steps.importance_evaluation(layer, relevant, steps.attention)
     result = steps.finish(hidden)
-    assert torch.equal(result.logits, expected.logits)
+    assert relative(result.logits, expected.logits) < 1e-5
     assert result.trace.last_layer == expected.trace.last_layer
     assert result.trace.loaded_bytes == expected.trace.loaded_bytes
 

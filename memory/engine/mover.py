@@ -1,0 +1,101 @@
+"""How slices of blocks move into a working cache: gathered, turned to the prompt's positions, written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.cache import DenseCache
+from memory.engine.rope import Angles, RopeTables
+from memory.engine.transport import Staging
+from memory.packed_rows import PackedRows
+from memory.stages import Layout
+
+Run = tuple[int, tuple[int, int]]  # a placement, and rows (start, stop) of its unit
+Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
+
+
+@dataclass
+class Mover:
+    """Copies runs of rows of blocks; what rests packed travels packed, and is unpacked on the cache's device."""
+
+    layout: Layout
+    cache: DenseCache
+    rope: RopeTables
+    angles: Angles  # of all prompt rows
+    staging: Staging
+
+    def move(self, first: int, last: int, runs: Sequence[Run]) -> int:
+        """Move ``runs`` of layers ``[first, last)``; returns the bytes that travelled."""
+        keys, values = self._pieces("k", first, last, runs), self._pieces("v", first, last, runs)
+        rows = self._rows(runs)
+        angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
+        k, v = self._arrived("k", keys), self._arrived("v", values)
+        self._write(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(k, angles, first))
+        self._write(self.cache.v[first:last, 0], rows, v)
+        if self.cache.raw is not None:
+            self._write(self.cache.raw[first:last, 0], rows, k)
+        return sum(piece.nbytes for piece in (*keys, *values))
+
+    def spans(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
+        """Prompt rows (start, stop) of each run."""
+        starts = [self.layout.placements[place].start for place, _ in runs]
+        return [(at + rows[0], at + rows[1]) for at, (_, rows) in zip(starts, runs, strict=True)]
+
+    def _pieces(self, side: str, first: int, last: int, runs: Sequence[Run]) -> list[Piece]:
+        found = []
+        for place, (start, stop) in runs:
+            block = self.layout.placements[place].block
+            if block is None:
+                raise ConfigError("the loading stage asks for a unit that has no block; fresh units are never loaded.")
+            held = getattr(block, side)
+            if isinstance(held, PackedRows):
+                found.append(held.narrow(2, start, stop - start).layers(first, last))
+            else:
+                found.append(held[first:last, :, start:stop])
+        return found
+
+    def _arrived(self, side: str, pieces: Sequence[Piece]) -> torch.Tensor:
+        """The pieces in one tensor on the cache's device, (layers, kv_heads, rows, head_dim)."""
+        device = self.cache.k.device
+        unpacked = [p.to(device)[:] if isinstance(p, PackedRows) else p for p in pieces]
+        if len(unpacked) == 1 and unpacked[0].device == device:
+            return unpacked[0]
+        layers, heads, _, width = unpacked[0].shape
+        bounds = [0, *accumulate(piece.shape[2] for piece in unpacked)]
+        if device.type != "cuda":
+            whole = self.staging.take(side, (layers, heads, bounds[-1], width), self.cache.k)
+            return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
+        # token by token, as blocks rest in pinned memory: so each run of a layer is one copy
+        whole = self.staging.take(side, (layers, bounds[-1], heads, width), self.cache.k)
+        for (start, stop), piece in zip(pairwise(bounds), unpacked, strict=True):
+            self._send(side, piece.transpose(1, 2), whole[:, start:stop], start)
+        return whole.transpose(1, 2)
+
+    def _send(self, side: str, piece: torch.Tensor, target: torch.Tensor, start: int) -> None:
+        """One copy to a CUDA device; from pinned memory, for any other would stop the thread until it is done."""
+        if piece.device.type == "cpu" and not piece.is_pinned():
+            held = self.staging.take(f"{side}{start}", tuple(piece.shape), self.cache.k, pinned=True)
+            torch.cuda.current_stream().synchronize()  # what was in it may still be on its way
+            piece = held.copy_(piece)
+        target.copy_(piece, non_blocking=True)
+
+    def _rows(self, runs: Sequence[Run]) -> slice | torch.Tensor:
+        """Prompt rows of the runs in their order: a slice if they form one."""
+        spans = self.spans(runs)
+        if all(stop == start for (_, stop), (start, _) in pairwise(spans)):
+            return slice(spans[0][0], spans[-1][1])
+        rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        return torch.from_numpy(rows).to(self.cache.k.device)
+
+    @staticmethod
+    def _write(target: torch.Tensor, rows: slice | torch.Tensor, values: torch.Tensor) -> None:
+        if isinstance(rows, slice):
+            target[:, :, rows] = values
+        else:
+            target.index_copy_(2, rows, values)

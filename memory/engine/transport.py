@@ -1,0 +1,124 @@
+"""Where transfers run, and over what link."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from keep_agent.errors import ConfigError
+
+KINDS = ("auto", "inline", "thread", "stream")
+IMPORTANCE = ("before", "beside")
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """A link slower than this machine's: stands in for PCIe or a disk where there is none.
+
+    :param gigabytes: per second, 1e9 bytes each
+    :param microseconds: before the first byte of a job
+    """
+
+    gigabytes: float
+    microseconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.gigabytes <= 0 or self.microseconds < 0:
+            raise ConfigError(f"{self} is no link: use more than 0 GB/s, and 0 microseconds or more")
+
+    def seconds(self, nbytes: int) -> float:
+        """How long a job of so many bytes takes."""
+        return 1e-6 * self.microseconds + nbytes / (1e9 * self.gigabytes)
+
+    def hold(self, started: float, nbytes: int) -> None:
+        """Return when a job that began at ``started`` would be done."""
+        time.sleep(max(0.0, started + self.seconds(nbytes) - time.perf_counter()))
+
+
+class Staging:
+    """Buffers that slices pass through. They grow to the largest job's, so that later ones allocate nothing."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
+        """Room for ``shape``, valid until the same ``name`` is taken again; ``like`` gives dtype and device.
+
+        :param pinned: in page-locked host memory instead
+        """
+        count, key = torch.Size(shape).numel(), (name, like.dtype)
+        held = self._held.get(key)
+        if held is None or held.numel() < count:
+            device = torch.device("cpu") if pinned else like.device
+            held = torch.empty(count, dtype=like.dtype, device=device, pin_memory=pinned)
+            self._held[key] = held
+        return held[:count].view(shape)
+
+
+class Beside:
+    """The worker that chooses rows while the layer's MLP is computed; on CUDA it has a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="importance")
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def submit(self, work: Any, *args: Any) -> Future[Any]:
+        """Run ``work`` behind what the caller's stream holds by now."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        return self._executor.submit(work, *args)
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """For the work: on this worker's stream; what it made is there at the end."""
+        with torch.cuda.stream(self._stream):  # without a stream this does nothing
+            yield
+            if self._stream is not None:
+                self._stream.synchronize()
+
+    def close(self) -> None:
+        self._executor.shutdown()
+
+
+@dataclass(frozen=True)
+class Transport:
+    """``link`` is one thread; without it transfers run where they are asked for. On CUDA they go to ``stream``.
+
+    ``beside`` chooses rows beside a layer's MLP; without it before the MLP, which then leaves out dropped rows.
+    """
+
+    link: Executor | None = None
+    stream: torch.cuda.Stream | None = None
+    throttle: Throttle | None = None
+    beside: Beside | None = None
+    staging: Staging = field(default_factory=Staging)
+
+    @classmethod
+    def of(cls, kind: str, device: torch.device, throttle: Throttle | None, importance: str) -> Transport:
+        """``auto`` is a thread and a stream on CUDA. Elsewhere it is ``inline``, or a thread in front of a slow link:
+        host memory is as near as the working cache, and a thread would take the model's cores.
+
+        :raises ConfigError: an unknown name, or a kind that does not work on ``device``
+        """
+        if importance not in IMPORTANCE:
+            raise ConfigError(f"importance={importance!r} is unknown: use one of {', '.join(IMPORTANCE)}")
+        if kind == "auto":
+            kind = "stream" if device.type == "cuda" else "inline" if throttle is None else "thread"
+        if kind not in KINDS or (kind == "stream" and device.type != "cuda"):
+            raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
+        link = None if kind == "inline" else ThreadPoolExecutor(1, thread_name_prefix="link")
+        stream = torch.cuda.Stream(device) if kind == "stream" else None
+        return cls(link, stream, throttle, Beside(device) if importance == "beside" else None)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        if self.link is not None:
+            self.link.shutdown()
+        if self.beside is not None:
+            self.beside.close()
