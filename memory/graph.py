@@ -9,8 +9,9 @@ groups or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import networkx as nx
@@ -35,6 +36,7 @@ FAMILY = {
     "turn": "talk",
 }
 FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
+TOGETHER = 256  # new segments compared with the others at once: bounds the matrix of their cosines
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,20 @@ class Flip:
     static: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Cosines to a query, by the graph's rows; good until its next update."""
+
+    values: NDArray[np.float32]  # (segments,)
+    groups: NDArray[np.int64]  # (segments,) group ids
+    created: NDArray[np.int64]  # (segments,)
+    ids: Sequence[str]
+    rows: Mapping[str, int]
+
+    def __getitem__(self, id: str) -> float:
+        return float(self.values[self.rows[id]])
+
+
 class SegmentGraph:
     """Follows a store. ``graph`` has the segments as nodes; edges carry ``contains`` (the parent) or ``similarity``."""
 
@@ -91,13 +107,14 @@ class SegmentGraph:
         self._cursor = 0
         self._next = 0
         self._open: dict[str, set[int]] = {family: set() for family in FAMILIES}  # groups that similarity may join
-        self._dynamic: set[int] = set()
+        self._due: list[tuple[int, int]] = []  # heap of (last change, group); what has changed again is in it anew
         self._group_of: dict[str, int] = {}
         self._row: dict[str, int] = {}
         self._ids: list[str] = []
         self._vectors: NDArray[np.float32] = np.zeros((0, 0), np.float32)
         self._row_group: NDArray[np.int64] = np.zeros(0, np.int64)  # -1 while a segment has no group yet
         self._row_family: NDArray[np.int8] = np.zeros(0, np.int8)
+        self._row_created: NDArray[np.int64] = np.zeros(0, np.int64)
 
     # -- what others ask -------------------------------------------------------------------------------------------
 
@@ -109,13 +126,12 @@ class SegmentGraph:
         group = self.groups[self._group_of[segment.id]]
         return group if group.static else None
 
-    def scores(self, query: str) -> dict[str, float]:
+    def scores(self, query: str) -> Scores:
         """Cosine of every segment to the query, rounded so that ties do not depend on the machine."""
-        if not self._ids:
-            return {}
-        vector = self.encoder.encode([query])[0]
-        values = np.round(self._vectors[: len(self._ids)] @ vector, 5)
-        return dict(zip(self._ids, values.tolist(), strict=True))
+        used = len(self._ids)
+        vector = self.encoder.encode([query])[0] if used else np.zeros(self._vectors.shape[1], np.float32)
+        values = np.round(self._vectors[:used] @ vector, 5)
+        return Scores(values, self._row_group[:used], self._row_created[:used], self._ids, self._row)
 
     # -- following the store ---------------------------------------------------------------------------------------
 
@@ -129,44 +145,48 @@ class SegmentGraph:
         present = [store.get(id) for id in touched if id in store]
         if present:
             vectors = self.encoder.encode([segment.text for segment in present])
-            new = [(s, v) for s, v in zip(present, vectors, strict=True) if s.id not in self._row]
-            known = [(s, v) for s, v in zip(present, vectors, strict=True) if s.id in self._row]
-            for segment, vector in known:
-                flips += self._refresh(segment, vector)
-            flips += self._insert([s for s, _ in new], [v for _, v in new])
+            new = np.array([segment.id not in self._row for segment in present])
+            flips += self._refresh([s for s in present if s.id in self._row], vectors[~new])
+            flips += self._insert([s for s in present if s.id not in self._row], vectors[new])
         return flips + self._settle(store.step)
 
     def _left(self, id: str, store: SegmentStore) -> bool:
         """Is the segment gone, or has another one taken its id?"""
         return id not in store or store.get(id).created != self.graph.nodes[id]["created"]
 
-    def _refresh(self, segment: Segment, vector: NDArray[np.float32]) -> list[Flip]:
-        self._vectors[self._row[segment.id]] = vector
-        self._relink(segment)
-        group = self.group_of(segment.id)
-        if self.graph.nodes[segment.id]["version"] == segment.version:
-            return []
-        self.graph.nodes[segment.id]["version"] = segment.version
-        return self._change(group, segment.last_changed)
-
-    def _insert(self, segments: list[Segment], vectors: list[NDArray[np.float32]]) -> list[Flip]:
+    def _refresh(self, segments: list[Segment], vectors: NDArray[np.float32]) -> list[Flip]:
+        """Known segments have new texts or parents."""
         if not segments:
             return []
-        first = len(self._ids)
-        self._grow(segments, np.stack(vectors))
-        similar = self._vectors[first : len(self._ids)] @ self._vectors[: len(self._ids)].T
+        self._vectors[[self._row[segment.id] for segment in segments]] = vectors
+        self._relink(segments, vectors)
+        flips: list[Flip] = []
+        for segment in segments:
+            node = self.graph.nodes[segment.id]
+            if node["version"] != segment.version:
+                node["version"] = segment.version
+                flips += self._change(self.group_of(segment.id), segment.last_changed)
+        return flips
+
+    def _insert(self, segments: list[Segment], vectors: NDArray[np.float32]) -> list[Flip]:
         headers = {segment.parent for segment in segments}
         flips: list[Flip] = []
-        for offset, segment in enumerate(segments):
-            row = first + offset
-            peers = np.flatnonzero((self._row_group[:row] >= 0) & (self._row_family[:row] == self._row_family[row]))
-            values = similar[offset, peers]
-            group = self._near_parent(segment)
-            if group is None and segment.id not in headers:
-                group = self._most_similar(segment, peers, values)
-            group = group or self._found(FAMILY[segment.category], segment.last_changed)
-            flips += self._join(group, segment, row)
-            self._link(segment, peers, values)
+        for start in range(0, len(segments), TOGETHER):
+            part = slice(start, start + TOGETHER)
+            first = len(self._ids)
+            self._grow(segments[part], vectors[part])
+            similar = vectors[part] @ self._vectors[: len(self._ids)].T
+            for row, (segment, values) in enumerate(zip(segments[part], similar, strict=True), first):
+                flips += self._enter(segment, row, values[: row + 1], segment.id in headers)
+        return flips
+
+    def _enter(self, segment: Segment, row: int, values: NDArray[np.float32], header: bool) -> list[Flip]:
+        """A new segment finds its group; ``values`` (row + 1,) are its cosines to those before it and to itself."""
+        group = self._near_parent(segment)
+        if group is None and not header:
+            group = self._most_similar(FAMILY[segment.category], values[:row])
+        flips = self._join(group or self._found(FAMILY[segment.category], segment.last_changed), segment, row)
+        self._link(segment, row, values)
         return flips
 
     def _grow(self, segments: list[Segment], vectors: NDArray[np.float32]) -> None:
@@ -177,12 +197,14 @@ class SegmentGraph:
             self._vectors = np.concatenate([held, np.zeros((room, vectors.shape[1]), np.float32)])
             self._row_group = np.concatenate([self._row_group[:used], np.full(room, -1)])
             self._row_family = np.concatenate([self._row_family[:used], np.zeros(room, np.int8)])
+            self._row_created = np.concatenate([self._row_created[:used], np.zeros(room, np.int64)])
         self._vectors[used:need] = vectors
         for row, segment in enumerate(segments, used):
             self._ids.append(segment.id)
             self._row[segment.id] = row
             self._row_group[row] = -1
             self._row_family[row] = FAMILIES.index(FAMILY[segment.category])
+            self._row_created[row] = segment.created
             self.graph.add_node(segment.id, category=segment.category, created=segment.created, version=segment.version)
 
     # -- groups ----------------------------------------------------------------------------------------------------
@@ -192,18 +214,16 @@ class SegmentGraph:
         group = self.groups.get(self._group_of.get(segment.parent or "", -1))
         return group if group and group.family == FAMILY[segment.category] else None
 
-    def _most_similar(self, segment: Segment, peers: NDArray[np.int64], values: NDArray[np.float32]) -> Group | None:
-        """The open group with the highest mean similarity, if that reaches the threshold.
+    def _most_similar(self, family: str, values: NDArray[np.float32]) -> Group | None:
+        """The open group with the highest mean of ``values``, cosines by row, if that reaches the threshold.
 
         Static groups are closed to joins by similarity: a join would throw away a block that has earned its keep.
         """
-        candidates = np.fromiter(sorted(self._open[FAMILY[segment.category]]), np.int64)
+        candidates = np.fromiter(sorted(self._open[family]), np.int64)
         if not candidates.size:
             return None
-        size = int(candidates[-1]) + 1
-        inside = self._row_group[peers] < size
-        groups = self._row_group[peers[inside]]
-        total = np.bincount(groups, values[inside], minlength=size)[candidates]
+        groups, size = self._row_group[: len(values)], self._next
+        total = np.bincount(groups, values, size)[candidates]
         mean = np.round(total / np.bincount(groups, minlength=size)[candidates], 5)
         best = int(mean.argmax())
         return self.groups[int(candidates[best])] if mean[best] >= self.grouping.threshold else None
@@ -211,7 +231,7 @@ class SegmentGraph:
     def _found(self, family: str, step: int) -> Group:
         group = self.groups[self._next] = Group(self._next, family, step)
         self._next += 1
-        self._dynamic.add(group.id)
+        self._await(group)
         return group
 
     def _join(self, group: Group, segment: Segment, row: int) -> list[Flip]:
@@ -230,7 +250,7 @@ class SegmentGraph:
         if row != last:
             self._ids[row] = moved
             self._row[moved] = row
-            for array in (self._vectors, self._row_group, self._row_family):
+            for array in (self._vectors, self._row_group, self._row_family, self._row_created):
                 array[row] = array[last]
         return group
 
@@ -238,28 +258,32 @@ class SegmentGraph:
         """A member came, went or changed: the group is dynamic from now on."""
         if not group.members:
             del self.groups[group.id]
-            self._dynamic.discard(group.id)
             self._open[group.family].discard(group.id)
             return []
         flipped = group.static
-        group.last_changed = max(group.last_changed, step)
-        group.static_since = None
-        self._dynamic.add(group.id)
+        if flipped or step > group.last_changed:
+            group.last_changed = max(group.last_changed, step)
+            group.static_since = None
+            self._await(group)
         self._reopen(group)
         return [Flip(step, group.id, False)] if flipped else []
 
+    def _await(self, group: Group) -> None:
+        """From now on it has to be quiet for the whole window; what the agent is at never becomes static."""
+        if group.family != "agent":
+            heappush(self._due, (group.last_changed, group.id))
+
     def _settle(self, step: int) -> list[Flip]:
-        """Groups that were quiet for the whole window become static; what the agent is at never does."""
-        quiet = [
-            group
-            for group in map(self.groups.__getitem__, sorted(self._dynamic))
-            if step - group.last_changed >= self.grouping.window and group.family != "agent"
-        ]
-        for group in quiet:
+        """Groups that were quiet for the whole window become static."""
+        quiet = set()
+        while self._due and step - self._due[0][0] >= self.grouping.window:
+            changed, id = heappop(self._due)
+            if id in self.groups and self.groups[id].last_changed == changed:
+                quiet.add(id)
+        for group in map(self.groups.__getitem__, sorted(quiet)):
             group.static_since = step
-            self._dynamic.discard(group.id)
             self._reopen(group)
-        return [Flip(step, group.id, True) for group in quiet]
+        return [Flip(step, id, True) for id in sorted(quiet)]
 
     def _reopen(self, group: Group) -> None:
         open_ = self._open[group.family]
@@ -270,41 +294,40 @@ class SegmentGraph:
 
     # -- edges -----------------------------------------------------------------------------------------------------
 
-    def _link(self, segment: Segment, peers: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+    def _link(self, segment: Segment, row: int, values: NDArray[np.float32]) -> None:
+        """Edges to its parent, and to the most similar of its family by ``values``, cosines by row."""
         self._link_parent(segment)
-        count = min(self.grouping.neighbours, len(peers))
-        if not count:
-            return
-        for index in np.argpartition(-values, count - 1)[:count].tolist():
-            if values[index] >= self.grouping.threshold:
-                self.graph.add_edge(segment.id, self._ids[int(peers[index])], similarity=float(values[index]))
+        values = np.where(self._row_family[: len(values)] == self._row_family[row], values, -np.inf)
+        values[row] = -np.inf
+        for _ in range(self.grouping.neighbours):
+            best = int(values.argmax())
+            if values[best] < self.grouping.threshold:
+                break
+            self.graph.add_edge(segment.id, self._ids[best], similarity=float(values[best]))
+            values[best] = -np.inf
 
-    def _relink(self, segment: Segment) -> None:
-        """Its text has changed: what it is similar to has to be asked again."""
-        for other in list(self.graph[segment.id]):
-            edge = self.graph.edges[segment.id, other]
-            edge.pop("similarity", None)
-            if not edge:
-                self.graph.remove_edge(segment.id, other)
-        row, used = self._row[segment.id], len(self._ids)
-        peers = np.flatnonzero(self._row_family[:used] == self._row_family[row])
-        peers = peers[peers != row]
-        self._link(segment, peers, self._vectors[peers] @ self._vectors[row])
+    def _relink(self, segments: list[Segment], vectors: NDArray[np.float32]) -> None:
+        """Their texts have changed: what they are similar to has to be asked again."""
+        for segment in segments:
+            self._unlink(segment.id, list(self.graph[segment.id]), "similarity")
+        for segment, values in zip(segments, vectors @ self._vectors[: len(self._ids)].T, strict=True):
+            self._link(segment, self._row[segment.id], values)
 
     def _link_parent(self, segment: Segment) -> None:
         node = self.graph.nodes[segment.id]
         old = node.get("parent")
         if old != segment.parent and old is not None and self.graph.has_edge(segment.id, old):
-            self._unlink(segment.id, old)
+            self._unlink(segment.id, [old], "contains")
         node["parent"] = segment.parent
         if segment.parent in self._row:
             self.graph.add_edge(segment.id, segment.parent, contains=segment.parent)
 
-    def _unlink(self, child: str, parent: str) -> None:
-        edge = self.graph.edges[child, parent]
-        edge.pop("contains", None)
-        if not edge:
-            self.graph.remove_edge(child, parent)
+    def _unlink(self, id: str, others: Iterable[str], kind: str) -> None:
+        for other in others:
+            edge = self.graph.edges[id, other]
+            edge.pop(kind, None)
+            if not edge:
+                self.graph.remove_edge(id, other)
 
 
 def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:

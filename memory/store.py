@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,8 @@ class SegmentStore:
         self.step = 0
         self._segments: dict[str, Segment] = {}
         self._tokens: dict[str, tuple[int, ...]] = {}
+        self._of: dict[str, set[str]] = {category: set() for category in CATEGORIES}
+        self._behind: dict[tuple[str, str], set[str]] = {}  # by parent and category
         self._created = 0
         if self._graph is not None:
             self._graph.clear()
@@ -64,7 +66,9 @@ class SegmentStore:
             new = replace(old, parent=parent)
         else:
             new = Segment(id, category, text, old.version + 1, old.created, self.step, parent)
-        self._segments[id] = new
+        if old is not None:
+            self._leave(old)
+        self._enter(new)
         self._tokens.pop(id, None)
         self.history.append(Change(self.step, id, new.version, text))
         return new
@@ -72,6 +76,7 @@ class SegmentStore:
     def remove(self, id: str) -> None:
         """Forget a segment. Raises DataError if there is none of that id."""
         old = self.get(id)
+        self._leave(old)
         del self._segments[id]
         self._tokens.pop(id, None)
         self.history.append(Change(self.step, id, old.version, None))
@@ -91,6 +96,14 @@ class SegmentStore:
             found = self._tokens[id] = tuple(self._encode_text(self.get(id).text))
         return found
 
+    def of(self, category: str) -> Collection[str]:
+        """Ids of the segments of a category."""
+        return self._of[category]
+
+    def behind(self, parent: str, category: str) -> Collection[str]:
+        """Ids of the segments of a category that refer back to ``parent``, whether or not that is in the store."""
+        return self._behind.get((parent, category), ())
+
     @property
     def graph(self) -> SegmentGraph:
         if self._graph is None:
@@ -101,6 +114,21 @@ class SegmentStore:
         """Begin the next step; returns its number."""
         self.step += 1
         return self.step
+
+    def _enter(self, segment: Segment) -> None:
+        self._segments[segment.id] = segment
+        self._of[segment.category].add(segment.id)
+        if segment.parent is not None:
+            self._behind.setdefault((segment.parent, segment.category), set()).add(segment.id)
+
+    def _leave(self, segment: Segment) -> None:
+        """What is found by category and by parent; its place in the order of creation stays."""
+        self._of[segment.category].remove(segment.id)
+        if segment.parent is not None:
+            key = segment.parent, segment.category
+            self._behind[key].remove(segment.id)
+            if not self._behind[key]:
+                del self._behind[key]
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments.values())

@@ -42,7 +42,7 @@ def lay_out(
     context: Sequence[int], placed: Sequence[Placement], query: Sequence[int], known: bool, device: torch.device
 ) -> Layout:
     """Rows of a prompt; ``known``: the context rows have keys and values."""
-    ids = [*context, *chain.from_iterable(p.unit.token_ids for p in placed), *query]
+    ids = np.fromiter(chain(context, *(p.unit.token_ids for p in placed), query), np.int64)
     first, last = len(context), len(ids) - len(query)
     segments = _segments(placed)
     owner = np.full(len(ids), -1)
@@ -54,7 +54,7 @@ def lay_out(
     for p in placed:
         fresh[p.start : p.stop] = p.block is None and not p.hit
     return Layout(
-        token_ids=torch.tensor(ids, dtype=torch.long, device=device),
+        token_ids=torch.from_numpy(ids).to(device),
         positions=torch.arange(len(ids), device=device),
         context=first,
         query=last,

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
-from typing import ClassVar
+from heapq import heappop, heappush
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from keep_agent.errors import ConfigError
-from memory.graph import prompt_order
+from memory.graph import Scores, prompt_order
 from memory.segment import Segment
 from memory.stages import Capabilities
 from memory.store import SegmentStore
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 Item = tuple[str, ...]  # ids of segments that are scored and chosen together
+Candidate = tuple[float, int, Item, bool]  # its score's negative, its first segment's age, and whether it may be split
 GROUP_SCORES = ("max", "mean")
+SORTED_FIRST = 256  # of the items: hardly ever are more of them looked at
 
 
 @dataclass(frozen=True)
@@ -40,56 +48,74 @@ class Embedding:
         """Ids in prompt order, at most ``budget`` of them (more only if the agent's own segments already are)."""
         if len(store) <= budget:
             return prompt_order((segment.id for segment in store), store)
-        items = {s.id: self._item(s, store, budget) for s in store if s.category != "agent"}
-        alone = {id: (id,) for id in items}
-        scores, amendments = store.graph.scores(query), _amendments(store)
-
-        def candidate(item: Item, whole: bool = True) -> tuple[float, int, Item, bool]:
-            return -self._score(item, scores), store.get(item[0]).created, item, whole
-
-        agents = {segment.id for segment in store if segment.category == "agent"}
-        chosen, waiting = agents, [candidate(item) for item in set(items.values())]
-        heapify(waiting)
+        scores = store.graph.scores(query)
+        ranking = self._ranking(scores, store, budget)
+        agents = len(store.of("agent"))
+        chosen, waiting = set(store.of("agent")), list(islice(ranking, 1))
         while waiting and len(chosen) < budget:
             *_, item, whole = heappop(waiting)
-            wanted = _closure(item, items if whole else alone, amendments, store)
-            if len(chosen | wanted) <= budget:
-                chosen = chosen | wanted
-            elif whole and (len(agents | wanted) > budget or chosen & set(item)):  # it never fits, or is in by half
+            if whole:  # it came from the ranking, the next of which takes its place
+                for following in islice(ranking, 1):
+                    heappush(waiting, following)
+            wanted = self._closure(item, store, budget if whole else 0)
+            if len(chosen) + len(wanted - chosen) <= budget:
+                chosen |= wanted
+            elif whole and (agents + len(wanted) > budget or chosen & set(item)):  # it never fits, or is in by half
                 for id in item:
-                    heappush(waiting, candidate((id,), whole=False))
+                    heappush(waiting, (-scores[id], store.get(id).created, (id,), False))
         return prompt_order(chosen, store)
 
-    def _item(self, segment: Segment, store: SegmentStore, budget: int) -> Item:
-        """What is scored and chosen together with a segment, itself included."""
+    def _item(self, segment: Segment, store: SegmentStore, largest: int) -> Item:
+        """What is scored and chosen together with a segment, itself included: fewer than ``largest``, or it alone."""
         group = store.graph.static_group(segment) if self.mixed else None
-        return tuple(group.members) if group and len(group.members) < budget else (segment.id,)
+        return tuple(group.members) if group and len(group.members) < largest else (segment.id,)
 
-    def _score(self, item: Iterable[str], scores: dict[str, float]) -> float:
-        values = [scores[id] for id in item]
-        return max(values) if self.group_score == "max" else sum(values) / len(values)
+    def _ranking(self, scores: Scores, store: SegmentStore, budget: int) -> Iterator[Candidate]:
+        """All items, the best first; of equals the one whose first segment is older."""
+        leads = self._leads(scores, store, budget)
+        values = self._values(scores, leads)
+        for row in _falling(values, scores.created, np.flatnonzero(leads == np.arange(len(leads)))):
+            segment = store.get(scores.ids[row])
+            if segment.category != "agent":
+                yield -float(values[row]), segment.created, self._item(segment, store, budget), True
+
+    def _leads(self, scores: Scores, store: SegmentStore, budget: int) -> NDArray[np.int64]:
+        """(segments,) by row: the row of its item's first segment."""
+        own = np.arange(len(scores.ids))
+        if not self.mixed:
+            return own
+        firsts = np.full(scores.groups.max() + 1, -1)
+        for group in store.graph.groups.values():
+            if group.static and len(group.members) < budget:
+                firsts[group.id] = scores.rows[next(iter(group.members))]
+        leads = firsts[scores.groups]
+        return np.where(leads < 0, own, leads)
+
+    def _values(self, scores: Scores, leads: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(segments,) the item's score, at the row of its first segment."""
+        values = scores.values.astype(np.float64)
+        if self.group_score == "mean":
+            size = len(values)
+            return np.bincount(leads, values, size) / np.maximum(np.bincount(leads, minlength=size), 1)
+        best = np.full(len(values), -np.inf)
+        np.maximum.at(best, leads, values)
+        return best
+
+    def _closure(self, item: Item, store: SegmentStore, largest: int) -> set[str]:
+        """The item's segments with, item by item, what they refer back to and what amends them."""
+        found, waiting = set(item), list(item)
+        while waiting:
+            segment = store.get(waiting.pop())
+            for other in (segment.parent, *store.behind(segment.id, segment.category)):
+                if other not in found and other in store and store.get(other).category != "agent":
+                    new = set(self._item(store.get(other), store, largest)) - found
+                    found |= new
+                    waiting += new
+        return found
 
 
-def _amendments(store: SegmentStore) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for segment in store:
-        if segment.parent in store and store.get(segment.parent).category == segment.category:
-            found.setdefault(segment.parent, []).append(segment.id)
-    return found
-
-
-def _closure(
-    item: Item, items: Mapping[str, Item], amendments: Mapping[str, Sequence[str]], store: SegmentStore
-) -> set[str]:
-    """The item's segments with, item by item, what they refer back to and what amends them."""
-    found: set[str] = set()
-    waiting = list(item)
-    while waiting:
-        id = waiting.pop()
-        if id in found:
-            continue
-        found.add(id)
-        for other in (store.get(id).parent, *amendments.get(id, ())):
-            if other in items:
-                waiting.extend(items[other])
-    return found
+def _falling(values: NDArray[np.float64], created: NDArray[np.int64], rows: NDArray[np.int64]) -> Iterator[int]:
+    """``rows`` by their values, the highest first, of equals the older; the best of them are sorted first."""
+    least = np.partition(values[rows], -SORTED_FIRST)[-SORTED_FIRST] if len(rows) > SORTED_FIRST else -np.inf
+    for part in (rows[values[rows] >= least], rows[values[rows] < least]):
+        yield from part[np.lexsort((created[part], -values[part]))].tolist()

@@ -55,6 +55,54 @@ def test_similar_segments_of_a_family_share_a_group() -> None:
     assert not graph.graph.has_edge("pen_1", "pen_2")
 
 
+def test_what_changed_at_once_is_compared_by_its_new_text() -> None:
+    store = make_store()
+    texts = {"a": "pen desk_1\n", "b": "pen desk_2\n", "c": "towel bath_1\n", "d": "towel bath_2\n"}
+    for id, text in texts.items():
+        store.put(id, "object", text)
+    store.graph.update(store)
+    edges = store.graph.graph.edges
+    assert set(edges) == {("a", "b"), ("c", "d")}
+    for id, other in zip("abcd", "cdab", strict=True):
+        store.put(id, "object", texts[other].replace("_", "_1"))
+    store.graph.update(store)
+    assert set(edges) == {("a", "b"), ("c", "d")}
+    vectors = dict(zip("ab", store.graph.encoder.encode([store.get(id).text for id in "ab"]), strict=True))
+    assert abs(edges["a", "b"]["similarity"] - float(vectors["a"] @ vectors["b"])) < 1e-6
+    store.put("b", "object", "sofa\n")
+    store.graph.update(store)
+    assert set(edges) == {("c", "d")}
+
+
+def test_a_segment_is_linked_to_the_most_similar_of_its_family() -> None:
+    rng = random.Random(0)
+    store = make_store(Grouping(threshold=0.2, neighbours=2))
+    store.put("did", "history", "mug mug_1 table red\n")
+    for i in range(40):
+        store.put(f"mug_{i}", "object", f"mug mug_{i} table {rng.choice(['red', 'blue', 'green'])} {rng.random()}\n")
+    store.graph.update(store)
+    store.put("mug_5", "object", "mug mug_5 cabinet blue\n")
+    store.graph.update(store)
+    scores = store.graph.scores(store.get("mug_5").text)
+    best = sorted((s.id for s in store if s.id not in ("mug_5", "did")), key=lambda id: -scores[id])[:2]
+    drawn = {id: edge["similarity"] for id, edge in store.graph.graph["mug_5"].items()}
+    assert set(drawn) == set(best)
+    assert all(abs(drawn[id] - scores[id]) < 2e-5 for id in best)
+
+
+def test_more_new_segments_than_are_compared_at_once_find_the_same_groups() -> None:
+    rng = random.Random(0)
+    lines = [f"{rng.choice(['mug', 'pen', 'towel', 'pan'])} thing_{i} place_{i % 9}\n" for i in range(600)]
+    together, singly = make_store(), make_store()
+    for i, line in enumerate(lines):
+        together.put(f"s{i}", "object", line)
+        singly.put(f"s{i}", "object", line)
+        singly.graph.update(singly)
+    together.graph.update(together)
+    groups = [[tuple(group.members) for group in s.graph.groups.values()] for s in (together, singly)]
+    assert groups[0] == groups[1]
+
+
 def test_quiet_groups_become_static_and_back() -> None:
     store = make_store()
     furnish(store)
@@ -69,6 +117,16 @@ def test_quiet_groups_become_static_and_back() -> None:
     assert dynamic == {"agent", *store.graph.group_of("mug_1").members}
     assert run(store, 9) == []
     assert run(store, 1) == [(20, True)]
+
+
+def test_nothing_is_scored_where_nothing_is_remembered() -> None:
+    store = make_store()
+    assert not len(store.graph.scores("mug").values)
+    store.put("mug_1", "object", "mug\n")
+    store.graph.update(store)
+    store.remove("mug_1")
+    store.graph.update(store)
+    assert not len(store.graph.scores("mug").values)
 
 
 def test_a_removed_member_makes_its_group_dynamic() -> None:
@@ -141,6 +199,7 @@ def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) ->
             assert segment.id in group.members
             quiet = store.step - max(store.get(id).last_changed for id in group.members)
             assert not group.static or quiet >= 3
+            assert group.static == (store.step - group.last_changed >= 3)
         members = [id for group in store.graph.groups.values() for id in group.members]
         assert sorted(members) == sorted(s.id for s in store) == sorted(store.graph.graph.nodes)
         assert all(group.members for group in store.graph.groups.values())

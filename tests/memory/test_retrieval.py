@@ -10,6 +10,7 @@ from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
 from memory.store import SegmentStore
 from tests.memory.houses import furnish, make_store
+from tests.references import embedding as slow
 
 
 def house(quiet: int, objects: int = 30) -> SegmentStore:
@@ -127,3 +128,57 @@ def test_choice_is_closed_bounded_and_repeatable(budget: int, quiet: int, mixed:
     assert chosen[-1] == "agent"
     assert all(store.get(id).parent in (None, *chosen) for id in chosen)
     assert chosen == Embedding(mixed=mixed).select(query, house(quiet), budget)
+
+
+EDITS = st.lists(
+    st.tuples(st.integers(0, 24), st.sampled_from(["cabinet_1", "cabinet_2", "table", "hand", None])), max_size=12
+)
+KINDS = ("mug", "apple")
+
+
+def lived_in(edits: list[list[tuple[int, str | None]]], quiet: int) -> SegmentStore:
+    """A house in which things moved, went, came back, were spoken of again, and then stayed for ``quiet`` steps."""
+    store = make_store()
+    furnish(store, cabinets=3, objects=24)
+    for number, step in enumerate(edits):
+        for thing, place in step:
+            id = f"mug_{thing}"
+            if place is None and id in store:
+                store.remove(id)
+            elif thing % 3:
+                parent = "agent" if place == "hand" else f"mug_{thing // 2}"
+                store.put(id, "object", f"{KINDS[thing % 2]} {id} {place}\n", parent=parent)
+            else:
+                store.put(f"{id}/{number}", "object", f"now {id} {place}\n", parent=id)
+        store.graph.update(store)
+        store.advance()
+    store.step += quiet
+    store.graph.update(store)
+    return store
+
+
+@given(
+    st.lists(EDITS, max_size=4),
+    st.sampled_from([0, 9, 12]),
+    st.integers(0, 45),
+    st.booleans(),
+    st.sampled_from(["max", "mean"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_choice_is_that_of_looking_at_everything(
+    edits: list[list[tuple[int, str | None]]], quiet: int, budget: int, mixed: bool, group_score: str
+) -> None:
+    store, stage = lived_in(edits, quiet), Embedding(mixed, group_score)
+    for query in ("mug_7 cabinet_2", "now apple hand", "nothing of the kind"):
+        if len(store) > budget:
+            assert stage.select(query, store, budget) == slow.select(stage, query, store, budget)
+
+
+def test_the_choice_among_many_is_that_of_looking_at_everything() -> None:
+    store = make_store()
+    furnish(store, cabinets=20, objects=400)
+    store.put("agent", "agent", "agent\n")
+    store.graph.update(store)
+    for stage in (Embedding(), Embedding(mixed=False)):
+        for budget in (40, 395):
+            assert stage.select("mug_7", store, budget) == slow.select(stage, "mug_7", store, budget)

@@ -92,3 +92,29 @@ def test_store_equals_a_dictionary(edits: list[tuple[str, str | None, bool]]) ->
         if change.text is not None:
             replayed[change.id] = change.text
     assert replayed == model
+
+
+PUTS = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from(["object", "task", ""]), st.sampled_from(["a", "b", "z", None])),
+    max_size=40,
+)
+
+
+@given(PUTS)
+@settings(max_examples=100, deadline=None)
+def test_segments_are_found_by_category_and_by_what_they_refer_back_to(
+    edits: list[tuple[str, str, str | None]],
+) -> None:
+    store = SegmentStore()
+    for id, category, parent in edits:
+        if id in store and category in ("", store.get(id).category):
+            store.remove(id) if not category else store.put(id, category, "text\n", parent)
+        elif id not in store and category:
+            store.put(id, category, "text\n", parent)
+        for kind in ("object", "task"):
+            assert set(store.of(kind)) == {segment.id for segment in store if segment.category == kind}
+            for other in "abz":
+                referring = {s.id for s in store if (s.parent, s.category) == (other, kind)}
+                assert set(store.behind(other, kind)) == referring
+    store.clear()
+    assert not store.of("object") and not store.behind("a", "object")
