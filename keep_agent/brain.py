@@ -16,6 +16,7 @@ from keep_agent.errors import ConfigError, KeepError
 from memory.encoder import CachedEncoder, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.load import LoadedModel, load_model
+from memory.engine.transport import Throttle
 from memory.method import MemoryMethod
 from memory.session import MemorySession
 from memory.tokenizer import load_tokenizer
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
     """A planner whose memory is the KV cache. Raises KeepError for what cannot be loaded or put together."""
     method = make_method(config.memory)
-    engine = Engine(make_model(config.model, config.eval.seed))
+    engine = make_engine(config)
     tokenizer = make_tokenizer(config.model, engine.model)
     prompt_format = make_format(config.prompt.format, tokenizer, examples, config.prompt.start)
     encoder = make_encoder(config.prompt.encoder)
@@ -71,11 +72,23 @@ def make_method(memory: DictConfig) -> MemoryMethod:
         raise ConfigError(f"memory={memory.get('name')} cannot be made: {reason}") from error
 
 
+def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
+    """The model of a config and what drives it; ``transport`` instead of the config's own.
+
+    :raises KeepError: what cannot be loaded, or an engine that cannot be
+    """
+    said = config.engine
+    slow = said.link_gigabytes is not None
+    throttle = Throttle(said.link_gigabytes, said.link_microseconds) if slow else None
+    model = make_model(config.model, config.eval.seed)
+    return Engine(model, transport or said.transport, throttle, said.importance)
+
+
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """The model of a config; some come with the package."""
     disable_progress_bar()  # ours is the only one
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
-    return load_model(_place(model), model.dtype, _device(model.device), model.init, seed)
+    return load_model(_place(model), model.dtype, _device(model.device), model.init, seed, model.quantization)
 
 
 def _device(name: str) -> str:

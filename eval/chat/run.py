@@ -25,7 +25,7 @@ from eval.progress import progress
 from eval.resume import begin
 from eval.run import versions
 from eval.tables import cost_table
-from keep_agent.brain import make_method, make_model, make_tokenizer
+from keep_agent.brain import make_engine, make_method, make_tokenizer
 from keep_agent.errors import ConfigError
 from keep_agent.settings import check_settings
 from memory.encoder import CachedEncoder, make_encoder
@@ -60,7 +60,8 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
-    with closing(make_engine(config)) as engine:
+    # for a latency split nothing may run beside anything else
+    with closing(make_engine(config, "inline" if config.profile else None)) as engine:
         encoder = make_encoder(config.prompt.encoder)
         reader = make_reader(config, engine, encoder)
         if earlier is not None:
@@ -88,11 +89,6 @@ def make_conversations(config: DictConfig) -> list[Conversation]:
     made, seed = config.generated, config.eval.seed
     told = generated(made.conversations, made.sessions, made.turns, made.speakers, seed)
     return told + debates(made.debates, made.agents, made.rounds, seed)
-
-
-def make_engine(config: DictConfig) -> Engine:
-    """The model of a config. For a latency split nothing may run beside anything else."""
-    return Engine(make_model(config.model, config.eval.seed), "inline" if config.profile else "auto")
 
 
 def make_reader(config: DictConfig, engine: Engine, encoder: CachedEncoder) -> Reader:

@@ -1,0 +1,53 @@
+"""Where transfers run: links, throttles and the buffers they share."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.transport import Staging, Throttle, Transport
+
+CPU = torch.device("cpu")
+
+
+def test_auto_takes_a_thread_only_for_a_slow_link() -> None:
+    quick, slow = Transport.of("auto", CPU, None, "before"), Transport.of("auto", CPU, Throttle(16), "before")
+    assert quick.link is None and slow.link is not None and slow.stream is None and slow.beside is None
+    slow.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "importance", "message"),
+    [("stream", "before", "does not work on cpu"), ("bus", "before", "'bus'"), ("inline", "after", "'after'")],
+)
+def test_what_cannot_be_is_refused(kind: str, importance: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Transport.of(kind, CPU, None, importance)
+
+
+@pytest.mark.parametrize("values", [(0.0, 1.0), (-1.0, 0.0), (1.0, -1.0)])
+def test_a_link_without_bandwidth_is_refused(values: tuple[float, float]) -> None:
+    with pytest.raises(ConfigError, match="is no link"):
+        Throttle(*values)
+
+
+def test_a_throttled_job_takes_as_long_as_the_link_would() -> None:
+    link = Throttle(gigabytes=0.1, microseconds=2000)
+    assert link.seconds(1_000_000) == pytest.approx(0.012)
+    began = time.perf_counter()
+    link.hold(began, 1_000_000)
+    assert time.perf_counter() - began >= 0.012
+    link.hold(began - 1, 1_000_000)  # the copy itself took longer: nothing to wait for
+    assert time.perf_counter() - began < 1
+
+
+def test_buffers_are_made_once_and_grow() -> None:
+    staging, like = Staging(), torch.empty(0, dtype=torch.bfloat16)
+    first = staging.take("k", (2, 3, 4), like)
+    assert first.shape == (2, 3, 4) and first.dtype == torch.bfloat16
+    assert staging.take("k", (6, 2), like).data_ptr() == first.data_ptr()
+    assert staging.take("v", (2,), like).data_ptr() != first.data_ptr()
+    assert staging.take("k", (100,), like).numel() == 100
