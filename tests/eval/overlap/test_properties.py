@@ -88,6 +88,22 @@ def test_what_is_known_at_once_is_loaded_as_early_as_can_be(task: Work, link: Li
 
 
 @quick
+@given(works(), links(free=True), CHUNKS)
+def test_layer_balanced_is_late_by_a_job_per_layer_at_most(task: Work, link: Link, chunk: float) -> None:
+    line = simulate(LayerBalanced(), task, link, chunk)
+    longest = max((event.seconds for event in line.on(LINK)), default=0.0)
+    assert line.makespan <= bounds(task, link).tight + (task.layers - 1) * longest + EPSILON
+
+
+@quick
+@given(works(tokens=1), links(free=True))
+def test_single_rows_come_close_to_the_tight_bound(task: Work, link: Link) -> None:
+    """With jobs of a row each for layers whose turn has not come, what is late is late by a row per layer."""
+    found = simulate(LayerBalanced(), task, link, chunk=1).makespan
+    assert found <= bounds(task, link).tight + (task.layers - 1) * link.seconds(1, 1) + EPSILON
+
+
+@quick
 @given(stages, works(), links(free=False))
 def test_more_bandwidth_never_raises_the_bounds(stage: Loading, task: Work, link: Link) -> None:
     faster = Link("faster", 2 * link.bandwidth, link.latency, link.per_copy)

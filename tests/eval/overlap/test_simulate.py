@@ -9,6 +9,7 @@ import torch
 
 from eval.overlap.bound import bounds
 from eval.overlap.link import Link
+from eval.overlap.prompt import Prompt
 from eval.overlap.simulate import simulate
 from eval.overlap.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
 from eval.overlap.work import AFTER, BESIDE, Times, Work
@@ -62,6 +63,14 @@ def test_its_bounds() -> None:
     """15 to compute; 12 rows to move, the first known at 1, and 4 for the last two layers not before 13."""
     found = bounds(BALANCING, SECOND)
     assert (found.compute, found.dependency, found.transfer, found.simple, found.tight) == (15, 1, 12, 15, 18)
+
+
+def test_a_run_counts_for_the_bound_from_its_last_row_on() -> None:
+    """Row 1 is dropped at layer 1, row 0 beside it at layer 2: known at 17, and a copy each for keys and values."""
+    active = torch.tensor([0, 1, 2]), torch.tensor([0, 2]), torch.tensor([2])
+    task = Work(Prompt(1, 2, 1).layout(), active, Times((1, 5, 9), (0, 0, 0), (0, 0, 0)), 1)
+    found = bounds(task, Link("many small copies", 1.0, per_copy=5.0))
+    assert (found.transfer, found.tight) == (11 + 12, 17 + 11 + 9)
 
 
 @pytest.mark.parametrize(("chunk", "makespans"), [(float("inf"), (14, 15)), (1, (14, 14))])

@@ -36,13 +36,13 @@ def work(
 
 
 @st.composite
-def works(draw: st.DrawFn) -> Work:
-    """Two to six layers, some rows dropped on the way, some never needed, some never computed."""
+def works(draw: st.DrawFn, tokens: int = 3) -> Work:
+    """Two to six layers; segments of up to ``tokens`` rows: dropped on the way, never computed, or always."""
     layers = draw(st.integers(2, 6))
     seconds = st.lists(st.sampled_from((0.0, 0.25, 1.0, 2.5)), min_size=layers, max_size=layers)
     drops = draw(st.lists(st.integers(0, layers), min_size=1, max_size=6))
     pieces = draw(seconds), draw(seconds), [*draw(seconds)[:-1], 0.0]
-    return work(drops, *pieces, tokens=draw(st.integers(1, 3)), narrow=draw(st.sampled_from(NARROWS)))
+    return work(drops, *pieces, tokens=draw(st.integers(1, tokens)), narrow=draw(st.sampled_from(NARROWS)))
 
 
 def links(free: bool) -> st.SearchStrategy[Link]:
