@@ -15,7 +15,6 @@ from eval.overlap.link import Courier, Link
 from eval.overlap.timeline import COMPUTE, IMPORTANCE, Event, Timeline
 from eval.overlap.work import BEFORE, BESIDE, Work
 from keep_agent.errors import ConfigError
-from memory.loading.serial import Serial
 from memory.stages import Loading, Transfer
 
 
@@ -24,7 +23,6 @@ def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) 
 
     :raises ConfigError: it leaves a row without keys at some layer
     """
-    overlaps = getattr(loading, "overlaps", not isinstance(loading, Serial))
     courier = Courier(link, work.layers, work.row_bytes, chunk)
     asked = _Asked(loading, work)
     events: list[Event] = []
@@ -35,7 +33,7 @@ def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) 
         events += _pieces(work, layer, start)
         known, due = start + work.to_choice(layer), start + work.to_end(layer)
         if layer + 1 < work.layers:
-            courier.submit(layer + 1, known if overlaps else due, asked.transfers(layer + 1))
+            courier.submit(layer + 1, known if loading.overlaps else due, asked.transfers(layer + 1))
     return Timeline.sorted([*events, *courier.jobs])
 
 

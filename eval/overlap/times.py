@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from eval.overlap.timeline import Timeline
 from eval.overlap.work import Times
 from keep_agent.errors import DataError
 
@@ -23,6 +24,15 @@ class Measured:
     times: Times
     active: tuple[torch.Tensor, ...] | None = None
     row_bytes: int | None = None
+
+
+def times_of(line: Timeline, layers: int) -> Times:
+    """What each piece took in a run that was measured, so that other schedules can be played with it."""
+    seconds = {kind: [0.0] * layers for kind in KEYS[:3]}
+    for event in line.events:
+        if event.kind in seconds:
+            seconds[event.kind][event.layer] += event.seconds
+    return Times(*(tuple(seconds[kind]) for kind in KEYS[:3]))
 
 
 def read_times(file: Path) -> Measured:

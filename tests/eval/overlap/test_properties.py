@@ -13,6 +13,7 @@ from eval.overlap.bound import bounds
 from eval.overlap.link import Link
 from eval.overlap.simulate import simulate
 from eval.overlap.timeline import LANES, LINK
+from eval.overlap.times import times_of
 from eval.overlap.work import BESIDE, Work
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
@@ -110,6 +111,14 @@ def test_more_bandwidth_never_raises_the_bounds(stage: Loading, task: Work, link
     slow, fast = bounds(task, link), bounds(task, faster)
     assert (fast.simple, fast.tight) <= (slow.simple, slow.tight)
     assert fast.compute == slow.compute == pytest.approx(sum(map(task.to_end, range(task.layers))))
+
+
+@quick
+@given(stages, works(), links(free=False))
+def test_times_can_be_read_off_a_timeline(stage: Loading, task: Work, link: Link) -> None:
+    found = times_of(simulate(stage, task, link), task.layers)
+    for kind in ("attention", "importance", "mlp"):
+        assert getattr(found, kind) == pytest.approx(getattr(task.times, kind), abs=EPSILON)
 
 
 @quick
