@@ -50,17 +50,17 @@ class Embedding:
             return prompt_order((segment.id for segment in store), store)
         scores = store.graph.scores(query)
         ranking = self._ranking(scores, store, budget)
-        agents = len(store.of("agent"))
         chosen, waiting = set(store.of("agent")), list(islice(ranking, 1))
+        room = budget - len(chosen)
         while waiting and len(chosen) < budget:
             *_, item, whole = heappop(waiting)
             if whole:  # it came from the ranking, the next of which takes its place
                 for following in islice(ranking, 1):
                     heappush(waiting, following)
-            wanted = self._closure(item, store, budget if whole else 0)
+            wanted = self._closure(item, store, budget if whole else 0, room)
             if len(chosen) + len(wanted - chosen) <= budget:
                 chosen |= wanted
-            elif whole and (agents + len(wanted) > budget or chosen & set(item)):  # it never fits, or is in by half
+            elif whole and (len(wanted) > room or chosen & set(item)):  # it never fits, or is in by half
                 for id in item:
                     heappush(waiting, (-scores[id], store.get(id).created, (id,), False))
         return prompt_order(chosen, store)
@@ -101,10 +101,13 @@ class Embedding:
         np.maximum.at(best, leads, values)
         return best
 
-    def _closure(self, item: Item, store: SegmentStore, largest: int) -> set[str]:
-        """The item's segments with, item by item, what they refer back to and what amends them."""
+    def _closure(self, item: Item, store: SegmentStore, largest: int, room: int) -> set[str]:
+        """The item's segments with, item by item, what they refer back to and what amends them.
+
+        Once they are more than ``room`` they fit nowhere, and the others are no longer looked for.
+        """
         found, waiting = set(item), list(item)
-        while waiting:
+        while waiting and len(found) <= room:
             segment = store.get(waiting.pop())
             for other in (segment.parent, *store.behind(segment.id, segment.category)):
                 if other not in found and other in store and store.get(other).category != "agent":
