@@ -66,10 +66,10 @@ class Recordings:
             raise DataError("there is no episode to replay; choose others with env.split, env.limit, eval.episodes")
         return found
 
-    @property
-    def instructions(self) -> list[str]:
+    @cached_property
+    def instructions(self) -> tuple[str, ...]:
         """What is to be done in the first episodes: words for finished tasks."""
-        return [self._episodes[number].tasks[0].instruction for number in range(min(20, len(self._episodes)))]
+        return tuple(self._episodes[number].tasks[0].instruction for number in range(min(20, len(self._episodes))))
 
     def __getitem__(self, number: int) -> Script:
         """Episode ``number``; behind the last comes the first again."""

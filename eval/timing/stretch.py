@@ -11,7 +11,7 @@ from planners.formats import Format
 class Stretched:
     """``format``, but a segment's line is repeated or cut to ``tokens`` tokens; its newline stays the last of them.
 
-    Cut lines may come out alike; then they share a block, as equal lines do.
+    A line is cut in front: what changes stands at its end. Two that come out alike share a block, as equal lines do.
     """
 
     def __init__(self, format: Format, tokens: int) -> None:
@@ -23,4 +23,5 @@ class Stretched:
     def line(self, text: str) -> list[int]:
         """Token ids of a segment, ``tokens`` of them; a bare newline stays what it is."""
         *body, newline = self._format.line(text)
-        return [*islice(cycle(body), self._tokens - 1 if body else 0), newline]
+        room = self._tokens - 1 if body else 0
+        return [*islice(cycle(body[-room:]), room), newline]

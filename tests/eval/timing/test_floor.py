@@ -1,0 +1,113 @@
+"""The floor against operations that torch counts: equal where nothing is left out, never above what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from eval.timing.contenders import Planned
+from eval.timing.floor import Work, floor_ms, plain_work
+from eval.timing.floor import _encoding as encoding_work
+from eval.timing.rates import RateMeter, Rates
+from eval.timing.record import Recordings
+from eval.timing.settings import Composer
+from eval.timing.shape import Shape
+from eval.timing.stretch import Stretched
+from eval.timing.workloads import Plan, make_workload
+from keep_agent.brain import make_model, make_tokenizer
+from memory.encoder import HashedNgrams
+from memory.engine.engine import Engine
+from memory.engine.families import tiny_model
+from planners.formats import PlainFormat
+from tests.eval.timing.settings_of import latency_config
+
+DENSE = ("qwen2", "qwen3", "llama", "mistral", "gemma3_text")
+PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
+ROWS = 20
+
+
+def counted(engine: Engine, work: Callable[[], object], products: bool = True) -> int:
+    """Operations of ``work`` on the engine's worker; ``products``: with weights alone, without attention."""
+
+    def run() -> int:
+        with FlopCounterMode(display=False) as counter:
+            work()
+        found = counter.get_flop_counts()["Global"]
+        return sum(flops for op, flops in found.items() if not products or op in PRODUCTS)
+
+    return engine.run(run)
+
+
+def without_attention(shape: Shape, pairs: int) -> int:
+    return shape.pair * pairs
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_a_plain_forward_is_all_that_torch_counts_but_what_the_last_layer_may_leave_out(family: str) -> None:
+    with Engine(tiny_model(family)) as engine:
+        shape, ids = Shape.of(engine), torch.arange(3, 3 + ROWS)[None]
+        done = counted(engine, lambda: engine.plain(input_ids=ids, logits_to_keep=1))
+        pairs = (shape.layers - 1) * ROWS * (ROWS + 1) // 2 + ROWS  # no window is shorter than the prompt
+        spared = (ROWS - 1) * shape.rest
+        assert plain_work(shape, ROWS).flops - without_attention(shape, pairs) + spared == done
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_encoding_is_all_that_torch_counts(family: str) -> None:
+    with Engine(tiny_model(family)) as engine:
+        shape, units = Shape.of(engine), [[5, 6, 7], [8, 9, 10, 11]]
+        done = counted(engine, lambda: engine.encode([(None, unit) for unit in units]))
+        (work,) = encoding_work(shape, torch.tensor([3, 4]).numpy(), 0)
+        pairs = (shape.layers - 1) * (3 * 4 // 2 + 4 * 5 // 2)
+        assert work.flops - without_attention(shape, pairs) == done
+
+
+def test_a_mixture_counts_its_active_experts() -> None:
+    with Engine(tiny_model("qwen3_moe")) as engine:
+        shape = Shape.of(engine)
+    assert (shape.width, shape.router) == (2 * 64, 4)
+
+
+@pytest.mark.parametrize(
+    "planner",
+    ["full_recompute", "cacheblend", "keep", "epic", "sparsex", "full_reuse", "prefix_cache", "full_cache", "memart"],
+)
+def test_no_step_takes_fewer_operations_than_its_floor(planner: str, tiny_model: Path, tmp_path: Path) -> None:
+    """And on the steps after the first, a method that recomputes all does hardly more than that."""
+    config = latency_config(f"latency.planners={planner}", f"latency.models={tiny_model}", "latency.segments=8")
+    composer = Composer(config, ["prompt.encoder=hashed"], tmp_path)
+    setting = composer.setting
+    setting.model.dtype, setting.model.device, setting.prompt.budget = "float32", "cpu", 8
+    with Engine(make_model(setting.model)) as engine:
+        prompt_format = Stretched(PlainFormat(make_tokenizer(setting.model, engine.model)), 12)
+        one = Planned(planner, setting, engine, prompt_format, HashedNgrams())
+        plan = Plan(segments=8, store=8, churn=2, steps=4, candidates=0, age=11)
+        (script,) = make_workload(plan, Recordings(config))
+        one.begin(script)
+        for step in script.steps:
+            timed = []
+            done = counted(engine, lambda step=step, timed=timed: timed.append(one.step(step)), products=False)
+            least = sum(work.flops for work in timed[0].work)
+            assert 0.3 * done < least <= done
+            assert (len(timed[0].work) == 1) == (timed[0].numbers.encoded_token_layers == 0)
+
+
+def test_a_pass_takes_the_larger_of_its_times_and_passes_add_up() -> None:
+    rates = Rates(flops=1e9, moved=1e9)
+    computing, moving = Work(4_000_000, 1_000_000), Work(1_000_000, 2_000_000, loaded=1_000_000)
+    assert computing.ms(rates) == pytest.approx(4.0)
+    assert moving.ms(rates) == pytest.approx(4.0), "what is loaded is read and written where memory is shared"
+    assert moving.ms(replace(rates, carried=1e8)) == pytest.approx(10.0), "else the link may be what takes longest"
+    assert floor_ms([computing, moving], rates) == pytest.approx(8.0)
+
+
+def test_rates_are_the_median_of_what_was_measured() -> None:
+    samples = [Rates(1.0, 5.0), Rates(3.0, 1.0), Rates(2.0, 9.0)]
+    assert Rates.median(samples) == Rates(2.0, 5.0)
+    found = RateMeter(torch.device("cpu"), torch.float32).sample()
+    assert found.flops > 1e8 and found.moved > 1e7 and found.carried is None
