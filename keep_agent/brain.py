@@ -81,7 +81,7 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
     slow = said.link_gigabytes is not None
     throttle = Throttle(said.link_gigabytes, said.link_microseconds) if slow else None
     model = make_model(config.model, config.eval.seed)
-    return Engine(model, transport or said.transport, throttle, said.importance)
+    return Engine(model, transport or said.transport, throttle, said.importance, 1e6 * said.chunk_megabytes)
 
 
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:

@@ -260,8 +260,8 @@ class Slots(Protocol):
         """Numbers of the blocks to attend to at ``layer``; ``query`` (heads, active rows, head_dim) is unrotated."""
         ...
 
-    def read(self, layer: int, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unrotated keys of these blocks, and values: (kv_heads, rows, head_dim)."""
+    def block(self, number: int) -> KVBlock:
+        """Keys, unrotated, and values of one of them; all have as many rows."""
         ...
 
 

@@ -92,14 +92,10 @@ class LayerSlots:
 
     def __init__(self, latent: LatentChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
         """:param block: the block of a number"""
-        self._latent, self._block = latent, block
+        self._latent, self.block = latent, block
         count = size * min(latent.retrieval.most(size), len(latent.index))
         self.rows = slice(start, start + count)
         self.unit = Unit("slots", (0,) * count, ())  # no token is at home here: it is another one at every layer
 
     def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
         return tuple(self._latent.retrieval.select_layer(layer, query, self._latent.index))
-
-    def read(self, layer: int, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        blocks = [self._block(number) for number in numbers]
-        return torch.cat([block.k[layer] for block in blocks], 1), torch.cat([block.v[layer] for block in blocks], 1)

@@ -27,7 +27,7 @@ from memory.engine.query import query_states
 from memory.engine.score import Scorer
 from memory.engine.spec import ModelSpec
 from memory.engine.trace import PrefillResult, ScoreResult
-from memory.engine.transport import Throttle, Transport
+from memory.engine.transport import CHUNK, Throttle, Transport
 from memory.engine.worker import Priority, Worker
 from memory.stages import Layout, Loading, Recompute, Slots
 
@@ -44,17 +44,19 @@ class Engine:
         transport: str = "auto",
         throttle: Throttle | None = None,
         importance: str = "before",
+        chunk: float = CHUNK,
     ) -> None:
         """:param transport: inline | thread | stream | auto: where transfers of blocks run, see `Transport.of`
         :param throttle: makes the link as slow as another machine's
         :param importance: the choice of a layer's rows runs ``before`` the MLP of the layer above, which then leaves
             out the rows that are dropped, or ``beside`` it, in a thread (KEEP's three workers)
+        :param chunk: bytes after which a job of the link ends whose layer's turn has not come
         """
         self.model = model
         self.decoder = model.decoder
         self._worker = Worker()
         self._scorer = Scorer(model.decoder)
-        self._transport = Transport.of(transport, model.decoder.device, throttle, importance)
+        self._transport = Transport.of(transport, model.decoder.device, throttle, importance, chunk)
 
     @property
     def spec(self) -> ModelSpec:

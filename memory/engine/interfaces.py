@@ -102,7 +102,7 @@ class KeepInterfaces:
         runs = layout.runs(wanted)
         if not runs:
             raise ConfigError(f"memory {span.segment!r} has no block to load: its rows are fresh.")
-        loader.submit(Transfer(place, layer, layer + 1, rows) for place, rows in runs)
+        loader.submit(layer, [Transfer(place, layer, layer + 1, rows) for place, rows in runs])
         loader.wait(layer, None)
         k, v = self.cache.read(layer, span.stop)
         return k[0, :, span.start :], v[0, :, span.start :]

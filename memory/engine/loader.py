@@ -1,7 +1,8 @@
 """Executes transfers: where the loading stage says what moves when, this says in what order, and keeps the times.
 
-The link works on one layer at a time, the one that is due first: what was asked for early never stands in the way of
-what is wanted soon. All slices of a layer that wait move in one job.
+The link works on one layer at a time, the one that is due first. All slices of it that wait move in one job, unless its
+turn is still to come: such a job ends after some bytes, so that what is asked for a moment later does not wait long.
+`eval.overlap` plays the same rules against given times.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import accumulate, groupby, islice
 
 import numpy as np
 import torch
@@ -39,12 +40,13 @@ class Loader:
         self._changed = threading.Condition()
         self._busy = False  # whether the link's thread works for this request
         self._current: int | None = None  # the layer it moves
+        self._turn = 0  # the layer that asked last
         self._error: BaseException | None = None
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
 
-    def submit(self, transfers: Iterable[Transfer]) -> None:
-        """Start transfers, or put them in line."""
+    def submit(self, layer: int, transfers: Iterable[Transfer]) -> None:
+        """Start the transfers that ``layer``'s turn brings, or put them in line."""
         wanted = list(transfers)
         for transfer in wanted:
             for start, stop in self.mover.spans([(transfer.placement, transfer.rows)]):
@@ -56,9 +58,10 @@ class Loader:
             self.waited += time.perf_counter() - started
             return
         with self._changed:
+            self._turn = layer
             for transfer in wanted:
-                for layer in range(transfer.first, transfer.last):
-                    self._pending[layer].append((transfer.placement, transfer.rows))
+                for due in range(transfer.first, transfer.last):
+                    self._pending[due].append((transfer.placement, transfer.rows))
             if self._pending and not self._busy:
                 self._busy = True
                 self.transport.link.submit(self._drain)
@@ -117,7 +120,7 @@ class Loader:
         with torch.inference_mode(), torch.cuda.stream(self.transport.stream):  # without a stream: nothing
             while (layer := self._next()) is not None:
                 try:
-                    self._run(layer, layer + 1, self._jobs)
+                    self._run(layer, layer + 1, self._job)
                 except BaseException as error:
                     with self._changed:
                         self._error = error
@@ -130,9 +133,19 @@ class Loader:
             if self._current is None:
                 self._busy = False
             else:
-                self._jobs = self._pending.pop(self._current)
+                self._job = self._take(self._current)
             self._changed.notify_all()
             return self._current
+
+    def _take(self, layer: int) -> list[Run]:
+        """Runs of rows, those that touch made one, in the order of rows."""
+        runs, count = sorted(self._pending.pop(layer)), 0
+        if layer > self._turn:
+            sizes = accumulate(self.mover.row_bytes * (stop - start) for _, (start, stop) in runs)
+            count = 1 + sum(size < self.transport.chunk for size in islice(sizes, len(runs) - 1))
+            if count < len(runs):
+                self._pending[layer] = runs[count:]
+        return _joined(runs[: count or None])
 
     def _run(self, first: int, last: int, runs: list[Run]) -> None:
         """Move one job."""
@@ -156,8 +169,18 @@ def _deepest(transfers: list[Transfer]) -> list[tuple[int, int, list[Run]]]:
     """
     jobs: list[tuple[int, int, list[Run]]] = []
     for (first, last), group in groupby(transfers, key=lambda t: (t.first, t.last)):
-        runs = [(t.placement, t.rows) for t in group]
+        runs = _joined([(t.placement, t.rows) for t in group])
         if jobs and jobs[-1][1] == first and jobs[-1][2] == runs:
             first = jobs.pop()[0]
         jobs.append((first, last, runs))
     return jobs
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Runs that touch made one: one copy each."""
+    found: list[Run] = []
+    for place, (start, stop) in runs:
+        if found and found[-1][0] == place and found[-1][1][1] == start:
+            start = found.pop()[1][0]
+        found.append((place, (start, stop)))
+    return found

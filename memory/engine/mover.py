@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -35,33 +36,35 @@ class Mover:
         keys, values = self._pieces("k", first, last, runs), self._pieces("v", first, last, runs)
         rows = self._rows(runs)
         angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
-        k, v = self._arrived("k", keys), self._arrived("v", values)
+        k, v = self.gather("k", keys), self.gather("v", values)
         self._write(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(k, angles, first))
         self._write(self.cache.v[first:last, 0], rows, v)
         if self.cache.raw is not None:
             self._write(self.cache.raw[first:last, 0], rows, k)
         return sum(piece.nbytes for piece in (*keys, *values))
 
+    @cached_property
+    def row_bytes(self) -> int:
+        """About what one row of a layer travels with, keys and values."""
+        block = next((place.block for place in self.layout.placements if place.block is not None), None)
+        return 0 if block is None else block.nbytes // (block.k.shape[0] * block.tokens)
+
     def spans(self, runs: Sequence[Run]) -> list[tuple[int, int]]:
         """Prompt rows (start, stop) of each run."""
         starts = [self.layout.placements[place].start for place, _ in runs]
         return [(at + rows[0], at + rows[1]) for at, (_, rows) in zip(starts, runs, strict=True)]
 
-    def _pieces(self, side: str, first: int, last: int, runs: Sequence[Run]) -> list[Piece]:
-        found = []
-        for place, (start, stop) in runs:
-            block = self.layout.placements[place].block
-            if block is None:
-                raise ConfigError("the loading stage asks for a unit that has no block; fresh units are never loaded.")
-            held = getattr(block, side)
-            if isinstance(held, PackedRows):
-                found.append(held.narrow(2, start, stop - start).layers(first, last))
-            else:
-                found.append(held[first:last, :, start:stop])
-        return found
+    def cut(self, held: Piece, first: int, last: int, start: int, stop: int) -> Piece:
+        """Layers and rows of keys or values of a block; packed ones stay packed."""
+        if isinstance(held, PackedRows):
+            return held.narrow(2, start, stop - start).layers(first, last)
+        return held[first:last, :, start:stop]
 
-    def _arrived(self, side: str, pieces: Sequence[Piece]) -> torch.Tensor:
-        """The pieces in one tensor on the cache's device, (layers, kv_heads, rows, head_dim)."""
+    def gather(self, name: str, pieces: Sequence[Piece]) -> torch.Tensor:
+        """The pieces in one tensor on the cache's device, (layers, kv_heads, rows, head_dim).
+
+        :param name: of the buffer that may hold it, until the same name is gathered again
+        """
         device = self.cache.k.device
         unpacked = [p.to(device)[:] if isinstance(p, PackedRows) else p for p in pieces]
         if len(unpacked) == 1 and unpacked[0].device == device:
@@ -69,18 +72,27 @@ class Mover:
         layers, heads, _, width = unpacked[0].shape
         bounds = [0, *accumulate(piece.shape[2] for piece in unpacked)]
         if device.type != "cuda":
-            whole = self.staging.take(side, (layers, heads, bounds[-1], width), self.cache.k)
+            whole = self.staging.take(name, (layers, heads, bounds[-1], width), self.cache.k)
             return torch.cat([piece.to(device) for piece in unpacked], 2, out=whole)
         # token by token, as blocks rest in pinned memory: so each run of a layer is one copy
-        whole = self.staging.take(side, (layers, bounds[-1], heads, width), self.cache.k)
+        whole = self.staging.take(name, (layers, bounds[-1], heads, width), self.cache.k)
         for (start, stop), piece in zip(pairwise(bounds), unpacked, strict=True):
-            self._send(side, piece.transpose(1, 2), whole[:, start:stop], start)
+            self._send(f"{name} {start}", piece.transpose(1, 2), whole[:, start:stop])
         return whole.transpose(1, 2)
 
-    def _send(self, side: str, piece: torch.Tensor, target: torch.Tensor, start: int) -> None:
+    def _pieces(self, side: str, first: int, last: int, runs: Sequence[Run]) -> list[Piece]:
+        found = []
+        for place, (start, stop) in runs:
+            block = self.layout.placements[place].block
+            if block is None:
+                raise ConfigError("the loading stage asks for a unit that has no block; fresh units are never loaded.")
+            found.append(self.cut(getattr(block, side), first, last, start, stop))
+        return found
+
+    def _send(self, name: str, piece: torch.Tensor, target: torch.Tensor) -> None:
         """One copy to a CUDA device; from pinned memory, for any other would stop the thread until it is done."""
         if piece.device.type == "cpu" and not piece.is_pinned():
-            held = self.staging.take(f"{side}{start}", tuple(piece.shape), self.cache.k, pinned=True)
+            held = self.staging.take(name, tuple(piece.shape), self.cache.k, pinned=True)
             torch.cuda.current_stream().synchronize()  # what was in it may still be on its way
             piece = held.copy_(piece)
         target.copy_(piece, non_blocking=True)

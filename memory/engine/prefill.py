@@ -27,6 +27,7 @@ from memory.engine.loader import Loader
 from memory.engine.masks import causal_plan
 from memory.engine.mover import Mover
 from memory.engine.probe import LayerProbe, SegmentTable
+from memory.engine.slot_feed import SlotFeed
 from memory.engine.trace import ComputeInterval, PrefillResult, PrefillTrace
 from memory.engine.transport import Transport
 from memory.stages import Layout, Loading, Recompute, Slots
@@ -68,13 +69,13 @@ class Prefill:
         layout = on_device(layout, decoder.device)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.table = SegmentTable(layout)
-        self._slots = slots
         self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
         self._visible = self.cache.end_at(layout.rows)
         mover = Mover(layout, self.cache, decoder.rope, self._angles, transport.staging)
         self.loader, self._beside = Loader(mover, self._layers, transport), transport.beside
+        self._slots = None if slots is None else SlotFeed(slots, self.loader, self._layers)
         self.trace = PrefillTrace(layout.rows)
         self._asked = True  # whether the recompute stage wants attention weights: until layer 0 nobody knows
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
@@ -211,7 +212,7 @@ class Prefill:
         return time.perf_counter()
 
     def _load(self, layer: int) -> None:
-        self.loader.submit(self.loading.schedule(self.layout, layer, self.active.rows, self._layers))
+        self.loader.submit(layer, self.loading.schedule(self.layout, layer, self.active.rows, self._layers))
 
     def _note(self, layer: int, began: float, kind: str) -> None:
         self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
@@ -261,13 +262,10 @@ class Prefill:
 
     def _fill(self, layer: int, query: torch.Tensor) -> None:
         """Give the slots what this layer's queries (1, heads, active rows, head_dim) choose."""
-        blocks, rows = self._slots.choose(layer, query[0]), self._slots.rows
-        start = time.perf_counter()
-        k, v = (held[None].to(query.device) for held in self._slots.read(layer, blocks))
+        (blocks, (k, v)), rows = self._slots.take(layer, query[0]), self._slots.slots.rows
         angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self._angles.items()}
         self.cache.write_raw(layer, rows, k)
         self.cache.write(layer, rows, self.decoder.rope.rotate_layers(k, angles, layer), v)
-        self.loader.note(layer, start, k.nbytes + v.nbytes)
         self.trace.slots.append(blocks)
 
     def _segment_layers(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ import torch
 from keep_agent.errors import ConfigError
 
 KINDS = ("auto", "inline", "thread", "stream")
+CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 10 microseconds
 IMPORTANCE = ("before", "beside")
 
 
@@ -90,22 +91,28 @@ class Beside:
 class Transport:
     """``link`` is one thread; without it transfers run where they are asked for. On CUDA they go to ``stream``.
 
-    ``beside`` chooses rows beside a layer's MLP; without it before the MLP, which then leaves out dropped rows.
+    A job for a layer whose turn has not come moves about ``chunk`` bytes. ``beside`` chooses rows beside a layer's MLP;
+    without it that is done before the MLP, which then leaves out dropped rows.
     """
 
     link: Executor | None = None
     stream: torch.cuda.Stream | None = None
     throttle: Throttle | None = None
     beside: Beside | None = None
+    chunk: float = CHUNK
     staging: Staging = field(default_factory=Staging)
 
     @classmethod
-    def of(cls, kind: str, device: torch.device, throttle: Throttle | None, importance: str) -> Transport:
+    def of(
+        cls, kind: str, device: torch.device, throttle: Throttle | None, importance: str, chunk: float = CHUNK
+    ) -> Transport:
         """``auto`` is a thread and a stream on CUDA. Elsewhere it is ``inline``, or a thread in front of a slow link:
         host memory is as near as the working cache, and a thread would take the model's cores.
 
         :raises ConfigError: an unknown name, or a kind that does not work on ``device``
         """
+        if chunk <= 0:
+            raise ConfigError(f"chunk={chunk} is no size of a job: use more than 0 bytes")
         if importance not in IMPORTANCE:
             raise ConfigError(f"importance={importance!r} is unknown: use one of {', '.join(IMPORTANCE)}")
         if kind == "auto":
@@ -114,7 +121,7 @@ class Transport:
             raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
         link = None if kind == "inline" else ThreadPoolExecutor(1, thread_name_prefix="link")
         stream = torch.cuda.Stream(device) if kind == "stream" else None
-        return cls(link, stream, throttle, Beside(device) if importance == "beside" else None)
+        return cls(link, stream, throttle, Beside(device) if importance == "beside" else None, chunk)
 
     def close(self) -> None:
         """Stop the threads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -111,6 +112,24 @@ def test_whatever_is_not_computed_is_loaded(engine: Engine, method: Any) -> None
         assert prefill.timings.load >= 0.99 * spent
         for layer in range(LAYERS) if counts.hit_tokens else ():
             assert any(load.first <= layer < load.last for load in trace.loads)
+
+
+def test_what_a_layer_wants_travels_ahead(engine: Engine) -> None:
+    """The layer before tells what; only what it did not name is fetched when the layer's own choice is known."""
+    with Engine(engine.model, "thread") as ahead:
+        pairs = zip(
+            answered(open_session(engine, per_layer()), 5), answered(open_session(ahead, per_layer()), 5), strict=True
+        )
+        for inline, prefill in pairs:
+            assert torch.equal(prefill.logits, inline.logits) and prefill.trace.slots == inline.trace.slots
+            wanted = prefill.trace.slots
+            if not prefill.counts.hit_tokens:
+                continue
+            size = 2 * engine.spec.kv_heads * SIZE * engine.spec.head_dim * engine.spec.dtype.itemsize
+            surprises = [len(wanted[0]), *(len(set(new) - set(old)) for old, new in pairwise(wanted))]
+            guesses = [len(chosen) for chosen in wanted[:-1]]
+            moved = [load.nbytes for load in prefill.trace.loads if not load.runs]  # runs are what every layer reads
+            assert sorted(moved) == sorted(size * count for count in surprises + guesses)
 
 
 def test_the_rest_of_a_turn_is_in_every_prompt_and_in_the_next_block(engine: Engine) -> None:
