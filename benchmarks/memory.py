@@ -1,23 +1,26 @@
 """What memory itself costs per step.
 
-    python -m benchmarks.memory [segments in the store ...]
+    python -m benchmarks.memory [segments in the store ...] [--budget 40 160] [--churn 1 4 16] [--methods keep]
 
-Prints medians in milliseconds. ``update`` and ``retrieve`` (choice, plan, look-up, layout) are the session's own
-overhead; ``policy`` is what the recompute stage adds inside the prefill; the rest is the engine or the encoder.
+Medians in milliseconds. ``update`` and ``retrieve`` (choice, plan, look-up, layout) are the session's own overhead,
+``overhead`` both and ``p90`` what nine of ten steps stay below; ``policy`` is what the recompute stage adds inside the
+prefill; the rest is the engine or the encoder. ``--churn``: segments that change per step, the agent's with them. With
+``--steady`` these are always among the same few, so that all other groups become static and hardly any flips.
 """
 
 from __future__ import annotations
 
-import random
+import argparse
 import statistics
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import product
 from typing import Any
 
 import torch
 
+from benchmarks.house import QUERY, House, encode_text
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.static_dynamic import StaticDynamic
@@ -36,8 +39,7 @@ from memory.retrieval.embedding import Embedding
 from memory.session import MemorySession
 from memory.stages import Probe
 
-BUDGET = 60
-STEPS = 40
+WARM_UP = 15  # steps: groups that stay quiet have become static
 PARTS = [field.name for field in fields(Timings)]
 
 
@@ -62,52 +64,65 @@ def methods() -> list[MemoryMethod]:
     ]
 
 
-def encode_text(text: str) -> list[int]:
-    """About 12 tokens a line, different for different lines."""
-    return [3 + sum(text[i : i + 3].encode()) * (i + 1) % 1000 for i in range(0, len(text), 3)]
+@dataclass(frozen=True)
+class Setting:
+    size: int
+    budget: int
+    churn: int
+    steady: bool
+    steps: int
 
 
-def put(session: MemorySession, number: int, rng: random.Random) -> None:
-    place = f"cabinet_{rng.randint(1, 12)}"
-    session.store.put(f"mug_{number}", "object", f"mug mug_{number} {place} clean and hot\n")
-
-
-def run(engine: Engine, method: MemoryMethod, size: int) -> list[tuple[Prefill, float]]:
-    """Prefills of steps with three changed segments each, and the policy's seconds in them."""
-    session = MemorySession(engine, method, make_encoder("hashed"), encode_text, BUDGET)
-    rng, query = random.Random(0), encode_text("task put a clean mug in the cabinet\nnext " * 2)
-    session.store.put("agent", "agent", "agent at start holding nothing\n")
-    for number in range(size - 1):
-        put(session, number, rng)
-    done = []
-    for step in range(STEPS):
+def run(engine: Engine, method: MemoryMethod, setting: Setting) -> Iterator[tuple[Prefill, float]]:
+    """Prefills of steps that each follow a change, and the policy's seconds in them."""
+    session = MemorySession(engine, method, make_encoder("hashed"), encode_text, setting.budget)
+    house = House(setting.size, setting.steady, session.store)
+    query = encode_text(f"task {QUERY}\nnext " * 2)
+    for step in range(WARM_UP + setting.steps):
         Timed.seconds = 0.0
-        done.append((session.prefill("put a clean mug in the cabinet", query), Timed.seconds))
-        session.advance()
-        for number in rng.sample(range(size - 1), 3):
-            put(session, number, rng)
-        session.store.put("agent", "agent", f"agent at cabinet_{step} holding nothing\n")
-    return done[5:]
+        prefill = session.prefill(QUERY, query)
+        if step >= WARM_UP:
+            yield prefill, Timed.seconds
+        house.change(setting.churn)
+
+
+def summary(done: Sequence[tuple[Prefill, float]]) -> list[Any]:
+    """Cells in the order of the table."""
+    overhead = [p.timings.update + p.timings.retrieve for p, _ in done]
+    return [
+        done[-1][0].layout.rows,
+        statistics.fmean(len(p.flips) for p, _ in done),
+        *(statistics.median(getattr(p.timings, part) for p, _ in done) for part in PARTS),
+        1e3 * statistics.median(seconds for _, seconds in done),
+        statistics.median(p.after_ms for p, _ in done),
+        statistics.median(overhead),
+        statistics.quantiles(overhead, n=10)[-1],
+    ]
 
 
 def row(cells: Sequence[Any]) -> str:
     return "".join(f"{cell:>10.2f}" if isinstance(cell, float) else f"{cell!s:>10}" for cell in cells)
 
 
-def main(sizes: Sequence[int]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", type=int, nargs="*", default=[60, 1000])
+    parser.add_argument("--budget", type=int, nargs="+", default=[60])
+    parser.add_argument("--churn", type=int, nargs="+", default=[4])
+    parser.add_argument("--methods", nargs="+", choices=[method.name for method in methods()])
+    parser.add_argument("--steady", action="store_true")
+    parser.add_argument("--steps", type=int, default=35)
+    args = parser.parse_args()
     torch.set_num_threads(1)
+    wanted = [method for method in methods() if not args.methods or method.name in args.methods]
     with Engine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
-        for size in sizes:
-            print(f"\n{size} segments in the store, at most {BUDGET} in the prompt")
-            print(f"{'':16}" + row(["rows", *PARTS, "policy", "after", "overhead"]))
-            for method in methods():
-                done = run(engine, method, size)
-                parts = [statistics.median(getattr(p.timings, part) for p, _ in done) for part in PARTS]
-                overhead = statistics.median(p.timings.update + p.timings.retrieve for p, _ in done)
-                policy = 1e3 * statistics.median(seconds for _, seconds in done)
-                after = statistics.median(p.after_ms for p, _ in done)
-                print(f"{method.name:16}" + row([done[-1][0].layout.rows, *parts, policy, after, overhead]))
+        for size, budget, churn in product(args.sizes, args.budget, args.churn):
+            print(f"\n{size} segments in the store, at most {budget} in the prompt, {churn} changes a step")
+            print(f"{'':16}" + row(["rows", "flips", *PARTS, "policy", "after", "overhead", "p90"]))
+            for method in wanted:
+                done = list(run(engine, method, Setting(size, budget, churn, args.steady, args.steps)))
+                print(f"{method.name:16}" + row(summary(done)), flush=True)
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]] or [60, 1000])
+    main()

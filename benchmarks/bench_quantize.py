@@ -1,0 +1,35 @@
+"""Keys in 4 and 8 bits: packed and unpacked. 800 tokens of the shape of Qwen2.5-0.5B."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benchmarks.conftest import Note
+from memory.quantize import PackFormat, pack
+
+SHAPE = 24, 2, 800, 64  # layers, kv_heads, tokens, head_dim
+BITS = pytest.mark.parametrize("bits", [4, 8])
+
+
+def numbers() -> torch.Tensor:
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+
+@BITS
+def test_pack(benchmark: BenchmarkFixture, note: Note, bits: int) -> None:
+    """Floor: the numbers are read once, the codes written once."""
+    x = numbers()
+    packed = benchmark(pack, x, PackFormat(bits))
+    assert packed.shape == SHAPE
+    note(moved=x.nbytes + packed.nbytes, tokens=SHAPE[2], bits=bits)
+
+
+@BITS
+def test_unpack(benchmark: BenchmarkFixture, note: Note, bits: int) -> None:
+    """Floor: the codes are read once, the numbers written once."""
+    packed = pack(numbers(), PackFormat(bits))
+    x = benchmark(packed.unpack, torch.bfloat16)
+    assert x.shape == SHAPE
+    note(moved=x.nbytes + packed.nbytes, tokens=SHAPE[2], bits=bits)

@@ -1,0 +1,101 @@
+"""What the stages' benchmarks share: a house, stored prompts, and the least that the machine could do with the work.
+
+    make bench [ARGS="-k retrieval"]
+
+Every benchmark notes its size in ``extra_info``, and where there is one its floor: the operations and bytes that the
+work takes at least, over rates measured here just before (one product, one copy in memory). What fits into the
+processor's caches can be faster than the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TypeAlias
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benchmarks.house import House
+from eval.timing.floor import Work
+from eval.timing.rates import RateMeter, Rates
+from memory.assembly.layout import lay_out, place
+from memory.engine.engine import Engine
+from memory.engine.load import load_model
+from memory.stages import Layout, Unit
+
+SEGMENT, QUERY = 20, 8  # tokens
+SAMPLES = 5
+LINES = pytest.StashKey[list[str]]()
+Note: TypeAlias = Callable[..., None]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LINES] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """So that results of machines with other loads, and of other numbers of cores, can be compared at all."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def rates() -> Rates:
+    meter = RateMeter(torch.device("cpu"), torch.float32)
+    return Rates.median([meter.sample() for _ in range(SAMPLES)])
+
+
+@pytest.fixture
+def note(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Iterator[Note]:
+    """``note(flops, moved, loaded, size=...)``: what the work takes at least, and how large it is."""
+    work: list[Work] = []
+
+    def remember(flops: int = 0, moved: int = 0, loaded: int = 0, **size: float | str) -> None:
+        benchmark.extra_info.update(size)
+        if flops or moved or loaded:
+            work.append(Work(flops, moved, loaded))
+
+    yield remember
+    if benchmark.stats is None or not work:  # run once, to see that it runs
+        return
+    floor, median = work[0].ms(request.getfixturevalue("rates")), 1e3 * benchmark.stats.stats.median
+    benchmark.extra_info.update(floor_ms=floor, of_floor=median / floor)
+    line = f"{request.node.name:60}{median:10.3f} ms  floor {floor:8.3f} ms  {median / floor:6.1f} x"
+    request.config.stash[LINES].append(line)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash[LINES]:
+        terminalreporter.section("medians and floors")
+        terminalreporter.write_line("\n".join(config.stash[LINES]))
+
+
+@pytest.fixture(scope="session")
+def house_of() -> Callable[[int], House]:
+    """A house of so many segments; benchmarks change it, but never its size."""
+    return cache(House)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """planner-tiny's shape with random weights."""
+    with Engine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def stored(engine: Engine) -> Callable[[int], Layout]:
+    """A prompt of so many segments, all stored as units of their own, and a query."""
+
+    @cache
+    def layout(segments: int) -> Layout:
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(5, engine.spec.vocab, (segments * SEGMENT + QUERY,), generator=generator).tolist()
+        units = [Unit.of("segment", [(f"s{n}", ids[n * SEGMENT :][:SEGMENT])]) for n in range(segments)]
+        blocks = engine.encode([(None, unit.token_ids) for unit in units])
+        placed = place(units, 0, blocks, [True] * segments)
+        return lay_out((), placed, ids[-QUERY:], True, engine.decoder.device)
+
+    return layout

@@ -1,0 +1,34 @@
+"""Every benchmark of a stage runs, once and small: so none of them rots unseen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOPICS = sorted(path.name for path in (ROOT / "benchmarks").glob("bench_*.py"))
+LARGE = "10000 or whole_house"  # seconds each; the same code as the smaller ones
+
+
+class Outcomes:
+    """Counts what became of the tests of a file."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.passed += report.when == "call" and report.passed
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_benchmarks_run(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = Outcomes()
+    names = ["-o", "python_files=bench_*.py", "-k", f"not ({LARGE})", "-p", "no:cacheprovider"]
+    code = pytest.main([str(ROOT / "benchmarks" / topic), f"--rootdir={ROOT}", *names], [outcomes])
+    assert code == 0, capsys.readouterr().out
+    assert outcomes.passed
+
+
+def test_there_is_a_benchmark_for_every_topic() -> None:
+    assert {"bench_grouping.py", "bench_retrieval.py", "bench_load.py"} <= set(TOPICS)
