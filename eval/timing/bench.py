@@ -19,7 +19,7 @@ from eval.timing.rows import Cell, CellResult, Track
 from eval.timing.settings import Composer, plan_of
 from eval.timing.stretch import Stretched
 from eval.timing.workloads import make_workload
-from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.brain import make_engine, make_tokenizer
 from keep_agent.errors import KeepError
 from keep_agent.examples import make_examples
 from memory.encoder import SentenceEncoder, make_encoder
@@ -43,7 +43,7 @@ def run_cells(
         tell(f"loading {todo[0][1].model}")
         setting = next(iter(composer.of(todo[0][1]).values()))
         try:
-            engine = Engine(make_model(setting.model, config.eval.seed))
+            engine = make_engine(setting)
         except TOO_MUCH as error:
             yield from (CellResult(index, cell.id, cell, refused=one_line(error)) for index, cell in todo)
             continue
@@ -59,7 +59,7 @@ class Bench:
     def __init__(self, config: DictConfig, composer: Composer, engine: Engine, recordings: Recordings) -> None:
         self._config, self._composer, self._engine, self._recordings = config, composer, engine, recordings
         self._loaded: SentenceEncoder | None = None
-        self._meter = RateMeter(engine.decoder.device, engine.spec.dtype)
+        self._meter = RateMeter(engine.decoder.device, engine.spec.dtype, composer.setting.engine.link_gigabytes)
 
     @property
     def _device(self) -> torch.device:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.plots import INK, figure, style
+from eval.plots import INK, PAPER, figure, style
 from eval.timing.statistics import Spread
 from eval.timing.summary import CellSummary, GroupSummary
 
@@ -23,6 +23,7 @@ def draw(groups: Sequence[GroupSummary], file: Path) -> None:
         names = list(dict.fromkeys(one.name for group in drawn for cell in group.cells for one in cell.standings))
         for axis, group in zip(axes, drawn, strict=True):
             _panel(axis, group, names)
+        axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
 
 
 def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
@@ -30,18 +31,19 @@ def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
         points = [(cell.cell.segments, found) for cell in group.cells if (found := _spread(cell, name))]
         if points:
             _line(axis, name, points, number)
-    _label(axis, group)
+    if LABELLED in names:
+        _label(axis, group, names.index(LABELLED))
     sizes = [cell.cell.segments for cell in group.cells]
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.margins(x=0.09, y=0.09)
     axis.minorticks_off()
     axis.yaxis.set_major_locator(_ticks())
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_xlabel("segments in the prompt", fontsize=8, color=INK)
     axis.set_ylabel("ms to the first token, p50", fontsize=8, color=INK)
     axis.set_title(group.title.replace(", segments", ",\nsegments"), fontsize=9, color=INK)
-    axis.legend(fontsize=7, frameon=False, labelcolor=INK)
 
 
 def _line(axis: Axes, name: str, points: Sequence[tuple[int, Spread]], number: int) -> None:
@@ -49,17 +51,20 @@ def _line(axis: Axes, name: str, points: Sequence[tuple[int, Spread]], number: i
     ends = [spread.interval or (spread.p50, spread.p50) for _, spread in points]
     bars = [[spread.p50 - low for (_, spread), (low, _) in zip(points, ends, strict=True)]]
     bars += [[high - spread.p50 for (_, spread), (_, high) in zip(points, ends, strict=True)]]
-    axis.errorbar(sizes, middles, bars, label=name, capsize=2.5, elinewidth=0.9, **style(number))
+    label = f"{name} (so many x faster than {BASE})" if name == LABELLED else name
+    axis.errorbar(sizes, middles, bars, label=label, capsize=2.5, elinewidth=0.9, **style(number))
 
 
-def _label(axis: Axes, group: GroupSummary) -> None:
-    """How many times faster than full recomputation, below the points."""
+def _label(axis: Axes, group: GroupSummary, number: int) -> None:
+    """How many times faster than full recomputation, beside the points of line ``number``."""
+    frame = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
+    look = {"fontsize": 7.5, "fontweight": "bold", "color": style(number)["color"], "bbox": frame}
     for cell in group.cells:
         own = next((one for one in cell.standings if one.name == LABELLED and one.ratios), None)
         if own is not None and own.ratios[BASE] is not None:
             place = cell.cell.segments, own.spread().p50
             text = f"{own.ratios[BASE].paired:.1f}x"
-            axis.annotate(text, place, (0, -11), textcoords="offset points", fontsize=7, ha="center", color=INK)
+            axis.annotate(text, place, (5, -12), textcoords="offset points", **look)
 
 
 def _ticks() -> object:

@@ -36,8 +36,9 @@ class Rates:
 class RateMeter:
     """Takes one sample at a time, with torch's present number of threads, in the model's dtype."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, dtype: torch.dtype, link: float | None = None) -> None:
+        """:param link: gigabytes per second of a link that is held back on purpose"""
+        self._device, self._link = device, link
         rows, size = ROWS.get(device.type, 1024), COPIED.get(device.type, 128 << 20)
         self._x = torch.randn(rows, 2 * rows, device=device).to(dtype)
         self._w = torch.randn(2 * rows, 2 * rows, device=device).to(dtype)
@@ -49,8 +50,8 @@ class RateMeter:
     def sample(self) -> Rates:
         product = self._seconds(lambda: functional.linear(self._x, self._w))
         copy = self._seconds(lambda: self._target.copy_(self._source))
-        carried = None
-        if self._pinned is not None:
+        carried = None if self._link is None else 1e9 * self._link
+        if carried is None and self._pinned is not None:
             landing = self._target[:CARRIED]
             carried = CARRIED / self._seconds(lambda: landing.copy_(self._pinned, non_blocking=True))
         flops = 2 * self._x.shape[0] * self._w.numel()

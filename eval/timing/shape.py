@@ -77,7 +77,7 @@ class Shape:
     def layer_bytes(self) -> int:
         """Weights of all layers that a row meets: two operations each."""
         met = self.layers * (2 * self.value + self.rest) // 2 * self.itemsize
-        return min(met, self.parameter_bytes)
+        return min(met, self.parameter_bytes - self.head_bytes)  # packed weights are fewer bytes
 
 
 def _mixture(config: Any) -> tuple[int, int]:
