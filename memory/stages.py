@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from memory.view import CacheView
 
 
+BRIDGE = 16  # rows
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a stage does to exactness and to rows; laws and compositions are a matrix over these."""
@@ -155,17 +158,37 @@ class Layout:
                 owner[placement.start : placement.stop] = index
         return owner
 
-    def runs(self, wanted: NDArray[np.bool_]) -> list[tuple[int, tuple[int, int]]]:
-        """``(placement, (start, stop) in unit rows)`` of the runs of ``wanted`` (rows,) bool that have a block."""
+    def runs(
+        self, wanted: NDArray[np.bool_], there: NDArray[np.bool_] | None = None
+    ) -> list[tuple[int, tuple[int, int]]]:
+        """``(placement, (start, stop) in unit rows)`` of the runs of ``wanted`` (rows,) bool that have a block.
+
+        Gaps of less than `BRIDGE` rows within a unit are moved along, unless some of them are ``there``: one copy more
+        costs more than a few rows. It does no harm, for a slice comes before its layer, which writes what it computes.
+        """
         owner = np.where(wanted, self.block_of, -1)
         edges = np.flatnonzero(np.diff(owner, prepend=-1, append=-1)).tolist()
-        found = []
+        found: list[tuple[int, tuple[int, int]]] = []
         for first, last in pairwise(edges):
             index = int(owner[first])
-            if index >= 0:
-                start = self.placements[index].start
-                found.append((index, (first - start, last - start)))
+            if index < 0:
+                continue
+            start = first - self.placements[index].start
+            stop, gap = start + last - first, 0
+            if found and found[-1][0] == index:
+                gap = start - found[-1][1][1]
+            if 0 < gap < BRIDGE and (there is None or not there[first - gap : first].any()):
+                start = found.pop()[1][0]
+            found.append((index, (start, stop)))
         return found
+
+    def covered(self, runs: Iterable[tuple[int, tuple[int, int]]]) -> NDArray[np.bool_]:
+        """(rows,) bool: the rows of such runs."""
+        mask = np.zeros(self.rows, bool)
+        for index, (start, stop) in runs:
+            at = self.placements[index].start
+            mask[at + start : at + stop] = True
+        return mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,13 @@ class LayerBalanced:
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     overlaps: ClassVar[bool] = True
-    _seen: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # rows whose transfers are on their way
+    _moved: NDArray[np.bool_] = field(init=False, repr=False, compare=False)  # rows there, or on their way
 
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         resting = np.ones(layout.rows, bool)
         resting[active.cpu().numpy()] = False
-        runs = layout.runs(resting if layer == 0 else resting & ~self._seen)
-        self._seen = resting
+        if layer == 0:
+            self._moved = np.zeros(layout.rows, bool)
+        runs = layout.runs(resting & ~self._moved, self._moved)
+        self._moved |= layout.covered(runs)
         return [Transfer(place, layer, layers, rows) for place, rows in runs]

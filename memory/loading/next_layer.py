@@ -26,9 +26,12 @@ class NextLayer:
     def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
         resting = np.ones(layout.rows, bool)
         resting[active.cpu().numpy()] = False
-        missing = resting if layer == 0 else resting & ~self._loaded
-        transfers = [Transfer(place, layer, layer + 1, rows) for place, rows in layout.runs(missing)]
+        if layer == 0:
+            self._loaded = np.zeros(layout.rows, bool)
+        runs = layout.runs(resting & ~self._loaded, self._loaded)
+        transfers = [Transfer(place, layer, layer + 1, rows) for place, rows in runs]
         if layer + 1 < layers:
-            transfers += [Transfer(place, layer + 1, layer + 2, rows) for place, rows in layout.runs(resting)]
-        self._loaded = resting
+            runs = layout.runs(resting)
+            transfers += [Transfer(place, layer + 1, layer + 2, rows) for place, rows in runs]
+            self._loaded = layout.covered(runs)
         return transfers

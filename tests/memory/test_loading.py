@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.stages import Layout, Loading, Transfer
+from memory.stages import BRIDGE, Layout, Loading, Transfer
 from tests.memory.layouts import make_layout
 
 LAYERS = 6
@@ -44,10 +44,12 @@ def test_everything_that_rests_is_loaded_once(data: st.DataObject) -> None:
         actives.append(active)
         active = [row for row in active if row in must or data.draw(st.booleans())]
     for loading in (Serial(), NextLayer(), LayerBalanced()):
-        loaded, _ = follow(loading, layout, actives)
+        loaded, calls = follow(loading, layout, actives)
         assert loaded.max(initial=0) <= 1
-        for layer, rows in enumerate(actives):
-            assert not loaded[layer][rows].any()  # what is computed is not loaded
+        for rows, call in zip(actives, calls, strict=True):
+            for transfer in call:  # what is computed is not loaded, but between what is
+                start = layout.placements[transfer.placement].start
+                assert not {start + transfer.rows[0], start + transfer.rows[1] - 1} & set(rows)
         again, _ = follow(loading, layout, actives)  # a stage serves the next prompt as well
         assert np.array_equal(loaded, again)
 
@@ -73,6 +75,19 @@ def test_layer_balanced_asks_for_all_later_layers_at_once(layout: Layout) -> Non
     assert calls == [[Transfer(1, 0, LAYERS, (0, 3))], [], [Transfer(0, 2, LAYERS, (0, 2))], *[[]] * (LAYERS - 3)]
 
 
-def test_parts_of_a_unit_are_loaded_as_runs(layout: Layout) -> None:
-    _, calls = follow(Serial(), layout, [[4, 6, 7, 8]] * LAYERS)
-    assert calls[0] == [Transfer(0, 0, 1, (0, 2)), Transfer(1, 0, 1, (0, 1)), Transfer(1, 0, 1, (2, 3))]
+@pytest.mark.parametrize(
+    ("gap", "runs"), [(BRIDGE - 1, [(0, BRIDGE + 1)]), (BRIDGE, [(0, 1), (BRIDGE + 1, BRIDGE + 2)])]
+)
+def test_small_gaps_are_moved_along(gap: int, runs: list[tuple[int, int]]) -> None:
+    layout = make_layout([gap + 2, 3])
+    between = list(range(layout.context + 1, layout.context + 1 + gap))
+    _, calls = follow(Serial(), layout, [[*between, *range(layout.query - 3, layout.rows)]] * LAYERS)
+    assert calls[0] == [Transfer(0, 0, 1, rows) for rows in runs]
+
+
+def test_no_gap_is_moved_along_that_is_there_already(layout: Layout) -> None:
+    """Row 5 was loaded a layer ahead; rows 4 and 6, of the same unit, are dropped later."""
+    layout, actives = make_layout([2, 3]), [[1, 2, 3, 5, 6, 7, 8], *[[6, 7, 8]] * (LAYERS - 1)]
+    loaded, calls = follow(NextLayer(), layout, actives)
+    assert calls[1][:3] == [Transfer(0, 1, 2, (0, 2)), Transfer(1, 1, 2, (0, 1)), Transfer(1, 1, 2, (2, 3))]
+    assert loaded.max() == 1
