@@ -112,7 +112,8 @@ class Plain:
     prompt = "plain"
 
     def __init__(self, engine: Engine, reference: Planned) -> None:
-        self._engine, self._reference, self._shape = engine, reference, Shape.of(engine)
+        self._model, self._engine = engine.plain, engine
+        self._reference, self._shape = reference, Shape.of(engine)
 
     def follows(self, other: object) -> bool:
         """Is ``other`` the one whose prompt it reads?"""
@@ -142,7 +143,7 @@ class Plain:
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
         """(vocabulary,) logits behind the prompt, on the host: so the work is done."""
-        out = self._engine.plain(input_ids=ids[None], use_cache=True, logits_to_keep=1)
+        out = self._model(input_ids=ids[None], use_cache=True, logits_to_keep=1)
         return out.logits[0, -1].float().cpu()
 
     def stored(self) -> int | None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-ROWS = {"cpu": 1024, "cuda": 8192}  # of the product; it has twice as many inner and outer columns
-COPIED = {"cpu": 128 << 20, "cuda": 1 << 30}  # bytes
-CARRIED = 256 << 20  # bytes
+ROWS = {"cpu": 1024, "cuda": 4096}  # of the product; it has twice as many inner and outer columns
+COPIED = {"cpu": 128 << 20, "cuda": 256 << 20}  # bytes
+REPEATS = {"cuda": 8}  # so that starting the work does not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,12 @@ class RateMeter:
     def __init__(self, device: torch.device, dtype: torch.dtype, link: float | None = None) -> None:
         """:param link: gigabytes per second of a link that is held back on purpose"""
         self._device, self._link = device, link
+        self._repeats = REPEATS.get(device.type, 1)
         rows, size = ROWS.get(device.type, 1024), COPIED.get(device.type, 128 << 20)
         self._x = torch.randn(rows, 2 * rows, device=device).to(dtype)
         self._w = torch.randn(2 * rows, 2 * rows, device=device).to(dtype)
         self._source, self._target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
-        self._pinned = torch.ones(CARRIED, dtype=torch.uint8, pin_memory=True) if device.type == "cuda" else None
+        self._pinned = torch.ones(size, dtype=torch.uint8, pin_memory=True) if device.type == "cuda" else None
         self.sample()  # what the first product sets up
 
     @torch.inference_mode()
@@ -52,17 +53,17 @@ class RateMeter:
         copy = self._seconds(lambda: self._target.copy_(self._source))
         carried = None if self._link is None else 1e9 * self._link
         if carried is None and self._pinned is not None:
-            landing = self._target[:CARRIED]
-            carried = CARRIED / self._seconds(lambda: landing.copy_(self._pinned, non_blocking=True))
+            carried = self._pinned.numel() / self._seconds(lambda: self._target.copy_(self._pinned, non_blocking=True))
         flops = 2 * self._x.shape[0] * self._w.numel()
         return Rates(flops / product, 2 * self._source.numel() / copy, carried)
 
     def _seconds(self, work: Callable[[], object]) -> float:
         self._settle()
         began = time.perf_counter()
-        work()
+        for _ in range(self._repeats):
+            work()
         self._settle()
-        return time.perf_counter() - began
+        return (time.perf_counter() - began) / self._repeats
 
     def _settle(self) -> None:
         if self._device.type == "cuda":

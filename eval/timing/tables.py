@@ -104,7 +104,7 @@ def growth_table(group: GroupSummary) -> Table | None:
     table = Table(title=f"growth of ttft: {group.title}", caption=caption)
     ends = f"ms per segment at {GROWTH_AT}", "quadratic % at the end", "off by %"
     for heading in ("", "segments", "a ms", "b ms", "c µs", *ends):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for name, growth in found.items():
         coefficients = number(growth.fixed, 2), number(growth.linear, 3), number(1e3 * growth.quadratic, 2)
         shares = number(100 * growth.curved(growth.high), 1), number(100 * growth.error, 1)
@@ -135,7 +135,7 @@ def _table(
     table.add_column("segments", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for cell in group.cells:
         ran = [standing for standing in cell.standings if standing.times is not None]
         for place, standing in enumerate(ran):

@@ -81,6 +81,7 @@ def test_parts_add_up_and_prompts_hold_the_segments_asked_for(call: Call, tiny_m
         assert sum(step.numbers.parts[part] for part in PARTS) == pytest.approx(step.numbers.ttft_ms, abs=0.01)
         assert step.numbers.memory_tokens == 6 * 9
     assert [step.numbers.cold for step in keep.steps] == [True, False, False]
+    assert keep.steps[0].numbers.flips > 0, "old tasks are static from the first step on"
     changed = [step.numbers.encoded_token_layers / step.numbers.layers for step in keep.steps[1:]]
     assert changed == [9.0, 9.0], "one segment changes per step"
 
