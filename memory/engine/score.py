@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from memory.engine.trace import ScoreResult
 
 Candidates = tuple[tuple[int, ...], ...]
 KEPT_PLANS = 64
+HEAD_ROWS = 64  # nodes whose logits are made at once
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class TriePlan:
     tokens: torch.Tensor  # (nodes,)
     depth: torch.Tensor  # (nodes,) 0 for first tokens
     ancestry: torch.Tensor  # (nodes, nodes) bias: 0 on the node's path, itself included
-    parent: torch.Tensor  # (all tokens,) row of the logits that predict the token: 0 the prompt's, i + 1 node i's
+    parent: torch.Tensor  # (all tokens,) whose logits predict the token: 0 the prompt's end, i + 1 node i
     token: torch.Tensor  # (all tokens,)
     candidate: torch.Tensor  # (all tokens,) which candidate the token belongs to
     lengths: torch.Tensor  # (candidates,)
@@ -85,9 +86,12 @@ class Scorer:
         if cache.logits is None:
             raise ConfigError("candidates can only be scored behind a prompt: prefill one first.")
         plan = self._plan(tuple(map(tuple, candidates)))
-        logits = torch.cat([cache.logits, self._node_logits(cache, plan)]) if plan.tokens.numel() else cache.logits
-        chosen = logits[plan.parent, plan.token] - logits.logsumexp(-1)[plan.parent]
-        sums = chosen.new_zeros(plan.lengths.numel()).index_add_(0, plan.candidate, chosen)
+        likely = cache.logits.new_empty(plan.token.numel())
+        for first, logits in self._logits(cache, plan):
+            told = (plan.parent >= first) & (plan.parent < first + logits.shape[0])
+            rows = plan.parent[told] - first
+            likely[told] = logits[rows, plan.token[told]] - logits.logsumexp(-1)[rows]
+        sums = likely.new_zeros(plan.lengths.numel()).index_add_(0, plan.candidate, likely)
         return ScoreResult(sums / plan.lengths if reduce == "mean" else sums, plan.tokens.numel())
 
     def _plan(self, candidates: Candidates) -> TriePlan:
@@ -99,8 +103,21 @@ class Scorer:
             self._plans.popitem(last=False)
         return plan
 
-    def _node_logits(self, cache: WorkingCache, plan: TriePlan) -> torch.Tensor:
-        """(nodes, vocab) float32; the nodes' keys go behind the prompt and are forgotten."""
+    def _logits(self, cache: WorkingCache, plan: TriePlan) -> Iterator[tuple[int, torch.Tensor]]:
+        """Numbers of first nodes, the prompt's end being 0, and logits (nodes, vocab) from there on, float32 or finer.
+
+        Some at a time: those of all nodes would take more memory than the model's layers.
+        """
+        yield 0, cache.logits
+        if not plan.tokens.numel():
+            return
+        hidden = self._hidden(cache, plan)
+        for first in range(0, hidden.shape[0], HEAD_ROWS):
+            logits = self._decoder.head(hidden[first : first + HEAD_ROWS])
+            yield first + 1, logits.to(cache.logits.dtype)
+
+    def _hidden(self, cache: WorkingCache, plan: TriePlan) -> torch.Tensor:
+        """(nodes, hidden) behind the last layer; the nodes' keys go behind the prompt and are forgotten."""
         decoder, nodes, start = self._decoder, plan.tokens.numel(), cache.length
         cache.reserve(nodes)
         places = plan.depth + cache.next_position
@@ -112,5 +129,4 @@ class Scorer:
             plan=tree_plan(plan.ancestry, plan.depth, cache.positions, cache.next_position, decoder.spec.dtype),
             rope_keys=decoder.spec.rope_keys,
         )
-        hidden = decoder.run(decoder.embed(plan.tokens), state)
-        return decoder.head(hidden[0]).to(cache.logits.dtype)
+        return decoder.run(decoder.embed(plan.tokens), state)[0]
