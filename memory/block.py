@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from memory.mapped_rows import Mapped
+
 if TYPE_CHECKING:
+    from memory.mapped_rows import MappedRows
     from memory.packed_rows import PackedRows
 
 
@@ -18,12 +21,13 @@ if TYPE_CHECKING:
 class KVBlock:
     """Keys and values of one unit, ``(layers, kv_heads, tokens, head_dim)`` each; keys are before RoPE.
 
-    What rests packed stands in for a tensor, and unpacks the layers and rows that it is indexed with.
+    What rests packed stands in for a tensor, and unpacks the layers and rows that it is indexed with; what rests in a
+    file verifies them.
     """
 
     identity: str
-    k: torch.Tensor | PackedRows
-    v: torch.Tensor | PackedRows
+    k: torch.Tensor | PackedRows | MappedRows
+    v: torch.Tensor | PackedRows | MappedRows
     namespace: str = ""  # whose share of a storage it takes up
     born: float = 0.0  # seconds since 1970 when it was put away, where the storage keeps time
 
@@ -40,6 +44,20 @@ class KVBlock:
         if self.k.device == torch.device(device):
             return self
         return replace(self, k=self.k.to(device), v=self.v.to(device))
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether it can be read without a disk. What is mapped has to be read once, from end to end, to be so."""
+        return not isinstance(self.k, Mapped) or self.k.guard.done
+
+    def settled(self) -> KVBlock:
+        """The block in memory; what is mapped is copied, so that nothing of the file is needed any more.
+
+        :raises DamagedError: the file does not hold what was written
+        """
+        if not isinstance(self.k, Mapped):
+            return self
+        return replace(self, k=self.k.copy(), v=self.v.copy())
 
     def part(self, start: int, stop: int) -> KVBlock:
         """Rows ``start:stop`` as a view; the name tells which."""

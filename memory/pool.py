@@ -33,6 +33,7 @@ class Holder:
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:
         self._pool, self._namespace = pool, namespace
         self._held: set[str] = set()
+        self._put: dict[str, int] | None = None  # what `watch` gave out
 
     def get(self, identity: str) -> KVBlock | None:
         block = self._pool.storage.get(identity)
@@ -46,9 +47,20 @@ class Holder:
     def put(self, block: KVBlock) -> None:
         mine = bool(self._namespace) and not block.namespace
         self._pool.storage.put(replace(block, namespace=self._namespace) if mine else block)
+        if self._put is not None:
+            self._put[block.identity] = block.tokens
         self._hold(block.identity)
         if len(self._held) > 2 * self._pool.storage.stats()["blocks"] + 1024:
             self._forget_evicted()
+
+    def discard(self, identity: str) -> None:
+        """Delete a block whoever holds it, because it is damaged; it stays held, as one that was evicted does."""
+        self._pool.storage.delete(identity)
+
+    def watch(self) -> dict[str, int]:
+        """Tokens of the blocks that are put from now on, by identity: grows until the next call."""
+        self._put = {}
+        return self._put
 
     def release(self) -> None:
         """Let go of every block; those nobody else holds are deleted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.assembly.base import Assembled, Assembler, Context
@@ -16,6 +17,7 @@ from memory.assembly.latent import LatentChoice, NamedChoice
 from memory.assembly.reuse import Reuse
 from memory.assembly.shelves import PackedShelf, Shelf, SlotShelf
 from memory.assembly.turns import Turns
+from memory.attempts import attempt
 from memory.block import KVBlock
 from memory.clock import Clock, TimedEncoder
 from memory.encoder import SentenceEncoder
@@ -103,8 +105,14 @@ class MemorySession:
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
             assembler = assembler if lasting else assembler.aside()
             assembler.instruct(common_prefix(query_ids, instruction_ids))
-            prompt = assembler.assemble(units, query_ids, context, clock)
-        return self._run(prompt, query_ids, tuple(flips), clock, lasting)
+
+        def assemble() -> Assembled:
+            with clock.part("retrieve"):
+                return assembler.assemble(units, query_ids, context, clock)
+
+        compute, encodes = partial(self._compute, clock), not assembler.harvests
+        prompt, result = attempt(self._holder, clock, assemble, compute, encodes)
+        return self._close(prompt, result, query_ids, tuple(flips), clock, lasting)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
         """Add what came of the last query (the decided skill) to the transcript of the `append` layout."""
@@ -245,18 +253,16 @@ class MemorySession:
                 assembler = self._make_assembler()
         return [transcript.memory(segments, self.store)], query_ids, assembler
 
-    def _run(
+    def _close(
         self,
         prompt: Assembled,
+        result: PrefillResult,
         query_ids: Sequence[int],
         flips: tuple[Flip, ...],
         clock: Clock,
         lasting: bool,
     ) -> Prefill:
-        if prompt.layout.rows > self.engine.spec.max_positions:
-            raise self._too_long(prompt.layout.rows, int(prompt.layout.fresh.sum()))
-        with clock.part("prefill"):
-            result = self._compute(prompt)
+        """Keep what the turn has computed, and report it."""
         reads = result.cache.reads
         waited = result.trace.timings["load"]
         clock.add("load", waited)
@@ -291,7 +297,13 @@ class MemorySession:
             reads=reads,
         )
 
-    def _compute(self, prompt: Assembled) -> PrefillResult:
+    def _compute(self, clock: Clock, prompt: Assembled) -> PrefillResult:
+        if prompt.layout.rows > self.engine.spec.max_positions:
+            raise self._too_long(prompt.layout.rows, int(prompt.layout.fresh.sum()))
+        with clock.part("prefill"):
+            return self._prefill(prompt)
+
+    def _prefill(self, prompt: Assembled) -> PrefillResult:
         if prompt.cache is not None:
             result = self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], Chunking())
             last = self.engine.spec.layers - 1

@@ -25,8 +25,8 @@ STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "sto
 STAGE_MAY = {
     "memory.stages", "memory.block", "memory.segment", "memory.store", "memory.encoder", "memory.graph",
     "memory.pool", "memory.index", "memory.boxes", "memory.schedule", "memory.view", "memory.residual",
-    "memory.quantize", "memory.packed_rows", "memory.disk.agents", "memory.disk.atomic",
-    "memory.disk.blockfile", "memory.engine.rope", "memory.engine.kernels",
+    "memory.quantize", "memory.packed_rows", "memory.mapped_rows", "memory.disk.agents",
+    "memory.disk.atomic", "memory.disk.blockfile", "memory.engine.rope", "memory.engine.kernels",
 }  # fmt: skip
 COMMANDS = ("memory/retention/train.py",)  # stand beside a stage, and drive the engine to train it
 

@@ -1,9 +1,11 @@
-"""Blocks in a file that outlives the process: mapped, verified when first touched, replaced as a whole."""
+"""Blocks in a file that outlives the process: mapped, verified layer by layer when touched, replaced as a whole."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +16,7 @@ from keep_agent.errors import ConfigError, CorruptError
 from memory.block import KVBlock
 from memory.disk.agents import agent_path, forget, open_agent
 from memory.disk.atomic import clean
+from memory.mapped_rows import DamagedError
 from memory.quantize import PackFormat
 from memory.stages import Capabilities
 from memory.storage.ledger import Entry, Ledger
@@ -21,7 +24,7 @@ from memory.storage.pages import Form, Pages, save_pages
 
 log = logging.getLogger(__name__)
 
-LAYOUT = 1  # raise it whenever the same blocks make another file
+LAYOUT = 2  # raise it whenever the same blocks make another file
 
 
 @dataclass
@@ -33,8 +36,12 @@ class Disk:
     whenever more than ``buffer_bytes`` wait; a crash loses what was put since. A process that dies at any moment leaves
     one of the two files. Two processes that write one file do not mix, but the last one wins: give each its ``agent``.
 
-    A block with a wrong checksum is reported, counted and missing; it is never served. The least recently used blocks
-    go first when the blocks take more than ``budget_bytes``. ``bits`` 4 or 8 packs them by token.
+    ``get`` reads nothing of the file. Whoever looks at a layer of a block reads it, and verifies it: in a prefill the
+    link, layer by layer as they are due. A block with a wrong checksum is reported, counted and missing from then on;
+    it is never served, but who was given it before is told by a `DamagedError`.
+
+    The least recently used blocks go first when the blocks take more than ``budget_bytes``. ``bits`` 4 or 8 packs them
+    by token.
     """
 
     folder: Path | str | None = None  # None: in the user's cache folder
@@ -55,6 +62,7 @@ class Disk:
         self._ledger, self._buffer, self._buffered = Ledger(), {}, 0
         self._pages: Pages | None = None
         self._form: Form | None = None
+        self._losing = threading.Lock()
         self._changed = False  # whether the file is not what it would be after a flush
         self._counts = {"hits": 0, "misses": 0, "evicted": 0, "rejected": 0, "corrupt": 0}
 
@@ -120,11 +128,14 @@ class Disk:
 
     def get_layer(self, identity: str, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         block = self.get(identity)
-        return None if block is None else (block.k[layer], block.v[layer])
+        try:
+            return None if block is None else (block.k[layer], block.v[layer])
+        except DamagedError:
+            return None
 
     def contains(self, identity: str) -> bool:
-        """Whether it is there and sound."""
-        return self._read(identity) is not None
+        """Whether it is there and sound: reads what was not verified yet."""
+        return self._sound(identity) is not None
 
     def delete(self, identity: str) -> None:
         """Forget a block; it is out of the file after the next flush."""
@@ -144,7 +155,7 @@ class Disk:
         """
         if not self._changed:
             return
-        found = (self._read(entry.identity) for entry in list(self._ledger))
+        found = [self._sound(entry.identity) for entry in list(self._ledger)]
         blocks = [block for block in found if block is not None]
         if blocks:
             save_pages(self.folder, self.agent, self._key, self._form, blocks)
@@ -171,18 +182,32 @@ class Disk:
         self._form = self._pages.form
 
     def _read(self, identity: str) -> KVBlock | None:
-        """A block that is sound; one that is not is forgotten."""
+        """A block; what lies in the file is verified when somebody looks at it."""
         if identity not in self._ledger:
             return None
         if identity in self._buffer:
             return self._buffer[identity]
+        return self._pages.read(identity, partial(self._lose, self._pages))
+
+    def _sound(self, identity: str) -> KVBlock | None:
+        """A block that has been verified as a whole."""
+        block = self._read(identity)
         try:
-            return self._pages.read(identity)
-        except CorruptError as error:
+            if block is not None and identity not in self._buffer:
+                self._pages.guard(identity, partial(self._lose, self._pages)).check(slice(None))
+        except DamagedError:
+            return None
+        return block
+
+    def _lose(self, pages: Pages, identity: str, error: CorruptError) -> None:
+        """Forget a block that is damaged in the file of ``pages``, once, whichever thread has come upon it."""
+        with self._losing:
+            newer = pages is not self._pages or identity in self._buffer
+            if newer or identity not in self._ledger:
+                return
             self._counts["corrupt"] += 1
             self.delete(identity)
-            log.warning("block %.12s is lost and will be computed anew: %s", identity, error)
-            return None
+        log.warning("block %.12s is lost and will be computed anew: %s", identity, error)
 
     def _evict(self) -> None:
         while self.budget_bytes is not None and self._ledger.bytes > self.budget_bytes:

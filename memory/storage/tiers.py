@@ -12,6 +12,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
+from memory.mapped_rows import DamagedError
 from memory.stages import Capabilities, Storage
 from memory.storage.ledger import Entry, Ledger
 
@@ -33,6 +34,7 @@ class Tier(Storage, Protocol):
 @dataclass
 class Tiers:
     """New blocks go into the first tier, and so does what is asked for; the least recently used move down, then out.
+    What lies on a disk is served from there, layer by layer, until it has been read: only then it is copied up.
 
     A tier below keeps its copy of what moves up until it needs the room, so a block may rest in several. A block that
     no tier has room for is rejected, which the statistics show. ``flush`` copies into the last tier, if that persists,
@@ -97,7 +99,7 @@ class Tiers:
                 continue
             self._counts["hits"] += 1
             self._ledgers[level].touch(identity)
-            if level and identity not in self._pinned:
+            if level and block.at_hand and identity not in self._pinned:
                 self._promote(level, block)
             return block
         self._born.pop(identity, None)
@@ -106,7 +108,10 @@ class Tiers:
 
     def get_layer(self, identity: str, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         block = self.get(identity)
-        return None if block is None else (block.k[layer], block.v[layer])
+        try:
+            return None if block is None else (block.k[layer], block.v[layer])
+        except DamagedError:
+            return None
 
     def contains(self, identity: str) -> bool:
         self._expire()
@@ -187,7 +192,10 @@ class Tiers:
 
     def _store_in(self, level: int, block: KVBlock, by: str) -> bool:
         """Put a block into one tier, if ``by``, the namespace for which it is done, may push enough others out."""
-        block = self.tiers[level].form(block)
+        try:
+            block = self.tiers[level].form(block.settled())
+        except DamagedError:  # on the disk that it is to leave
+            return False
         victims = self._victims(level, block, by)
         if victims is None:
             return False

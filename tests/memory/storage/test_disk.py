@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from keep_agent.errors import CapacityError, ConfigError, DataError
 from memory.block import KVBlock, identity
 from memory.disk import atomic, blockhead
+from memory.mapped_rows import DamagedError
 from memory.packed_rows import PackedRows
 from memory.storage.disk import Disk
 from memory.storage.pages import PAGE
@@ -43,8 +44,8 @@ def same(found: KVBlock | None, expected: KVBlock) -> bool:
         found is not None
         and (found.identity, found.namespace, found.born) == (expected.identity, expected.namespace, expected.born)
         and found.k.dtype == expected.k.dtype
-        and torch.equal(found.k, expected.k)
-        and torch.equal(found.v, expected.v)
+        and torch.equal(found.k[:], expected.k)
+        and torch.equal(found.v[:], expected.v)
     )
 
 
@@ -154,15 +155,72 @@ def test_deleted_and_overwritten_blocks_leave_the_file(tmp_path: Path) -> None:
     assert same(served, block("39", 60)), "what was handed out stays mapped"
 
 
-def test_a_block_is_mapped_and_only_its_pages_are_verified(tmp_path: Path) -> None:
+def test_a_block_is_mapped_and_only_what_is_looked_at_is_verified(tmp_path: Path) -> None:
     blocks = filled(tmp_path)
     disk = opened(tmp_path)
     file = disk._pages._file
-    assert not file._sound and file.blocks > 3
+    pages = file.blocks // 3
     one, other = disk.get("1"), disk.get("2")
-    assert file._sound == {0}
-    assert one.k.untyped_storage().data_ptr() == other.k.untyped_storage().data_ptr(), "a view of the file"
+    assert not file._sound and pages > 3, "nothing is read before it is looked at"
+    assert (one.k.shape, one.k.dtype, one.k.device) == (blocks["1"].k.shape, torch.float32, torch.device("cpu"))
+    assert (one.tokens, one.nbytes) == (blocks["1"].tokens, blocks["1"].nbytes)
+    assert torch.equal(one.k[1, :, 3:9], blocks["1"].k[1, :, 3:9]) and file._sound == {pages}
+    storages = {x.untyped_storage().data_ptr() for x in (one.k[1], other.k[1])}
+    assert len(storages) == 1 and file._sound == {pages}, "views of the file"
     assert same(one, blocks["1"])
+    assert file._sound == {0, pages, 2 * pages}
+    assert disk.contains("39") and file._sound == {
+        page + layer * pages for page in (0, pages - 1) for layer in range(3)
+    }
+
+
+def test_a_layer_of_a_block_is_one_run_of_the_file(tmp_path: Path) -> None:
+    filled(tmp_path)
+    rows = opened(tmp_path).get("7").v[1, :, 2:30].transpose(0, 1)
+    assert rows.is_contiguous(), "token by token"
+
+
+def test_parts_of_parts_verify_their_own_rows_only(tmp_path: Path) -> None:
+    for bits in (None, 8):
+        disk = opened(tmp_path / str(bits), bits=bits)
+        disk.put(block("a", 1000))
+        expected = disk.get("a").k[:]
+        disk.flush()
+        found, file = disk.get("a"), disk._pages._file
+        part = found.part(100, 900).part(200, 700)
+        assert part.k.shape == (3, 2, 500, 8) and part.identity == "a[100:900][200:700]" and not file._sound
+        assert torch.equal(part.k[0, :, 10:20], expected[0, :, 310:320]) and file._sound == {1}
+        assert torch.equal(part.k.index_select(0, torch.tensor([1])), expected[1:2, :, 300:800])
+        assert file._sound == {1, 5, 6, 7} and not part.at_hand, "page 2 of layers 0 and 2, 1 and 3 were not read"
+        assert torch.equal(part.k[:], expected[:, :, 300:800]) and part.at_hand and not found.at_hand
+        assert part.k[:, :, 4:4].shape == (3, 2, 0, 8)
+
+
+def test_what_is_settled_needs_the_file_no_more(tmp_path: Path) -> None:
+    for bits in (None, 4):
+        disk = opened(tmp_path / str(bits), bits=bits)
+        disk.put(block("a", 20))
+        put = disk.get("a")
+        disk.flush()
+        mapped = disk.get("a")
+        copy = mapped.settled()
+        assert mapped.at_hand and copy.at_hand and copy.settled() is copy and copy.nbytes == put.nbytes
+        assert torch.equal(copy.k[:], put.k[:]) and torch.equal(copy.v[:], put.v[:])
+        raw = [x.pieces[0].codes if bits else x for x in (mapped.k.whole(), copy.k, copy.v)]
+        assert len({x.untyped_storage().data_ptr() for x in raw}) == 3
+        assert bits or copy.k.transpose(1, 2).is_contiguous(), "token by token within a layer"
+
+
+def test_what_mapped_rows_cannot_do_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path)
+    rows = opened(tmp_path).get("7").k
+    for index in [(0, 1), ..., (0, ..., slice(0, 2)), None, (0, slice(None), slice(0, 4, 2)), (0, slice(None), 3)]:
+        with pytest.raises(ConfigError, match=r"use \[layers\]"):
+            rows[index]
+    with pytest.raises(ConfigError, match="not by dim 1"):
+        rows.narrow(1, 0, 1)
+    with pytest.raises(ConfigError, match="not by dim 2"):
+        rows.index_select(2, torch.tensor([0]))
 
 
 def test_more_than_the_buffer_is_written_unasked(tmp_path: Path) -> None:
@@ -197,8 +255,12 @@ def test_a_flipped_bit_is_a_miss_and_a_report_never_wrong_numbers(
         lost = 0
         for name, one in expected.items():
             found = disk.get(name)
-            lost += found is None
-            assert found is None or all(torch.equal(a[:], b[:]) for a, b in ((found.k, one.k), (found.v, one.v)))
+            try:
+                assert found is None or all(torch.equal(a[:], b[:]) for a, b in ((found.k, one.k), (found.v, one.v)))
+                lost += found is None
+            except DamagedError as error:
+                assert error.identity == name and "computed anew" in str(error)
+                lost += disk.get(name) is None
         assert lost and disk.stats()["corrupt"] == (1 if lost == 40 else lost)
         assert "computed anew" in caplog.text and str(path) in caplog.text
         whole += lost == 40
@@ -219,9 +281,30 @@ def test_damage_gets_no_checksum_of_its_own(tmp_path: Path, caplog: pytest.LogCa
         disk.flush()
     lost = disk.stats()["corrupt"]
     again = opened(tmp_path)
-    assert 0 < lost < 40 and again.stats()["blocks"] == 41 - lost
+    assert 0 < lost < 40 and again.stats()["blocks"] == 41 - lost and disk.stats()["blocks"] == 41 - lost
     assert all(same(again.get(entry.identity), blocks[entry.identity]) for entry in again.entries()[:-1])
     assert caplog.text.count("is lost") == lost
+
+
+def test_only_the_damaged_layer_is_lost_and_the_block_with_it(tmp_path: Path) -> None:
+    """The last layer is damaged: the others are served until somebody has looked at it."""
+    blocks, path = filled(tmp_path), only_file(tmp_path)
+    flip(path, 8 * (path.stat().st_size - 1))  # values of the last layer
+    disk = opened(tmp_path)
+    last = disk.get("39")
+    assert torch.equal(last.k[:2], blocks["39"].k[:2]) and disk.stats()["corrupt"] == 0
+    with pytest.raises(DamagedError, match="block 39 is lost"):
+        last.k[2]
+    assert disk.stats()["corrupt"] == 1 and disk.get("39") is None and not disk.contains("39")
+    with pytest.raises(DamagedError):
+        last.v[-1]
+    assert disk.stats()["corrupt"] == 1, "counted once"
+    assert disk.get_layer("38", 2) is None and disk.stats()["corrupt"] == 2
+    disk.put(blocks["39"])
+    with pytest.raises(DamagedError):
+        last.part(0, 1).v[:]
+    assert same(disk.get("39"), blocks["39"]), "what was put since is another"
+    assert not disk.contains("37") and disk.contains("1")
 
 
 @pytest.mark.parametrize("length", [0, 7, 500, -1])
@@ -361,7 +444,7 @@ def test_another_process_finds_what_was_flushed_and_no_more(tmp_path: Path) -> N
         if number == 3:
             assert found is None
         else:
-            assert torch.equal(found.k, k + number) and torch.equal(found.v, -k)
+            assert torch.equal(found.k[:], k + number) and torch.equal(found.v[:], -k)
     assert len(list(tmp_path.glob("*.safetensors"))) == 1
 
 
@@ -403,7 +486,7 @@ def test_a_writer_killed_at_any_moment_leaves_one_whole_version(
     blocks = [disk.get(str(number)) for number in range(8)]
     versions = {one.born for one in blocks}
     assert len(versions) == 1 and versions <= {*said[-1:], max(said, default=2) + 1.0, 2.0}
-    assert all(bool((one.k == one.born).all() and (one.v == one.born).all()) for one in blocks)
+    assert all(bool((one.k[:] == one.born).all() and (one.v[:] == one.born).all()) for one in blocks)
     assert not list(tmp_path.glob(".*.partial")), "what it left half written is gone"
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
+from memory.mapped_rows import DamagedError
 from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
@@ -274,8 +275,8 @@ def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
     assert (held(tiers, 0), sorted(held(tiers, 1))) == (["d", "e"], list("abcde"))
     again = on_disk(tmp_path, clock, ttl_seconds=100)
     assert [again.contains(name) for name in "abcdef"] == [True] * 5 + [False]
-    found = again.get("e")
-    assert torch.equal(found.k, block("e").k) and found.namespace == "agent_e" and held(again, 0) == ["e"]
+    found = again.get("e")  # which `contains` has read
+    assert torch.equal(found.k[:], block("e").k) and found.namespace == "agent_e" and held(again, 0) == ["e"]
     consistent(again)
     clock.now += 65
     assert [again.contains(name) for name in "abc"] == [False, False, True], "their age went on"
@@ -304,10 +305,57 @@ def test_damage_on_the_disk_is_a_miss_of_the_tiers(tmp_path: Path) -> None:
     tiers.flush()
     flip(only_file(tmp_path), 8 * only_file(tmp_path).stat().st_size - 1)
     again = on_disk(tmp_path, Clock())
+    with pytest.raises(DamagedError):
+        again.get("a").v[:]
     assert again.get("a") is None and not again.contains("b")
-    assert again.tiers[1].stats()["corrupt"] >= 1
+    assert again.get_layer("c", 1) is None and again.stats()["promoted"] == 0
+    assert again.tiers[1].stats()["corrupt"] == 3
     again.put(block("a"))
     assert torch.equal(again.get("a").k, block("a").k)
+
+
+@pytest.mark.parametrize("bits", [None, 8])
+def test_what_was_read_from_the_disk_is_copied_up_and_not_before(tmp_path: Path, bits: int | None) -> None:
+    def tiers() -> Tiers:
+        made = Tiers([Ram(budget_bytes=4 * SIZE), Disk(tmp_path, bits=bits)])
+        made.open("model")
+        return made
+
+    first = tiers()
+    first.put(block("a"))
+    first.flush()
+    again = tiers()
+    for layer in range(2):
+        found = again.get("a")
+        assert not found.at_hand and held(again, 0) == [], "it is served from the disk, and streams"
+        assert error(found.k[layer], block("a").k[layer]) < 0.01
+    assert again.get("a").at_hand and held(again, 0) == ["a"] and again.stats()["promoted"] == 1
+    file = {x.untyped_storage().data_ptr() for x in again.tiers[1]._pages._rows.values()}
+    resting = again.get("a").k
+    memory = resting.pieces[0].codes if bits else resting
+    assert again.get("a").settled().k is resting and memory.untyped_storage().data_ptr() not in file
+    consistent(again)
+
+
+def test_a_damaged_block_does_not_move_down(tmp_path: Path) -> None:
+    def tiers() -> Tiers:
+        made = Tiers([Disk(tmp_path, budget_bytes=SIZE), Ram()])
+        made.open("model")
+        return made
+
+    first = tiers()
+    first.put(block("a"))
+    first.flush()
+    flip(only_file(tmp_path), 8 * only_file(tmp_path).stat().st_size - 1)
+    again = tiers()
+    again.put(block("b"))
+    assert not again.contains("a") and again.get("a") is None and torch.equal(again.get("b").k, block("b").k)
+    assert (again.stats()["evicted"], again.stats()["demoted"]) == (1, 0)
+    consistent(again)
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 def test_a_block_is_rounded_once_on_its_way_through_packing_tiers(tmp_path: Path) -> None:
