@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +14,9 @@ from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
 from memory.stages import Layout, Placement, Span, Unit
+
+if TYPE_CHECKING:
+    from memory.engine.engine import Engine
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")
 
@@ -54,6 +58,18 @@ class Prompt:
         owner = torch.where(numbers < self.memory, numbers // self.tokens, -1)
         fresh = numbers >= self.memory
         return Layout(numbers, numbers, 0, self.memory, placements, spans, owner, fresh)
+
+    def encoded(self, engine: Engine) -> Layout:
+        """The same with blocks that ``engine`` makes: row i is token i of its vocabulary.
+
+        :raises ConfigError: it has fewer tokens than the prompt has rows
+        """
+        if self.rows > engine.spec.vocab:
+            raise ConfigError(f"{self.rows} rows of a vocabulary of {engine.spec.vocab}; use fewer or shorter segments")
+        layout = self.layout()
+        blocks = engine.encode([(None, place.unit.token_ids) for place in layout.placements])
+        places = (replace(place, block=block) for place, block in zip(layout.placements, blocks, strict=True))
+        return replace(layout, placements=tuple(places))
 
     def active(self, method: str, layers: int, schedule: Schedule, seed: int = 0) -> tuple[torch.Tensor, ...]:
         """Sorted numbers of the rows active at each layer.
