@@ -6,6 +6,9 @@ shape and a device's data sheet (--model, --device, --attainable), or from a fil
 FOLDER every event is written to pipeline.json, and a Gantt chart to gantt.png. --sweep changes the link's bandwidth
 until loading takes from an eighth to eight times as long as computing.
 
+With --measure the engine itself runs on this machine, with random weights, in bfloat16, over a link that is throttled;
+the simulator plays what each run's pieces took. What loading takes is said by --ratio, by --link, or by --sweep.
+
 FILE of --times: {"attention": [s, ...], "importance": [s, ...], "mlp": [s, ...]}, one number per layer; and, if they
 were measured, "active": [[row numbers], ...] and "row_bytes": bytes of one row at one layer.
 """
@@ -14,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from eval.overlap.compare import STAGES, Played, Point, check_stages, play, sweep
 from eval.overlap.costs import Roofline, Shape
@@ -30,22 +31,23 @@ from eval.overlap.gantt import gantt
 from eval.overlap.link import Link
 from eval.overlap.machines import DEVICES, LINKS, MEASURED, Device, device_named, link_named
 from eval.overlap.prompt import METHODS, Prompt, schedule_of
-from eval.overlap.tables import schedule_table, sweep_table
+from eval.overlap.tables import schedule_table, show, sweep_table
 from eval.overlap.times import read_times
-from eval.overlap.work import AFTER, BEFORE, BESIDE, Work
+from eval.overlap.work import AFTER, NARROW_OF, Work
 from eval.plots import check_figure
-from eval.tables import make_console, markdown
+from eval.tables import make_console
 from eval.variants import names
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.disk.atomic import write_atomic
 from memory.engine.shapes import SHAPES
+from memory.engine.transport import CHUNK
 from memory.schedule import SHAPES as FALLS
-from memory.schedule import Schedule
 
-WHEN = {"before": BEFORE, "beside": BESIDE}
 RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))
 FIGURE = "gantt.png"
+MEASURED_ONLY = ("ratio", "threads", "repeats")
+PLAYED_ONLY = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,11 +68,20 @@ def parser() -> argparse.ArgumentParser:
     add("--recompute", choices=METHODS, default="keep", help="which rows are computed (keep)")
     add("--schedule", choices=FALLS, help="how the share of memory that is computed falls (default: the method's way)")
     add("--average", type=float, help="mean of that share over the layers behind the first (the method's)")
-    add("--importance", choices=WHEN, default="before", help="KEEP chooses before a layer's MLP, or beside it (before)")
+    add(
+        "--importance",
+        choices=NARROW_OF,
+        default="before",
+        help="KEEP chooses before a layer's MLP, or beside it (before)",
+    )
     add("--times", type=Path, metavar="FILE.json", help="measured times per layer, instead of a device's")
     add("--loading", type=names, default=list(STAGES), metavar="A,B", help=f"default: {','.join(STAGES)}")
-    add("--chunk", type=float, default=math.inf, metavar="MB", help="cut what is loaded ahead into jobs of this size")
-    add("--sweep", action="store_true", help="over bandwidths: loading takes 1/8 to 8 times as long as computing")
+    add("--chunk", type=float, default=CHUNK / 1e6, metavar="MB", help="what is loaded ahead moves in jobs of it (1)")
+    add("--sweep", action="store_true", help="over bandwidths: loading takes 1/8 to 8 (1/4 to 4) times as long")
+    add("--measure", action="store_true", help="run the engine, over a link made as slow as --link or --ratio say")
+    add("--ratio", type=float, metavar="R", help="measured: a link over which loading takes R x computing (1)")
+    add("--threads", type=int, metavar="N", help="measured: threads that compute (all)")
+    add("--repeats", type=int, default=7, metavar="N", help="measured: turns that count (7)")
     add("--seed", type=int, default=0, help="draws what is dropped (0)")
     add("--markdown", action="store_true", help="print tables in Markdown")
     add("--out", type=Path, metavar="FOLDER", help=f"write pipeline.json and {FIGURE} there")
@@ -84,11 +95,9 @@ def work_of(arguments: argparse.Namespace, device: Device) -> Work:
     if arguments.layers is not None:
         shape = shape.cut(arguments.layers)
     measured = None if arguments.times is None else read_times(arguments.times)
-    narrow = AFTER if arguments.recompute == "cacheblend" else WHEN[arguments.importance]
+    narrow = AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
     layers = shape.layers if measured is None else measured.times.layers
-    own = schedule_of(arguments.recompute)
-    average = own.average if arguments.average is None else arguments.average
-    schedule = Schedule(arguments.schedule or own.shape, average)
+    schedule = schedule_of(arguments.recompute, arguments.schedule, arguments.average)
     active = prompt.active(arguments.recompute, layers, schedule, arguments.seed)
     if measured is None:
         roofline = Roofline(shape, device, arguments.attainable, arguments.weight_bits)
@@ -102,13 +111,6 @@ def title_of(arguments: argparse.Namespace, link: Link) -> str:
     rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
     source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
     return f"{source}, {link.name}, {rows}, {arguments.recompute}"
-
-
-def show(table: Table, arguments: argparse.Namespace, console: Console) -> None:
-    if arguments.markdown:
-        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
-    else:
-        console.print(table)
 
 
 def write(
@@ -126,21 +128,36 @@ def write(
     write_atomic(out / "pipeline.json", json.dumps(record, indent=1) + "\n")
 
 
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Raises ConfigError for an option that says nothing about what is asked for."""
+    other = PLAYED_ONLY if arguments.measure else MEASURED_ONLY
+    given = [name for name in other if getattr(arguments, name) != parser().get_default(name)]
+    if given:
+        said = "--measure runs the engine here" if arguments.measure else "without --measure nothing is run"
+        raise ConfigError(f"--{given[0].replace('_', '-')} means nothing: {said}; leave it out")
+
+
 def report(arguments: argparse.Namespace, console: Console) -> None:
     check_stages(arguments.loading)
+    _check_options(arguments)
     if not arguments.chunk > 0:
         raise ConfigError(f"--chunk {arguments.chunk:g} moves nothing; use more than 0 MB")
     if arguments.out:
         check_figure(arguments.out / FIGURE)
+    if arguments.measure:
+        from eval.overlap.measuring import report as measured  # the engine is needed for nothing else
+
+        measured(arguments, console)
+        return
     device = device_named(arguments.device)
     link = link_named(arguments.link or device.link)
     work, title = work_of(arguments, device), title_of(arguments, link)
     chunk = 1e6 * arguments.chunk
     played = play(arguments.loading, work, link, chunk)
-    show(schedule_table(played, title), arguments, console)
+    show(schedule_table(played, title), arguments.markdown, console)
     points = sweep(arguments.loading, work, link, RATIOS, chunk) if arguments.sweep else []
     if points:
-        show(sweep_table(points, f"{title}: other bandwidths"), arguments, console)
+        show(sweep_table(points, f"{title}: other bandwidths"), arguments.markdown, console)
     if arguments.out:
         settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
         write(arguments.out, {**settings, "device": asdict(device), "link": asdict(link)}, work, played, points)

@@ -29,6 +29,7 @@ class Played:
     stage: str
     timeline: Timeline
     bounds: Bounds
+    source: str = ""  # measured or simulated, where both are shown
 
     @property
     def over(self) -> float:

@@ -82,11 +82,13 @@ def _block(axis: Axes, event: Event, lane: int, colours: Colormap, last: int, lo
 
 def _headline(one: Played, played: Sequence[Played]) -> str:
     line = one.timeline
-    base = next((other.timeline.makespan for other in played if other.stage == YARDSTICK), None)
+    kind = (YARDSTICK, one.source)
+    base = next((other.timeline.makespan for other in played if (other.stage, other.source) == kind), None)
     faster = f", {base / line.makespan:.2f}x next_layer" if base and one.stage != YARDSTICK else ""
     waits = (round(line.idle(lane) / line.makespan, 3) + 0.0 for lane in (COMPUTE, LINK))  # never -0 %
     idle = "idle: compute {:.0%}, link {:.0%}".format(*waits)
-    return f"{one.stage}: {1e3 * line.makespan:.1f} ms{faster}  ({idle})"
+    name = f"{one.stage}, {one.source}" if one.source else one.stage
+    return f"{name}: {1e3 * line.makespan:.1f} ms{faster}  ({idle})"
 
 
 def _last(one: Played) -> int:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")
 
 
-def schedule_of(method: str) -> Schedule:
+def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:
     """How the share that ``method`` computes falls, unless told otherwise."""
     blend = ValueDeviation()
-    return Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
+    own = Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
+    return Schedule(shape or own.shape, own.average if average is None else average)
 
 
 @dataclass(frozen=True)

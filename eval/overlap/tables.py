@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 
 from eval.overlap.compare import YARDSTICK, Played, Point
+from eval.overlap.link import Link
 from eval.overlap.timeline import COMPUTE, LINK
-from eval.tables import MISSING, number, percent
+from eval.tables import MISSING, bounds, markdown, number, percent
+
+if TYPE_CHECKING:
+    from eval.overlap.bench import Turns
 
 HEADINGS = ("makespan ms", "over bound %", "over tight %", "idle compute ms", "idle link ms", "jobs", "MB", "speed-up")
+REAL = ("real ms", "played ms", "over played %", "over bound %", "over tight %")
+PARTS = ("computing ms", "between ms", "late ms", "jobs")
 
 
 def schedule_table(played: Sequence[Played], title: str) -> Table:
@@ -45,11 +53,78 @@ def sweep_table(points: Sequence[Point], title: str) -> Table:
     return table
 
 
+def measured_table(measured: Sequence[Turns], link: Link, title: str) -> Table:
+    """One line per stage, medians over its turns; what a prefill is above is what its own pieces make of it."""
+    caption = (
+        "medians. played: by the simulator, with the times of each run's pieces; between: the compute worker's time "
+        "between its pieces; late: what jobs took longer than over the link"
+    )
+    table = _table(title, "loading", [*REAL, *PARTS, "speed-up", "played"], caption)
+    base = next((turns for turns in measured if turns.stage == YARDSTICK), None)
+    for turns in measured:
+        seconds = (
+            turns.median(lambda pair: pair.measured.timeline.makespan),
+            turns.median(lambda pair: pair.simulated.timeline.makespan),
+        )
+        shares = (
+            turns.median(lambda pair: pair.over),
+            turns.median(lambda pair: pair.measured.over),
+            turns.median(lambda pair: pair.measured.over_tight),
+        )
+        parts = (
+            turns.median(lambda pair: pair.measured.timeline.busy(COMPUTE)),
+            turns.median(lambda pair: pair.real.between),
+            turns.median(lambda pair: pair.real.late(link)),
+        )
+        jobs = turns.median(lambda pair: len(pair.measured.timeline.on(LINK)))
+        cells = *map(_ms, seconds), *map(_share, shares), *map(_ms, parts), number(jobs, 0)
+        table.add_row(turns.stage, *cells, _faster(turns, base), _played(turns, base))
+    return table
+
+
+def measured_sweep(points: Sequence[tuple[float, Link, Sequence[Turns]]], title: str) -> Table:
+    """One line per (ratio of loading to computing, link, stages): medians."""
+    stages = [turns.stage for turns in points[0][2]]
+    caption = "real makespan in ms, % above the bound of its own pieces, and how much faster than next_layer"
+    table = _table(title, "load / compute", ["GB/s", *stages], caption)
+    for ratio, link, measured in points:
+        base = next((turns for turns in measured if turns.stage == YARDSTICK), None)
+        cells = (
+            f"{_ms(turns.median(lambda pair: pair.measured.timeline.makespan))} "
+            f"+{_share(turns.median(lambda pair: pair.measured.over))} {_faster(turns, base)}"
+            for turns in measured
+        )
+        table.add_row(f"{ratio:.3g}", f"{link.bandwidth / 1e9:.3g}", *cells)
+    return table
+
+
+def show(table: Table, plain: bool, console: Console) -> None:
+    """Print it; ``plain``: in Markdown."""
+    if plain:
+        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+    else:
+        console.print(table)
+
+
+def _faster(turns: Turns, base: Turns | None) -> str:
+    """Than ``base``, turn by turn, with its interval."""
+    if base is None:
+        return MISSING
+    ratio, interval = turns.faster(base)
+    return f"{ratio:.2f}x{bounds(interval if turns is not base else None)}"
+
+
+def _played(turns: Turns, base: Turns | None) -> str:
+    """The same of what the simulator makes of the runs."""
+    span = turns.median(lambda pair: pair.simulated.timeline.makespan)
+    return _speed(base and base.median(lambda pair: pair.simulated.timeline.makespan), span)
+
+
 def _table(title: str, first: str, headings: Sequence[str], caption: str) -> Table:
     table = Table(title=title, caption=caption)
     table.add_column(first, no_wrap=True)
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=heading == "speed-up")
     return table
 
 

@@ -13,6 +13,7 @@ from keep_agent.errors import ConfigError
 from memory.stages import Layout
 
 BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
+NARROW_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, for choices that read the attention alone
 
 
 @dataclass(frozen=True)

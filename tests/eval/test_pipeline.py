@@ -97,3 +97,70 @@ def test_what_cannot_be_played_is_refused(
     options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(monkeypatch, capsys, *SMALL, *options)
+
+
+REAL = ["--measure", "--model", "planner-tiny", "--segments", "6", "--segment-tokens", "8", "--query", "4"]
+FALLING = [*REAL, "--threads", "1", "--schedule", "linear", "--average", "0.4"]
+
+
+def test_the_engine_runs_beside_the_simulator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its prefills move what they must, wait for the link, and are above what no schedule ends before."""
+    run(*FALLING, "--ratio", "2", "--repeats", "3", "--out", str(tmp_path))
+    shown = capsys.readouterr().out
+    assert "layer_balanced" in shown and "loading 2 x computing" in shown
+    (over,) = json.loads((tmp_path / "pipeline.json").read_text())["links"]
+    assert over["ratio"] == pytest.approx(2)
+    assert [one["loading"] for one in over["stages"]] == ["serial", "next_layer", "layer_balanced"]
+    for one in over["stages"]:
+        assert one["active_rows"][0] == 52 and one["active_rows"][-1] < 20
+        for kind in ("measured", "simulated"):
+            assert one[kind]["bytes"] == sum(52 - rows for rows in one["active_rows"]) * 2 * 192 * 2
+        assert all(turn["bound"] <= turn["tight_bound"] <= turn["measured"] for turn in one["turns"])
+        spans = sorted(turn["measured"] for turn in one["turns"])
+        assert one["measured"]["makespan"] == spans[1]
+    for turn in over["stages"][0]["turns"]:
+        assert turn["waited"] >= one["measured"]["bytes"] / over["link"]["bandwidth"]  # serial waits for all of it
+    assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_measured_sweep_walks_over_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--sweep", "--repeats", "1", "--loading", "layer_balanced", "--link", "pcie4"]
+    run(*FALLING, *options, "--markdown", "--out", str(tmp_path))
+    links = json.loads((tmp_path / "pipeline.json").read_text())["links"]
+    assert [over["ratio"] for over in links] == pytest.approx([0.25, 0.5, 1, 2, 4])
+    assert {over["link"]["latency"] for over in links} == {10e-6}
+    assert "| load / compute |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("method", "importance"), [("cacheblend", "before"), ("epic", "before"), ("keep", "beside")])
+def test_every_method_is_measured(method: str, importance: str, tmp_path: Path) -> None:
+    options = ["--link", "0.01", "--repeats", "1", "--segment-tokens", "20", "--recompute", method]
+    run(*REAL, *options, "--importance", importance, "--loading", "next_layer", "--out", str(tmp_path))
+    (over,) = json.loads((tmp_path / "pipeline.json").read_text())["links"]
+    (stage,) = over["stages"]
+    assert over["link"]["bandwidth"] == 10e6 and stage["measured"]["bytes"] > 0
+    beside = any(event["lane"] == "importance" for event in stage["measured"]["events"])
+    assert beside == (importance == "beside")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "h200"], "--device means nothing: --measure runs the engine here"),
+        (["--times", "times.json"], "--times means nothing"),
+        (["--ratio", "0"], "--ratio 0"),
+        (["--repeats", "0"], "--repeats 0"),
+        (["--threads", "0"], "--threads 0"),
+        (["--link", "shared"], "shared cannot be throttled"),
+        (["--segments", "600"], "4804 rows of a vocabulary of 4096"),
+        (["--recompute", "keep", "--average", "1"], "nothing has to be loaded"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(monkeypatch, capsys, *REAL, *options)
+
+
+def test_what_is_measured_needs_measuring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--ratio means nothing" in refused(monkeypatch, capsys, *SMALL, "--ratio", "2")
