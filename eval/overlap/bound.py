@@ -58,9 +58,13 @@ def _first_dependency(work: Work) -> float:
 
 
 def _moving(work: Work, link: Link) -> NDArray[np.float64]:
-    """(layers, layers) T(i, m): one job per layer, one copy per run; a run counts if any of its rows does."""
+    """(layers, layers) T(i, m): one job per layer, one copy per run; a run counts if any of its rows does.
+
+    A row counts from the layer on at which it may move: where it rests, or lies in a gap that is moved along.
+    """
     layers = work.layers
-    since = np.where(work.resting.any(0), work.resting.argmax(0), layers)  # (rows,) the first layer at which it rests
+    moves = np.array([work.layout.covered(work.layout.runs(resting)) for resting in work.resting])
+    since = np.where(moves.any(0), moves.argmax(0), layers)  # (rows,)
     seconds = np.zeros((layers, layers))
     for layer in range(layers):
         rows = np.bincount(since[work.resting[layer]], minlength=layers)
@@ -72,7 +76,7 @@ def _moving(work: Work, link: Link) -> NDArray[np.float64]:
 
 
 def _latest(work: Work, layer: int, since: NDArray[np.int64]) -> list[int]:
-    """Of each run that rests at ``layer``: from which layer on all of it does."""
+    """Of each run that rests at ``layer``: from which layer on all of it may move."""
     starts = [placement.start for placement in work.layout.placements]
     runs = work.layout.runs(work.resting[layer])
     return [int(since[starts[place] + first : starts[place] + last].max()) for place, (first, last) in runs]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEADINGS = ("makespan ms", "over bound %", "over tight %", "idle compute ms", "idle link ms", "jobs", "MB", "speed-up")
 REAL = ("real ms", "played ms", "over played %", "over bound %", "over tight %")
-PARTS = ("computing ms", "between ms", "late ms", "jobs")
+PARTS = ("compute ms", "between ms", "late ms", "jobs")
 
 
 def schedule_table(played: Sequence[Played], title: str) -> Table:

@@ -28,7 +28,7 @@ quick = settings(max_examples=150, deadline=None)
 
 
 @quick
-@given(stages, works(), links(free=False), CHUNKS)
+@given(stages, works(together=6), links(free=False), CHUNKS)
 def test_no_schedule_ends_before_its_bounds(stage: Loading, task: Work, link: Link, chunk: float) -> None:
     found = bounds(task, link)
     assert found.simple <= found.tight + EPSILON
@@ -36,7 +36,7 @@ def test_no_schedule_ends_before_its_bounds(stage: Loading, task: Work, link: Li
 
 
 @quick
-@given(stages, works(), links(free=False), CHUNKS)
+@given(stages, works(together=6), links(free=False), CHUNKS)
 def test_the_rules_hold(stage: Loading, task: Work, link: Link, chunk: float) -> None:
     line = simulate(stage, task, link, chunk)
     for lane in LANES:

@@ -73,6 +73,14 @@ def test_a_run_counts_for_the_bound_from_its_last_row_on() -> None:
     assert (found.transfer, found.tight) == (11 + 12, 17 + 11 + 9)
 
 
+def test_a_row_in_a_gap_moves_along_before_it_is_dropped() -> None:
+    """Rows 0 and 2 of a unit are dropped at layer 1, row 1 between them at layer 3: its slice is there by then."""
+    gap = work([1, 3, 1], attention=[1] * 4, mlp=[20, 20, 0, 0], together=3)
+    line = simulate(LayerBalanced(), gap, SECOND)
+    assert loads(line) == [(1, 1, 4), (2, 4, 7), (3, 7, 10)]
+    assert line.makespan == bounds(gap, SECOND).tight == 44
+
+
 @pytest.mark.parametrize(("chunk", "makespans"), [(float("inf"), (14, 15)), (1, (14, 14))])
 def test_what_is_loaded_ahead_can_stand_in_the_way(chunk: float, makespans: tuple[float, float]) -> None:
     """Layer 3 is on its way when layer 2 turns out to need one more row; small jobs let it pass."""

@@ -26,9 +26,10 @@ def work(
     importance: Sequence[float] | None = None,
     tokens: int = 1,
     narrow: str = BEFORE,
+    together: int = 1,
 ) -> Work:
     """Segment i is not active from layer ``drops[i]`` on; one row of query; a byte per row and layer."""
-    prompt = Prompt(len(drops), tokens, 1)
+    prompt = Prompt(len(drops), tokens, 1, together)
     last = torch.tensor([*(drop for drop in drops for _ in range(tokens)), len(attention)])
     active = tuple((last > layer).nonzero()[:, 0] for layer in range(len(attention)))
     chosen = [0.0] * len(attention) if importance is None else importance
@@ -36,13 +37,17 @@ def work(
 
 
 @st.composite
-def works(draw: st.DrawFn, tokens: int = 3) -> Work:
-    """Two to six layers; segments of up to ``tokens`` rows: dropped on the way, never computed, or always."""
+def works(draw: st.DrawFn, tokens: int = 3, together: int = 1) -> Work:
+    """Two to six layers; segments of up to ``tokens`` rows: dropped on the way, never computed, or always.
+
+    In units of up to ``together`` segments there are gaps that are moved along.
+    """
     layers = draw(st.integers(2, 6))
     seconds = st.lists(st.sampled_from((0.0, 0.25, 1.0, 2.5)), min_size=layers, max_size=layers)
     drops = draw(st.lists(st.integers(0, layers), min_size=1, max_size=6))
     pieces = draw(seconds), draw(seconds), [*draw(seconds)[:-1], 0.0]
-    return work(drops, *pieces, tokens=draw(st.integers(1, tokens)), narrow=draw(st.sampled_from(NARROWS)))
+    size, narrow = draw(st.integers(1, tokens)), draw(st.sampled_from(NARROWS))
+    return work(drops, *pieces, tokens=size, narrow=narrow, together=draw(st.integers(1, together)))
 
 
 def links(free: bool) -> st.SearchStrategy[Link]:
