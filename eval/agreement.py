@@ -76,6 +76,7 @@ class Variant:
     def point(self) -> Point:
         return Point(
             self.method,
+            f"{self.method}_{self.value:g}:{self.base}+{self.knob}={self.value:g}" if self.knob else self.base,
             self.knob,
             self.value,
             len(self.computed),
@@ -93,6 +94,7 @@ class Point:
     """One point of the curve; intervals are clustered by episode."""
 
     method: str
+    variant: str  # as the command line names it
     knob: str
     value: float
     steps: int
@@ -177,6 +179,29 @@ def curve_figure(points: Sequence[Point], file: Path) -> None:
                 axis.plot([one.computed_ratio for one in line], list(map(height, line)), label=method, **style(index))
         axes[1].set_yscale("log")
         axes[0].legend(fontsize=7)
+
+
+def cheapest(points: Sequence[Point], agreement: float) -> list[Point | str]:
+    """Of each method the point that computes least and decides in at least this share of steps as the ruler does.
+
+    The name of a method that has none.
+    """
+    found: list[Point | str] = []
+    for method, own in groupby(points[1:], key=lambda one: one.method):
+        enough = [one for one in own if one.same_skill >= agreement]
+        found.append(min(enough, key=lambda one: one.computed_ratio, default=method))
+    return found
+
+
+def reach_lines(points: Sequence[Point], agreement: float) -> list[str]:
+    """What `cheapest` found, and how to time it."""
+    found = cheapest(points, agreement)
+    reached = [one for one in found if isinstance(one, Point)]
+    told = [f"{one.variant} ({100 * one.same_skill:.1f} %, computes {one.computed_ratio:.2f})" for one in reached]
+    told += [f"{name} does not reach it" for name in found if isinstance(name, str)]
+    lines = [f"{100 * agreement:g} % agreement: {one}" for one in told]
+    planners = ",".join(f'"{one.variant}"' for one in reached)
+    return [*lines, f"python -m eval.latency 'latency.planners=[full_recompute,{planners}]'"] if reached else lines
 
 
 def as_json(points: Sequence[Point]) -> list[Mapping[str, Any]]:

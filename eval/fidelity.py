@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve
+from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve, reach_lines
 from eval.cli import check_target
 from eval.deviation import Deviation, measure
 from eval.laws import LAWS
@@ -52,7 +52,7 @@ MODELS = ("model", "model.name")  # keys that name one
 PLANNER = "planner="
 READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 INSTEAD = {"memory": "planner=A,B or --methods"}  # a group would be that of all methods
-TABLES, CURVE = ("methods", "families", "tokenizer"), ("ratios", "plot")  # options of only one of the two
+TABLES, CURVE = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # options of only one of the two
 
 
 def families(
@@ -115,6 +115,14 @@ def _shares(text: str) -> list[float]:
     return shares
 
 
+def _share(text: str) -> float:
+    """Percent as a share; argparse turns the ValueError into a usage message."""
+    share = float(text) / 100
+    if not 0 < share <= 1:
+        raise ValueError(text)
+    return share
+
+
 def parser() -> argparse.ArgumentParser:
     described = argparse.ArgumentParser(
         prog="keep-eval-fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -130,6 +138,8 @@ def parser() -> argparse.ArgumentParser:
     shares = ",".join(map(str, RATIOS))
     described.add_argument("--ratios", type=_shares, metavar="R,R",
                            help=f"shares for the curve, or own: as configured (default: {shares})")  # fmt: skip
+    described.add_argument("--reach", type=_share, metavar="PERCENT",
+                           help="name each method's cheapest point of the curve that agrees so often")  # fmt: skip
     described.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve there (PNG)")
     described.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
     return described
@@ -177,6 +187,9 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
             lambda done, total: progress.update(task, completed=done, total=total),
         )  # fmt: skip
     console.print(curve_table(points))
+    if arguments.reach:
+        for line in reach_lines(points, arguments.reach):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     if arguments.json:
         write_atomic(arguments.json, json.dumps({"curve": as_json(points)}, indent=2) + "\n")
     if arguments.plot:

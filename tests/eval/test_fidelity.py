@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.agreement import variants_of
+from eval.agreement import Point, cheapest, reach_lines, variants_of
 from eval.fidelity import CURVE_SETTING, METHODS, parser, report
 from eval.laws import LAWS, RandomPrompt, plain_logits, relative
 from eval.tables import make_console
@@ -168,6 +168,31 @@ def test_the_curve_holds_methods_against_full_recomputation(tiny_model: Path, tm
     assert kept[0]["computed_ratio"] < kept[1]["computed_ratio"]
     assert kept[1]["kl"] < reuse["kl"] and ruler["kl"] < 1e-3
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def point(method: str, value: float, computed: float, same: float) -> Point:
+    variant = f"{method}_{value:g}:{method}+a.knob={value:g}"
+    return Point(method, variant, "a.knob", value, 9, computed, value, same, None, 0.1, None)
+
+
+def test_the_cheapest_point_that_decides_alike() -> None:
+    ruler = Point("full_recompute", "full_recompute", "", 0, 9, 1.0, 0.0, 1.0, None, 0.0, None)
+    points = [ruler, point("keep", 0.1, 0.2, 0.97), point("keep", 0.3, 0.4, 0.99), point("keep", 0.2, 0.3, 0.98)]
+    points += [point("epic", 1, 0.1, 0.9), point("epic", 2, 0.2, 0.95)]
+    assert cheapest(points, 0.98) == [points[3], "epic"]
+    *lines, command = reach_lines(points, 0.98)
+    assert lines == [
+        "98 % agreement: keep_0.2:keep+a.knob=0.2 (98.0 %, computes 0.30)",
+        "98 % agreement: epic does not reach it",
+    ]
+    assert command == """python -m eval.latency 'latency.planners=[full_recompute,"keep_0.2:keep+a.knob=0.2"]'"""
+    assert reach_lines(points[:1], 0.98) == [] and len(reach_lines(points[:2], 0.98)) == 1
+
+
+@pytest.mark.parametrize("given", ["0", "101", "much"])
+def test_what_is_no_agreement_is_refused(given: str) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--reach", given])
 
 
 def test_a_curve_is_of_twenty_houses_of_two_tasks() -> None:
