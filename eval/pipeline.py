@@ -76,7 +76,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--times", type=Path, metavar="FILE.json", help="measured times per layer, instead of a device's")
     add("--loading", type=names, default=list(STAGES), metavar="A,B", help=f"default: {','.join(STAGES)}")
-    add("--chunk", type=float, default=CHUNK / 1e6, metavar="MB", help="what is loaded ahead moves in jobs of it (1)")
+    add("--chunk", type=float, metavar="MB",
+        help="what is loaded ahead moves in jobs of it (1; measured: a millisecond of the link)")  # fmt: skip
     add("--sweep", action="store_true", help="over bandwidths: loading takes 1/8 to 8 (1/4 to 4) times as long")
     add("--measure", action="store_true", help="run the engine, over a link made as slow as --link or --ratio say")
     add("--ratio", type=float, metavar="R", help="measured: a link over which loading takes R x computing (1)")
@@ -140,7 +141,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def report(arguments: argparse.Namespace, console: Console) -> None:
     check_stages(arguments.loading)
     _check_options(arguments)
-    if not arguments.chunk > 0:
+    if arguments.chunk is not None and not arguments.chunk > 0:
         raise ConfigError(f"--chunk {arguments.chunk:g} moves nothing; use more than 0 MB")
     if arguments.out:
         check_figure(arguments.out / FIGURE)
@@ -152,7 +153,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     device = device_named(arguments.device)
     link = link_named(arguments.link or device.link)
     work, title = work_of(arguments, device), title_of(arguments, link)
-    chunk = 1e6 * arguments.chunk
+    chunk = CHUNK if arguments.chunk is None else 1e6 * arguments.chunk
     played = play(arguments.loading, work, link, chunk)
     show(schedule_table(played, title), arguments.markdown, console)
     points = sweep(arguments.loading, work, link, RATIOS, chunk) if arguments.sweep else []

@@ -81,7 +81,8 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
     slow = said.link_gigabytes is not None
     throttle = Throttle(said.link_gigabytes, said.link_microseconds) if slow else None
     model = make_model(config.model, config.eval.seed)
-    return Engine(model, transport or said.transport, throttle, said.importance, 1e6 * said.chunk_megabytes)
+    chunk = None if said.chunk_megabytes is None else 1e6 * said.chunk_megabytes
+    return Engine(model, transport or said.transport, throttle, said.importance, chunk)
 
 
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:

@@ -88,7 +88,7 @@ class Bench:
     """A model, a prompt with blocks, and how it is prefilled.
 
     :param importance: ``before`` or ``beside``, of the engine; ``narrow`` is what `Work` calls it
-    :param chunk: bytes of a job for a layer whose turn has not come
+    :param chunk: bytes of a job for a layer whose turn has not come; None: as the engine takes it for a link
     """
 
     model: LoadedModel
@@ -96,7 +96,7 @@ class Bench:
     recompute: Callable[[], Recompute]
     importance: str
     narrow: str
-    chunk: float
+    chunk: float | None
 
     def alone(self) -> tuple[float, int]:
         """(seconds, bytes): what computing takes where nothing has to be waited for, and what must be loaded."""
@@ -121,7 +121,8 @@ class Bench:
     def _pair(self, engine: Engine, name: str, link: Link) -> Pair:
         real = self._run(engine, name)
         limits = bounds(real.work, link)
-        played = simulate(STAGES[name](), real.work, link, self.chunk)
+        chunk = throttle_of(link).chunk if self.chunk is None else self.chunk
+        played = simulate(STAGES[name](), real.work, link, chunk)
         return Pair(Played(name, real.timeline, limits, MEASURED), Played(name, played, limits, SIMULATED), real)
 
     def _run(self, engine: Engine, name: str) -> Real:

@@ -91,7 +91,7 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
         lambda: recompute_of(arguments.recompute, schedule),
         arguments.importance,
         AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance],
-        1e6 * arguments.chunk,
+        None if arguments.chunk is None else 1e6 * arguments.chunk,
     )
 
 

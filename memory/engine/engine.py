@@ -28,7 +28,7 @@ from memory.engine.query import query_states
 from memory.engine.score import Scorer
 from memory.engine.spec import ModelSpec
 from memory.engine.trace import PrefillResult, ScoreResult
-from memory.engine.transport import CHUNK, Throttle, Transport
+from memory.engine.transport import Throttle, Transport
 from memory.engine.worker import Priority, Worker
 from memory.stages import Layout, Loading, Recompute, Slots
 
@@ -45,13 +45,13 @@ class Engine:
         transport: str = "auto",
         throttle: Throttle | None = None,
         importance: str = "before",
-        chunk: float = CHUNK,
+        chunk: float | None = None,
     ) -> None:
         """:param transport: inline | thread | stream | auto: where transfers of blocks run, see `Transport.of`
         :param throttle: makes the link as slow as another machine's
         :param importance: the choice of a layer's rows runs ``before`` the MLP of the layer above, which then leaves
             out the rows that are dropped, or ``beside`` it, in a thread (KEEP's three workers)
-        :param chunk: bytes after which a job of the link ends whose layer's turn has not come
+        :param chunk: bytes after which a job of the link ends whose layer's turn has not come; None: as fits the link
         """
         if model.decoder.device.type == "cpu":
             keep_freed_memory()  # before the worker has a heap of its own

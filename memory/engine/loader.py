@@ -41,6 +41,7 @@ class Loader:
         self._busy = False  # whether the link's thread works for this request
         self._current: int | None = None  # the layer it moves
         self._turn = 0  # the layer that asked last
+        self._free = 0.0  # when a throttled link was done with the job before
         self._error: BaseException | None = None
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
@@ -63,7 +64,7 @@ class Loader:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
             if self._pending and not self._busy:
-                self._busy = True
+                self._busy, self._free = True, time.perf_counter()
                 self.transport.link.submit(self._drain)
 
     def note(self, layer: int, start: float, nbytes: int) -> None:
@@ -152,7 +153,8 @@ class Loader:
         started = time.perf_counter()
         nbytes = self.mover.move(first, last, runs)
         if self.transport.throttle is not None:
-            self.transport.throttle.hold(started, nbytes)
+            begun = started if self.transport.link is None else self._free
+            self._free = self.transport.throttle.hold(begun, nbytes)
         if self.transport.stream is not None:
             event = self.transport.stream.record_event()
             self._events[first].append(event)

@@ -77,7 +77,7 @@ class Prefill:
         self.loader, self._beside = Loader(mover, self._layers, transport), transport.beside
         self._slots = None if slots is None else SlotFeed(slots, self.loader, self._layers)
         self.trace = PrefillTrace(layout.rows)
-        self._asked = True  # whether the recompute stage wants attention weights: until layer 0 nobody knows
+        self._asked = recompute.capabilities.repairs  # perhaps for attention mass; who drops rows unasked never does
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
         if context is not None:
             place_block(decoder, self.cache, context, 0)
@@ -128,7 +128,7 @@ class Prefill:
         """
         began, before = time.perf_counter(), self.active.rows
         rows, index = self.recompute.narrow(probe.layer, before, probe), None
-        self._asked = probe.asked
+        self._asked &= probe.asked or rows is before
         if rows is not before and not torch.equal(rows, before):
             index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
             if not torch.equal(before[index], rows):

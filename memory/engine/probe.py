@@ -18,6 +18,8 @@ from memory.engine.masks import bias_of
 from memory.engine.trace import Hops, PrefillTrace
 from memory.stages import Layout
 
+FEW = 4  # rows are few up to this fraction of the active ones
+
 
 @dataclass
 class SegmentTable:
@@ -60,18 +62,18 @@ class LayerProbe:
     def mass_from_query(self) -> torch.Tensor:
         """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
         self.asked = True
-        if self.attended.weights:
-            return self._kept_mass[self.table.count]
         first = int(torch.searchsorted(self.active, self.layout.query))
+        if self._are_kept(self.active.numel() - first):
+            return self._kept_mass[self.table.count]
         rows = torch.arange(first, self.active.numel(), device=self.active.device)
         return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
 
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(len(chosen), segments) the same from each ``chosen`` segment's active rows, 0 for those without."""
         self.asked = True
-        if causal and self.attended.weights:
-            return self._kept_mass[chosen]
         rows, owner = self._rows_of(chosen)
+        if causal and self._are_kept(rows.numel()):
+            return self._kept_mass[chosen]
         member = owner[None] == chosen.to(owner.device)[:, None]
         return self._mass(rows, member / member.sum(1, keepdim=True).clamp(min=1), causal)
 
@@ -136,6 +138,15 @@ class LayerProbe:
                 "ask only for rows among `active`"
             )
         return index
+
+    def _are_kept(self, rows: int) -> bool:
+        """Whether the weights that the layer left behind answer for so many rows sooner than weights computed again.
+
+        They do for all rows at once, by reading all weights: for a few rows that takes longer than a product.
+        """
+        if not self.attended.weights:
+            return False
+        return "_kept_mass" in self.__dict__ or FEW * rows > self.active.numel()
 
     @property
     def _mass_dtype(self) -> torch.dtype:

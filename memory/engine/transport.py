@@ -37,9 +37,19 @@ class Throttle:
         """How long a job of so many bytes takes."""
         return 1e-6 * self.microseconds + nbytes / (1e9 * self.gigabytes)
 
-    def hold(self, started: float, nbytes: int) -> None:
-        """Return when a job that began at ``started`` would be done."""
-        time.sleep(max(0.0, started + self.seconds(nbytes) - time.perf_counter()))
+    @property
+    def chunk(self) -> float:
+        """Bytes of a job that others hardly wait for, and beside which its latency does not count."""
+        return 1e9 * self.gigabytes * max(1e-3, 4e-6 * self.microseconds)
+
+    def hold(self, started: float, nbytes: int) -> float:
+        """Return when a job that began at ``started`` would be done, and that moment.
+
+        The next one begins there if it was waiting: waking up late is not the link's fault.
+        """
+        end = started + self.seconds(nbytes)
+        time.sleep(max(0.0, end - time.perf_counter()))
+        return end
 
 
 class Staging:
@@ -104,13 +114,15 @@ class Transport:
 
     @classmethod
     def of(
-        cls, kind: str, device: torch.device, throttle: Throttle | None, importance: str, chunk: float = CHUNK
+        cls, kind: str, device: torch.device, throttle: Throttle | None, importance: str, chunk: float | None = None
     ) -> Transport:
         """``auto`` is a thread and a stream on CUDA. Elsewhere it is ``inline``, or a thread in front of a slow link:
         host memory is as near as the working cache, and a thread would take the model's cores.
 
         :raises ConfigError: an unknown name, or a kind that does not work on ``device``
         """
+        if chunk is None:
+            chunk = CHUNK if throttle is None else throttle.chunk
         if chunk <= 0:
             raise ConfigError(f"chunk={chunk} is no size of a job: use more than 0 bytes")
         if importance not in IMPORTANCE:
