@@ -15,6 +15,8 @@ from torch.nn import functional
 
 from memory.engine.kernels import Block, padding, query_block
 
+SPARED = 8192  # products of a row and a key that are worth a block more
+
 Planner = Callable[[int | None], list[Block]]
 
 
@@ -46,9 +48,7 @@ def causal_plan(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype)
 
 
 def _causal_blocks(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype, window: int | None) -> list[Block]:
-    count = rows.numel()
-    step = _step(count, dtype, rows.device)
-    bounds = [(start, min(count, start + step)) for start in range(0, count, step)]
+    bounds = _bounds(rows, dtype)
     ends = rows[[b - 1 for _, b in bounds]].tolist()
     firsts = rows[[a for a, _ in bounds]].tolist()
     blocks = []
@@ -59,6 +59,24 @@ def _causal_blocks(rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dty
         bias = _causal_bias(rows[q0:q1], positions, free, stop, window, dtype)
         blocks.append(Block(q0, q1, low, stop, bias))
     return blocks
+
+
+def _bounds(rows: torch.Tensor, dtype: torch.dtype) -> list[tuple[int, int]]:
+    """Numbers [first, last) of the rows of each block: of one size, but ending early before wide gaps on a CPU.
+
+    A block reads all keys up to its last row's, so rows in front of a gap would read keys that none of them may see.
+    """
+    count = rows.numel()
+    step = _step(count, dtype, rows.device)
+    if rows.is_cuda or count == 0 or int(rows[-1] - rows[0]) + 1 == count:
+        return [(start, min(count, start + step)) for start in range(0, count, step)]
+    places, bounds, start = rows.tolist(), [], 0
+    for number in range(1, count):
+        spared = (number - start) * (places[number] - places[number - 1] - 1)
+        if number - start == step or spared > SPARED:
+            bounds.append((start, number))
+            start = number
+    return [*bounds, (start, count)]
 
 
 def _spans(positions: torch.Tensor, last: int) -> int:

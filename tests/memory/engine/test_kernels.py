@@ -130,3 +130,19 @@ def test_a_plan_is_made_once_per_window() -> None:
     for window in (None, 4, None, 4):
         plan.blocks(window)
     assert calls == [None, 4]
+
+
+@pytest.mark.parametrize("window", [None, 100])
+def test_rows_in_front_of_a_gap_read_no_keys_behind_it(window: int | None) -> None:
+    rows = torch.cat([torch.arange(300, 340), torch.arange(345, 350), torch.arange(900, 940), torch.arange(1400, 1464)])
+    places = torch.arange(1464)
+    blocks = causal_plan(rows, places, torch.float32).blocks(window)
+    assert [(b.q0, b.q1) for b in blocks] == [(0, 45), (45, 85), (85, 149)], "a narrow gap is not worth a block"
+    assert all(0 <= b.k1 - stop < KEY_MULTIPLE for b, stop in zip(blocks, (350, 940, 1464), strict=True))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 8, generator=generator) for n in (rows.numel(), *[1464 + KEY_MULTIPLE] * 2))
+    seen = places[None] <= rows[:, None]
+    if window is not None:
+        seen &= places[None] > rows[:, None] - window
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, :1464], v[:, :, :1464], seen, scale=0.3)
+    torch.testing.assert_close(grouped_attention(q, k, v, blocks, 0.3), expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
