@@ -194,7 +194,8 @@ class MemorySession:
             return History(self.engine, self._holder, method.construction, namespace, rules, choice)
         choice = NamedChoice(self.engine, method.retrieval) if latent else None
         lossless = method.storage.capabilities.exact
-        return Blocks(self.engine, self._holder, self.store, namespace, lossless, choice)
+        carries = not method.recompute.capabilities.compares
+        return Blocks(self.engine, self._holder, self.store, namespace, lossless, choice, carries)
 
     def _need_shelf(self) -> Shelf:
         """The method's for this model; what the storage packs, the cache holds packed."""
@@ -311,7 +312,11 @@ class MemorySession:
             return result
         stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
-        return self.engine.prefill(prompt.layout, *stages, prompt.context_block, harvests, prompt.slots)
+        given = prompt.context_block, harvests, prompt.slots, prompt.seen_block
+        result = self.engine.prefill(prompt.layout, *stages, *given)
+        for block in result.encoded:
+            self._holder.put(block)
+        return result
 
     def _too_long(self, rows: int, new: int) -> CapacityError:
         """For a prompt of so many ``rows``, of which so many are this turn's own."""

@@ -39,6 +39,7 @@ class Capabilities:
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
+    compares: bool = False  # looks at what blocks hold before the layer that it is for
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # what was flushed outlives the process
 
@@ -107,6 +108,7 @@ class Placement:
     block: KVBlock | None = None
     hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
     exact: bool = False  # the block was computed behind exactly the rows that stand before it here
+    carried: str = ""  # identity of the block that the prefill makes on its way; it has none until then
 
     @property
     def stop(self) -> int:
@@ -140,7 +142,7 @@ class Layout:
         found = ~self.fresh
         found[self.context :] = False
         for placement in self.placements:
-            if placement.exact and placement.block is not None:
+            if placement.exact and (placement.carried or placement.block is not None):
                 found[placement.start : placement.stop] = True
         return found
 

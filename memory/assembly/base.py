@@ -32,6 +32,7 @@ class Assembled:
     layout: Layout
     units: tuple[UnitUse, ...]
     context_block: KVBlock | None = None
+    seen_block: KVBlock | None = None  # what units that the prefill encodes on its way see of the context
     encoded: int = 0  # tokens encoded for it
     asked: int = 0  # token-layers of the pass that only makes query states
     invalidated: int = 0  # tokens of the last prompt's blocks that are of no use any more

@@ -1,4 +1,4 @@
-"""Isolated units: look-up by identity, and encoding of what is missing."""
+"""Isolated units: look-up by identity; what is missing is encoded, by the prefill that reads it if that is not much."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from memory.pool import Holder
 from memory.stages import Unit
 from memory.store import SegmentStore
 
+CARRIED = 512  # tokens: more are encoded before, so that a prefill's activations stay bounded
+
 
 class Blocks(Assembler):
-    """Every unit has a block of its own; what the storage lacks is encoded in one packed forward."""
+    """Every unit has a block of its own; what the storage lacks is encoded in one packed forward.
+
+    A few tokens are carried by the prefill itself: on a CPU, and on a GPU with a short prompt, a pass over the model's
+    weights costs more than they do. The keys and values are the same.
+    """
 
     harvests = False
 
@@ -32,12 +38,14 @@ class Blocks(Assembler):
         namespace: str,
         lossless: bool,
         latent: NamedChoice | None = None,
+        carries: bool = True,
     ) -> None:
         """:param lossless: the storage gives back what was put into it
         :param latent: chooses among the units by their keys; without it all of them enter the prompt
+        :param carries: nobody looks at a block before the prefill computes its layer
         """
         self._engine, self._holder, self._namespace, self._lossless = engine, holder, namespace, lossless
-        self._lost, self._latent = Lost(store), latent
+        self._lost, self._latent, self._carries = Lost(store), latent, carries and latent is None
         self.reset()
 
     def reset(self) -> None:
@@ -48,7 +56,9 @@ class Blocks(Assembler):
         names = [self._name(unit, context) for unit in units]
         blocks = {name: self._holder.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
-        if missing:
+        tokens = sum(len(unit.token_ids) for unit in missing.values())
+        carries = self._carries and tokens <= CARRIED
+        if missing and not carries:
             with clock.part("encode"):
                 made = self._engine.encode([(context.seen_block, u.token_ids) for u in missing.values()], list(missing))
                 for block in made:
@@ -62,13 +72,17 @@ class Blocks(Assembler):
             units, names = [units[number] for number in chosen], [names[number] for number in chosen]
         hits = [bool(name) and name not in missing for name in names]
         placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
+        if carries:
+            named = zip(placed, names, strict=True)
+            placed = [replace(p, carried=name) if name in missing else p for p, name in named]
         if placed and self._lossless and context.seen_ids == context.ids:  # the first does stand where it was encoded
-            placed[0] = replace(placed[0], exact=placed[0].block is not None)
+            placed[0] = replace(placed[0], exact=bool(placed[0].carried) or placed[0].block is not None)
         return Assembled(
             lay_out(context.ids, placed, query, True, self._engine.decoder.device),
             uses(placed),
             context.block,
-            encoded=sum(len(unit.token_ids) for unit in missing.values()),
+            context.seen_block,
+            encoded=tokens,
             asked=asked,
             invalidated=lost,
         )

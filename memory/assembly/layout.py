@@ -31,7 +31,7 @@ def uses(placed: Sequence[Placement]) -> tuple[UnitUse, ...]:
             start=p.start,
             tokens=len(p.unit.token_ids),
             segments=tuple(span.segment for span in p.unit.spans),
-            identity="" if p.block is None else p.block.identity,
+            identity=p.carried if p.block is None else p.block.identity,
             hit=p.hit,
         )
         for p in placed
@@ -52,7 +52,7 @@ def lay_out(
     fresh[last:] = True
     fresh[:first] = not known
     for p in placed:
-        fresh[p.start : p.stop] = p.block is None and not p.hit
+        fresh[p.start : p.stop] = p.block is None and not p.hit and not p.carried
     return Layout(
         token_ids=torch.from_numpy(ids).to(device),
         positions=torch.arange(len(ids), device=device),

@@ -21,49 +21,67 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 def encode(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
     """Unrotated keys, and values (layers, kv_heads, tokens, head_dim) of each unit: it sees itself and ``context``."""
-    if any(not len(unit) for unit in units):
-        raise ConfigError("a unit without tokens cannot be encoded; leave empty segments out.")
-    return [pair for pack in _packs(units) for pair in _encode_pack(decoder, pack, context)]
+    return [pair for part in _parts(units) for pair in _encoded(decoder, part, context)]
 
 
-def _packs(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    pack: list[Sequence[int]] = []
+def _parts(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    part: list[Sequence[int]] = []
     for unit in units:
-        if pack and sum(map(len, pack)) + len(unit) > PACK_ROWS:
-            yield pack
-            pack = []
-        pack.append(unit)
-    if pack:
-        yield pack
+        if part and sum(map(len, part)) + len(unit) > PACK_ROWS:
+            yield part
+            part = []
+        part.append(unit)
+    if part:
+        yield part
 
 
-def _encode_pack(decoder: Decoder, units: list[Sequence[int]], context: KVBlock | None) -> list[Pair]:
-    device, spec = decoder.device, decoder.spec
-    lengths, before = [len(unit) for unit in units], context.tokens if context is not None else 0
-    total, top = sum(lengths), before + max(lengths)
-    cache = DenseCache(spec, before + total, device, raw=True)
-    if context is not None:
-        place_block(decoder, cache, context, 0)
-    ids = torch.tensor([token for unit in units for token in unit], device=device)
-    places = torch.cat([torch.arange(before, before + n, device=device) for n in lengths])
-    state = Pass(
-        cache=cache,
-        rows=slice(before, before + total),
-        visible=cache.end_at(before + total),
-        angles=decoder.rope.at(places, top),
-        plan=unit_plan(lengths, before, spec.dtype, device),
-        rope_keys=spec.rope_keys,
-        bare=True,
-    )
-    hidden = decoder.embed(ids)
-    for layer in range(spec.layers - 1):
-        hidden = decoder.layer(layer, hidden, state)
-    write_keys(decoder, spec.layers - 1, hidden, state)
-    rows = slice(before, before + total)
-    keys, values = cache.raw[:, 0, :, rows], cache.v[:, 0, :, rows]
-    return [
-        (k.contiguous(), v.contiguous()) for k, v in zip(keys.split(lengths, 2), values.split(lengths, 2), strict=True)
-    ]
+def _encoded(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
+    pack = Pack(decoder, units, context)
+    for layer in range(decoder.spec.layers - 1):
+        pack.hidden = decoder.feed(layer, pack.attend(layer))
+    pack.close()
+    return pack.pairs()
+
+
+class Pack:
+    """Units that go through the layers together, each of which sees itself and ``context``.
+
+    ``hidden`` (1, rows, hidden) are their rows before the layer that is next; rows ``rows`` of ``cache`` are theirs.
+    """
+
+    def __init__(self, decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> None:
+        if any(not len(unit) for unit in units):
+            raise ConfigError("a unit without tokens cannot be encoded; leave empty segments out.")
+        device, spec = decoder.device, decoder.spec
+        self._decoder, self._lengths = decoder, [len(unit) for unit in units]
+        before, total = context.tokens if context is not None else 0, sum(self._lengths)
+        self.cache, self.rows = DenseCache(spec, before + total, device, raw=True), slice(before, before + total)
+        if context is not None:
+            place_block(decoder, self.cache, context, 0)
+        places = torch.cat([torch.arange(before, before + n, device=device) for n in self._lengths])
+        self._state = Pass(
+            cache=self.cache,
+            rows=self.rows,
+            visible=self.cache.end_at(before + total),
+            angles=decoder.rope.at(places, before + max(self._lengths)),
+            plan=unit_plan(self._lengths, before, spec.dtype, device),
+            rope_keys=spec.rope_keys,
+            bare=True,
+        )
+        self.hidden = decoder.embed(torch.tensor([token for unit in units for token in unit], device=device))
+
+    def attend(self, layer: int) -> torch.Tensor:
+        """The rows up to the layer's attention; keys and values are in the cache then."""
+        return self._decoder.attend(layer, self.hidden, self._state)
+
+    def close(self) -> None:
+        """The last layer needs its projections only: nobody reads its output."""
+        write_keys(self._decoder, self._decoder.spec.layers - 1, self.hidden, self._state)
+
+    def pairs(self) -> list[Pair]:
+        """Unrotated keys, and values, of each unit."""
+        keys, values = (x[:, 0, :, self.rows].split(self._lengths, 2) for x in (self.cache.raw, self.cache.v))
+        return [(k.contiguous(), v.contiguous()) for k, v in zip(keys, values, strict=True)]
 
 
 def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Pass) -> None:

@@ -91,17 +91,19 @@ class Engine:
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
         slots: Slots | None = None,
+        seen: KVBlock | None = None,
     ) -> PrefillResult:
         """Logits of the prompt's last row, its working cache and the trace.
 
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
         :param slots: rows that are neither computed nor loaded, but filled anew at every layer
+        :param seen: what carried units of the layout see of the context; they are encoded on the way
         """
 
         def work() -> PrefillResult:
             stages = recompute, loading, self._transport
-            return Prefill(self.decoder, layout, *stages, context_block, keep_raw, slots).run()
+            return Prefill(self.decoder, layout, *stages, context_block, keep_raw, slots, seen).run()
 
         return self._worker.call(work)
 

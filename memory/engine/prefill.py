@@ -20,6 +20,7 @@ from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.engine.attention import Pass
 from memory.engine.cache import HEADROOM, DenseCache, as_rows
+from memory.engine.carried import Carried
 from memory.engine.decoder import Decoder
 from memory.engine.encode import place_block, write_keys
 from memory.engine.kernels import row_padding
@@ -63,7 +64,9 @@ class Prefill:
         context: KVBlock | None = None,
         keep_raw: bool = False,
         slots: Slots | None = None,
+        seen: KVBlock | None = None,
     ) -> None:
+        """:param seen: what carried units see of the context"""
         self._started = time.perf_counter()
         check_layout(layout, context)
         layout = on_device(layout, decoder.device)
@@ -84,6 +87,10 @@ class Prefill:
             self.loader.cover(slice(0, layout.context))
         if slots is not None:
             self.loader.cover(slots.rows)
+        carried = [slice(place.start, place.stop) for place in layout.placements if place.carried]
+        for rows in carried:
+            self.loader.cover(rows)
+        self._carried = Carried(decoder, layout, self.cache, self._angles, seen) if carried else None
         self.active = self._activate(self.recompute.first(layout, self._layers))
 
     def run(self) -> PrefillResult:
@@ -175,6 +182,8 @@ class Prefill:
     def _attend(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Wait for what the layer needs, and compute its active rows up to the attention."""
         active, began = self.active, self._begin(layer)
+        if self._carried is not None:
+            self._carried.attend(layer)
         active.state.keep_weights = self._asked and active.small
         mixed = self.decoder.attend(layer, _padded(hidden, active.padding), active.state)[:, : active.rows.numel()]
         self._note(layer, began, "attention")
@@ -183,7 +192,8 @@ class Prefill:
     def _feed(self, layer: int, mixed: torch.Tensor, active: Active) -> torch.Tensor:
         """The rest of the layer for the rows of ``active``."""
         began = time.perf_counter()
-        hidden = self.decoder.feed(layer, _padded(mixed, active.padding))[:, : active.rows.numel()]
+        feed = self.decoder.feed if self._carried is None else self._carried.feed
+        hidden = feed(layer, _padded(mixed, active.padding))[:, : active.rows.numel()]
         self._note(layer, began, "mlp")
         return hidden
 
@@ -194,6 +204,8 @@ class Prefill:
             mixed = self._attend(layer, hidden)[:, -1:]
         else:
             began = self._begin(layer)
+            if self._carried is not None:
+                self._carried.close()
             write_keys(self.decoder, layer, _padded(hidden, active.padding), active.state)
             mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
             self._note(layer, began, "attention")
@@ -229,7 +241,7 @@ class Prefill:
         trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals
         trace.timings = {"load": waited, "prefill": time.perf_counter() - self._started - waited}
-        return PrefillResult(logits, self.cache, trace)
+        return PrefillResult(logits, self.cache, trace, self._carried.blocks() if self._carried is not None else ())
 
     def _activate(self, rows: torch.Tensor) -> Active:
         """Fresh rows must be among ``rows``: nothing else can give them keys."""

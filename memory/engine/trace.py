@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from memory.block import KVBlock
 from memory.engine.cache import WorkingCache
 
 
@@ -75,6 +76,7 @@ class PrefillResult:
     logits: torch.Tensor
     cache: WorkingCache
     trace: PrefillTrace
+    encoded: tuple[KVBlock, ...] = ()  # blocks of the units that it carried
 
 
 @dataclass(frozen=True)

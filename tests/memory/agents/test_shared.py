@@ -15,10 +15,8 @@ from tests.memory.agents.ledger import Make, lines, say
 
 def test_what_is_shared_is_encoded_once_a_model(make: Make, engines: list[Engine]) -> None:
     computed: list[int] = []
-    handles = [
-        engine.decoder.layers[0].input_layernorm.register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape[1]))
-        for engine in engines
-    ]
+    norms = [engine.decoder.layers[0].input_layernorm for engine in engines]
+    handles = [norm.register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape[1])) for norm in norms]
     memories, text = make(), lines(200, 5)
     whole = len(memories.coder.encode(text).ids)
     memories.share("house", text)

@@ -1,0 +1,94 @@
+"""Units that a prompt's prefill encodes on its way: same blocks, same logits as when they were encoded before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memory.block import KVBlock
+from memory.engine.engine import Engine
+from memory.loading.layer_balanced import LayerBalanced
+from memory.loading.serial import Serial
+from memory.recompute.first_tokens import FirstTokens
+from memory.recompute.full import Full
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.recompute.sparse_query import SparseQuery
+from memory.schedule import Schedule
+from memory.stages import Layout, Loading, Recompute
+from tests.laws.prompts import Prompt, relative
+
+STAGES: dict[str, Recompute] = {
+    "none": Nothing(),
+    "multi_hop": MultiHop(Schedule("linear", 0.4)),
+    "first_tokens": FirstTokens(k=2),
+    "sparse_query": SparseQuery(block=3),
+    "full": Full(),
+}
+EXACT = 1e-5
+
+
+def carrying(layout: Layout, numbers: Sequence[int], names: Sequence[str]) -> Layout:
+    """The same prompt, of which the units ``numbers`` have no block yet."""
+    placed = list(layout.placements)
+    for number, name in zip(numbers, names, strict=True):
+        placed[number] = replace(placed[number], block=None, carried=name)
+    return replace(layout, placements=tuple(placed))
+
+
+def check(blocks: Sequence[KVBlock], truth: Sequence[KVBlock]) -> None:
+    for block, true in zip(blocks, truth, strict=True):
+        assert relative(block.k, true.k) < EXACT and relative(block.v, true.v) < EXACT
+
+
+@pytest.mark.parametrize("recompute", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("context", [0, 7])
+def test_as_if_encoded_before(any_engine: Engine, recompute: Recompute, context: int) -> None:
+    prompt = Prompt.random(context=context)
+    blocks, seen = prompt.blocks(any_engine), prompt.context_block(any_engine)
+    layout = prompt.layout(blocks)
+    before = any_engine.prefill(layout, recompute, LayerBalanced(), seen)
+    carried = any_engine.prefill(carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), seen, seen=seen)
+    assert relative(carried.logits, before.logits) < EXACT
+    assert [block.identity for block in carried.encoded] == ["a", "b"]
+    check(carried.encoded, [blocks[0], blocks[2]])
+    assert carried.trace.active_rows == before.trace.active_rows and not before.encoded
+    score = [[1, 2], [3]]
+    expected, found = (any_engine.score(one.cache, score).scores for one in (before, carried))
+    assert relative(found, expected) < EXACT
+
+
+@pytest.mark.parametrize("loading", [Serial(), LayerBalanced()])
+@pytest.mark.parametrize("importance", ["before", "beside"])
+def test_beside_any_way_of_loading(any_engine: Engine, loading: Loading, importance: str) -> None:
+    prompt, stage = Prompt.random(), MultiHop(Schedule("linear", 0.4))
+    with Engine(any_engine.model, "thread", importance=importance) as engine:
+        layout = prompt.layout(prompt.blocks(engine))
+        before = engine.prefill(layout, stage, loading)
+        carried = engine.prefill(carrying(layout, [1], ["a"]), stage, loading)
+    assert relative(carried.logits, before.logits) < EXACT
+
+
+def test_the_same_text_twice_is_encoded_once(any_engine: Engine) -> None:
+    prompt = Prompt.random()
+    prompt = Prompt((prompt.units[0], prompt.units[1], prompt.units[0]), prompt.query)
+    blocks = prompt.blocks(any_engine)
+    layout = prompt.layout(blocks)
+    before = any_engine.prefill(layout, Nothing(), Serial())
+    carried = any_engine.prefill(carrying(layout, [0, 2], ["a", "a"]), Nothing(), Serial())
+    assert relative(carried.logits, before.logits) < EXACT
+    assert len(carried.encoded) == 1
+    check(carried.encoded, blocks[:1])
+
+
+def test_harvested_rows_are_those_of_the_block(any_engine: Engine) -> None:
+    prompt = Prompt.random()
+    blocks = prompt.blocks(any_engine)
+    layout = carrying(prompt.layout(blocks), [1], ["a"])
+    result = any_engine.prefill(layout, Nothing(), Serial(), keep_raw=True)
+    placed = layout.placements[1]
+    harvested = any_engine.harvest(result.cache, torch.arange(placed.start, placed.stop))
+    check([harvested], [blocks[1]])
