@@ -194,8 +194,7 @@ class MemorySession:
             return History(self.engine, self._holder, method.construction, namespace, rules, choice)
         choice = NamedChoice(self.engine, method.retrieval) if latent else None
         lossless = method.storage.capabilities.exact
-        carries = not method.recompute.capabilities.compares
-        return Blocks(self.engine, self._holder, self.store, namespace, lossless, choice, carries)
+        return Blocks(self.engine, self._holder, self.store, namespace, lossless, choice)
 
     def _need_shelf(self) -> Shelf:
         """The method's for this model; what the storage packs, the cache holds packed."""

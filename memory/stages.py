@@ -39,7 +39,6 @@ class Capabilities:
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
-    compares: bool = False  # looks at what blocks hold before the layer that it is for
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # what was flushed outlives the process
 

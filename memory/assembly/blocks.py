@@ -38,14 +38,13 @@ class Blocks(Assembler):
         namespace: str,
         lossless: bool,
         latent: NamedChoice | None = None,
-        carries: bool = True,
     ) -> None:
         """:param lossless: the storage gives back what was put into it
-        :param latent: chooses among the units by their keys; without it all of them enter the prompt
-        :param carries: nobody looks at a block before the prefill computes its layer
+        :param latent: chooses among the units by their keys, which have to be there before; without it all of them
+            enter the prompt
         """
         self._engine, self._holder, self._namespace, self._lossless = engine, holder, namespace, lossless
-        self._lost, self._latent, self._carries = Lost(store), latent, carries and latent is None
+        self._lost, self._latent = Lost(store), latent
         self.reset()
 
     def reset(self) -> None:
@@ -57,7 +56,7 @@ class Blocks(Assembler):
         blocks = {name: self._holder.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
         tokens = sum(len(unit.token_ids) for unit in missing.values())
-        carries = self._carries and tokens <= CARRIED
+        carries = self._latent is None and tokens <= CARRIED
         if missing and not carries:
             with clock.part("encode"):
                 made = self._engine.encode([(context.seen_block, u.token_ids) for u in missing.values()], list(missing))

@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import torch
 
+from keep_agent.errors import ConfigError
 from memory.block import KVBlock, resting
 from memory.engine.cache import DenseCache
 from memory.engine.decoder import Decoder
@@ -37,6 +38,7 @@ class Carried:
         self._rows, self._source = (torch.tensor(numbers, device=decoder.device) for numbers in (rows, source))
         self._angles = {key: (cos[:, self._rows], sin[:, self._rows]) for key, (cos, sin) in angles.items()}
         self._mixed: torch.Tensor | None = None
+        self._fed = 0  # layers that are done
 
     def attend(self, layer: int) -> None:
         """Up to the layer's attention."""
@@ -46,13 +48,28 @@ class Carried:
     def feed(self, layer: int, mixed: torch.Tensor) -> torch.Tensor:
         """The layer's other half of the prompt's rows ``mixed`` (1, rows, hidden), and of these."""
         out = self._decoder.feed(layer, torch.cat([mixed, self._mixed], 1))
-        self._pack.hidden = out[:, mixed.shape[1] :]
+        self._pack.hidden, self._fed = out[:, mixed.shape[1] :], layer + 1
         return out[:, : mixed.shape[1]]
 
     def close(self) -> None:
         """The last layer."""
         self._pack.close()
         self._place(self._last)
+
+    def kv(self, layer: int, rows: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
+        """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, of prompt rows, of a layer up to the next one.
+
+        :raises ConfigError: a row is none of these units', or the layer is further up
+        """
+        place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
+        if layer > self._fed or not torch.equal(self._rows[place], rows):
+            raise ConfigError(f"layer {layer} of some rows asked for is in no block, and not computed yet")
+        index = self._source[place]
+        if layer == self._fed:  # its attention is still to come
+            made = self._decoder.bare_kv(layer, self._pack.hidden, kinds)
+            return tuple(x[:, index - self._pack.rows.start] for x in made)
+        own = {"k": self._pack.cache.raw, "v": self._pack.cache.v}
+        return tuple(own[kind][layer, 0][:, index] for kind in kinds)
 
     def blocks(self) -> tuple[KVBlock, ...]:
         """What was encoded, after `close`."""

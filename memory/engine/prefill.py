@@ -126,6 +126,7 @@ class Prefill:
             active.state.attended,
             entered,
             leave,
+            self._carried,
         )
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:

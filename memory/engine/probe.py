@@ -12,6 +12,7 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.attention import Attended
 from memory.engine.cache import DenseCache
+from memory.engine.carried import Carried
 from memory.engine.decoder import Decoder
 from memory.engine.kernels import Block, block_probabilities, row_padding
 from memory.engine.masks import bias_of
@@ -57,6 +58,7 @@ class LayerProbe:
     attended: Attended
     entered: torch.Tensor
     leave: Callable[[], torch.Tensor]
+    carried: Carried | None = None  # units that the prefill encodes
     asked: bool = False  # for attention mass
 
     def mass_from_query(self) -> torch.Tensor:
@@ -113,6 +115,8 @@ class LayerProbe:
         """
         wanted = rows.cpu().numpy()
         owner = self.layout.block_of[wanted]
+        if self.carried is not None and (owner < 0).any():
+            return self._with_carried(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
         if not owner.size or owner.min() < 0:
             first = int(wanted[owner.argmin()]) if owner.size else "none"
             raise ConfigError(f"no block covers row {first} of those asked for: ask only for rows of `layout.reused`")
@@ -123,6 +127,18 @@ class LayerProbe:
         index = torch.from_numpy(wanted + (stops - ends)[number])
         held = ([getattr(p.block, kind)[layer] for p in placed] for kind in kinds)
         return tuple(torch.cat(parts, 1)[:, index].to(rows.device) for parts in held)
+
+    def _with_carried(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
+        """`cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
+        found = self.carried.kv(layer, rows[new], kinds)
+        if bool(new.all()):
+            return found
+        both = []
+        for own, held in zip(found, self.cached_kv(layer, rows[~new], kinds), strict=True):
+            whole = held.new_empty(held.shape[0], rows.numel(), held.shape[2])
+            whole[:, new], whole[:, ~new] = own, held
+            both.append(whole)
+        return tuple(both)
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         """Note in the trace how this layer's choice came about."""

@@ -32,7 +32,7 @@ class ValueDeviation:
     deviation: str = "v"
     selection: str = "gradual"
     shape: str = "linear"
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, compares=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= 1:

@@ -17,6 +17,7 @@ from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.sparse_query import SparseQuery
+from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
 from memory.stages import Layout, Loading, Recompute
 from tests.laws.prompts import Prompt, relative
@@ -26,6 +27,8 @@ STAGES: dict[str, Recompute] = {
     "multi_hop": MultiHop(Schedule("linear", 0.4)),
     "first_tokens": FirstTokens(k=2),
     "sparse_query": SparseQuery(block=3),
+    "value_deviation": ValueDeviation(0.4),
+    "key_deviation": ValueDeviation(0.4, deviation="kv", selection="single"),
     "full": Full(),
 }
 EXACT = 1e-5
