@@ -28,10 +28,11 @@ from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
-from memory.assembly.latent import LayerSlots
+from memory.assembly import blocks
 from memory.encoder import HashedNgrams, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.rope import RopeTables
+from memory.engine.slot_feed import SlotFeed
 
 METHODS = [path.stem for path in sorted((Path(locomo.__file__).parents[1] / "configs" / "memory").glob("*.yaml"))]
 SMALL = (
@@ -155,6 +156,7 @@ def test_rotation_within_a_transfer_counts_once(answers: Answers, monkeypatch: p
         return plain(self, *given, **named)
 
     monkeypatch.setattr(RopeTables, "rotate_layers", slow)
+    monkeypatch.setattr(blocks, "CARRIED", 0)  # so that all blocks are there before, and are transferred
     for row in answers("planner=full_reuse", "profile=true", "limit=3"):
         assert row.split.memory + 50 < row.numbers.parts["load"] < row.split.rope + 50
 
@@ -188,13 +190,13 @@ def test_what_a_latent_retrieval_computes_counts_once(
 def test_what_layers_fill_for_themselves_is_memory_not_attention(
     answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = LayerSlots.read
+    plain = SlotFeed._fetch
 
-    def slow(self: LayerSlots, *given: object) -> object:
+    def slow(self: SlotFeed, *given: object) -> object:
         time.sleep(0.1)
         return plain(self, *given)
 
-    monkeypatch.setattr(LayerSlots, "read", slow)
+    monkeypatch.setattr(SlotFeed, "_fetch", slow)
     chosen = "memory.retrieval.top_k=4", "memory.retrieval.layers=each"
     for row in answers("planner=memart", *chosen, "profile=true", "generated.debates=0", "limit=2"):
         assert row.split.attention < 300 <= row.split.memory and row.split.other > -5  # three layers sleep
