@@ -2,7 +2,11 @@
 
 from contextlib import suppress
 
+from keep_agent.waiting import wait_awake
+
 __version__ = "0.1.0"
+
+wait_awake()
 
 with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium
     from gymnasium.envs.registration import register
