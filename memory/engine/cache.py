@@ -113,13 +113,13 @@ class DenseCache:
         self.positions, self.length, self.logits = self.positions[:length], length, logits
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
-        _put(self.k[layer], rows, k)
-        _put(self.v[layer], rows, v)
+        put(self.k[layer], rows, k)
+        put(self.v[layer], rows, v)
 
     def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
         """Keep unrotated keys too, if this cache is to be harvested."""
         if self.raw is not None:
-            _put(self.raw[layer], rows, k)
+            put(self.raw[layer], rows, k)
 
     def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
@@ -157,8 +157,8 @@ class DenseCache:
         return new
 
 
-def _put(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
-    """Write ``values`` at ``rows`` of ``target`` (requests, kv_heads, capacity, head_dim)."""
+def put(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
+    """Write ``values`` at ``rows`` of ``target`` (requests or layers, kv_heads, capacity, head_dim)."""
     if isinstance(rows, slice):
         target[:, :, rows] = values
     else:

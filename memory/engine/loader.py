@@ -49,9 +49,9 @@ class Loader:
     def submit(self, layer: int, transfers: Iterable[Transfer]) -> None:
         """Start the transfers that ``layer``'s turn brings, or put them in line."""
         wanted = list(transfers)
-        for transfer in wanted:
-            for start, stop in self.mover.spans([(transfer.placement, transfer.rows)]):
-                self._covered[transfer.first : transfer.last, start:stop] = True
+        spans = self.mover.spans([(transfer.placement, transfer.rows) for transfer in wanted])
+        for transfer, (start, stop) in zip(wanted, spans, strict=True):
+            self._covered[transfer.first : transfer.last, start:stop] = True
         if self.transport.link is None:
             started = time.perf_counter()
             for first, last, runs in _deepest(wanted):

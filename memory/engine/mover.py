@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.cache import DenseCache
+from memory.engine.cache import DenseCache, put
 from memory.engine.rope import Angles, RopeTables
 from memory.engine.transport import Staging
 from memory.packed_rows import PackedRows
@@ -37,10 +37,10 @@ class Mover:
         rows = self._rows(runs)
         angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
         k, v = self.gather("k", keys), self.gather("v", values)
-        self._write(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(k, angles, first))
-        self._write(self.cache.v[first:last, 0], rows, v)
+        put(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(k, angles, first))
+        put(self.cache.v[first:last, 0], rows, v)
         if self.cache.raw is not None:
-            self._write(self.cache.raw[first:last, 0], rows, k)
+            put(self.cache.raw[first:last, 0], rows, k)
         return sum(piece.nbytes for piece in (*keys, *values))
 
     @cached_property
@@ -104,10 +104,3 @@ class Mover:
             return slice(spans[0][0], spans[-1][1])
         rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
         return torch.from_numpy(rows).to(self.cache.k.device)
-
-    @staticmethod
-    def _write(target: torch.Tensor, rows: slice | torch.Tensor, values: torch.Tensor) -> None:
-        if isinstance(rows, slice):
-            target[:, :, rows] = values
-        else:
-            target.index_copy_(2, rows, values)

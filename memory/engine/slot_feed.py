@@ -94,13 +94,10 @@ class SlotFeed:
     def _fetch(self, layer: int, blocks: Sequence[KVBlock], name: str) -> tuple[KV, int]:
         """Slices of ``blocks``, and the bytes that travelled."""
         began, mover = time.perf_counter(), self.loader.mover
-        sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in _sides(blocks)]
+        held = [block.k for block in blocks], [block.v for block in blocks]
+        sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in held]
         nbytes = sum(piece.nbytes for side in sides for piece in side)
         keys, values = (mover.gather(f"{name} {side}", pieces) for side, pieces in zip("kv", sides, strict=True))
         if self.loader.transport.throttle is not None:
             self.loader.transport.throttle.hold(began, nbytes)
         return (keys, values), nbytes
-
-
-def _sides(blocks: Sequence[KVBlock]) -> tuple[list, list]:
-    return [block.k for block in blocks], [block.v for block in blocks]
