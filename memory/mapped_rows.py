@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from keep_agent.errors import ConfigError, CorruptError
-from memory.packed_rows import ALL, PackedRows
+from memory.packed_rows import PackedRows, indexed
 
 
 class DamagedError(CorruptError):
@@ -140,9 +140,7 @@ Mapped = MappedRows | MappedPacked
 
 def _asked(index: Any, tokens: int) -> tuple[Any, int, int]:
     """Layers and rows ``start:stop`` that an index asks for."""
-    layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
-    known = isinstance(layers, int | slice | list | torch.Tensor) and isinstance(rows, slice)
-    if not known or heads != ALL or rows.step not in (None, 1) or any(x != ALL for x in more):
+    layers, start, stop = indexed(index, tokens, "mapped rows")
+    if not isinstance(layers, int | slice | list | torch.Tensor):
         raise ConfigError(f"mapped rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
-    start, stop, _ = rows.indices(tokens)
-    return layers.tolist() if isinstance(layers, torch.Tensor) else layers, start, max(start, stop)
+    return layers.tolist() if isinstance(layers, torch.Tensor) else layers, start, stop

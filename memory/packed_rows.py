@@ -14,6 +14,18 @@ from memory.quantize import Along, Packed, PackFormat, pack
 ALL = slice(None)
 
 
+def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
+    """Layers, and rows ``start:stop``, that ``[layers]`` or ``[layers, :, rows]`` asks for of ``what``.
+
+    :raises ConfigError: for any other index
+    """
+    layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
+    if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
+        raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
+    start, stop, _ = rows.indices(tokens)
+    return layers, start, max(start, stop)
+
+
 @dataclass(frozen=True, slots=True)
 class PackedRows:
     """Stands in for a tensor (layers, kv_heads, tokens, head_dim) of ``dtype`` where blocks are read.
@@ -56,11 +68,8 @@ class PackedRows:
 
         :raises ConfigError: for any other index
         """
-        layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
-        if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
-            raise ConfigError(f"packed rows cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
-        start, stop, _ = rows.indices(self.tokens)
-        part = self.narrow(2, start, max(stop - start, 0))
+        layers, start, stop = indexed(index, self.tokens, "packed rows")
+        part = self.narrow(2, start, stop - start)
         unpacked = [piece[layers].unpack(self.dtype) for piece in part.pieces]
         whole = torch.cat(unpacked, -2) if len(unpacked) > 1 else unpacked[0]
         return whole.narrow(-2, part.skip, part.tokens)
