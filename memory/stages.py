@@ -39,6 +39,7 @@ class Capabilities:
     per_layer: bool = False  # visible rows differ from layer to layer
     reads_blocks: bool = True  # False: computes every row, so blocks are neither looked up nor encoded
     repairs: bool = False  # recomputes rows that blocks already cover
+    by_mass: bool = False  # chooses rows by attention mass alone: needs nothing of a layer behind its queries and keys
     latent: bool = False  # chooses stored blocks by query states, not segments by text
     persists: bool = False  # what was flushed outlives the process
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 
 from keep_agent.errors import ModelError
 from memory.engine.cache import Rows, WorkingCache
-from memory.engine.kernels import Asked, Block, grouped_attention
+from memory.engine.kernels import Asked, Block, Weights, grouped_attention
 from memory.engine.masks import MaskPlan
 from memory.engine.rope import Angles, rotate
 from memory.engine.tiles import tiled_attention
@@ -21,17 +21,44 @@ from memory.engine.witness import Witness
 NAME = "kv_memory"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attended:
-    """What one layer's attention saw, kept for whoever asks about its weights."""
+    """One layer's attention, computed when somebody wants it, for whoever asks about its weights."""
 
     query: torch.Tensor  # rotated, (requests, heads, active rows, head_dim)
-    scale: float
-    softcap: float | None
-    sinks: torch.Tensor | None
-    window: int | None
+    keys: torch.Tensor  # (requests, kv_heads, visible rows, head_dim)
+    values: torch.Tensor
+    asked: Asked
     blocks: Sequence[Block]
-    weights: Sequence[torch.Tensor]  # one per block, (requests * heads, rows, keys); empty where the kernel keeps none
+    keeps: bool  # whether `weights` may be kept: they are large
+    _out: torch.Tensor | None = None
+    _weights: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def weights(self) -> Sequence[torch.Tensor]:
+        """Those of all rows, one per block, (requests * heads, rows, keys); none if they are not kept."""
+        if self.keeps:
+            self.of_all()
+        return self._weights
+
+    def of_all(self, columns: Weights | None = None) -> torch.Tensor:
+        """(requests, active rows, heads, head_dim); ``columns`` takes the weights instead of this."""
+        if self._out is None:
+            kept = self._weights if self.keeps and columns is None else columns
+            self._out = self._attend(self.query, self.blocks, kept)
+        return self._out
+
+    def of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
+        """The same, but those not among the numbers ``rows`` may be anything finite; ``blocks`` are these rows'."""
+        if self._out is not None:
+            return self._out
+        out = self.query.new_zeros(self.query.transpose(1, 2).shape)
+        out[:, rows] = self._attend(self.query[:, :, rows], blocks, None)
+        return out
+
+    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], kept: Weights | None) -> torch.Tensor:
+        asked = self.asked
+        return grouped_attention(query, self.keys, self.values, blocks, asked.scale, asked.softcap, asked.sinks, kept)
 
 
 @dataclass(slots=True)
@@ -50,6 +77,7 @@ class Pass:
     rope_keys: tuple[str, ...]
     bare: bool = False
     fill: Callable[[int, torch.Tensor], None] | None = None  # bare passes: sees a layer's unrotated queries first
+    choose: Callable[[], tuple[torch.Tensor, MaskPlan] | None] | None = None  # whose attention is wanted: numbers, plan
     keep_weights: bool = False
     witness: Witness | None = None
     attended: Attended | None = None
@@ -106,14 +134,16 @@ def memory_attention(
         first = min(0 if block.prefix else block.k0 for block in blocks)
         return tiled_attention(query, state.cache.tiles(layer, first), blocks, scaling, softcap, s_aux), None
     keys, values = state.cache.read(layer, state.visible)
+    asked = Asked(scaling, sliding_window, softcap, s_aux)
+    attended = state.attended = Attended(query, keys, values, asked, blocks, state.keep_weights)
+    wanted = None if state.choose is None else state.choose()
+    if wanted is not None:
+        rows, plan = wanted
+        return attended.of(rows, plan.blocks(sliding_window)), None
     columns = None if witness is None else witness.columns(blocks)
-    weights: list[torch.Tensor] | None = [] if state.keep_weights else None
-    out = grouped_attention(
-        query, keys, values, blocks, scaling, softcap, s_aux, weights if columns is None else columns
-    )
+    out = attended.of_all(columns)
     if witness is not None:
         witness.see(layer, query, keys, columns, scaling, softcap, s_aux)
-    state.attended = Attended(query, scaling, softcap, s_aux, sliding_window, blocks, weights or ())
     return out, None
 
 

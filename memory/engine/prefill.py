@@ -25,7 +25,7 @@ from memory.engine.decoder import Decoder
 from memory.engine.encode import place_block, write_keys
 from memory.engine.kernels import row_padding
 from memory.engine.loader import Loader
-from memory.engine.masks import causal_plan
+from memory.engine.masks import MaskPlan, causal_plan
 from memory.engine.mover import Mover
 from memory.engine.probe import LayerProbe, SegmentTable
 from memory.engine.slot_feed import SlotFeed
@@ -153,6 +153,8 @@ class Prefill:
 
     def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """One layer; returns the hidden states of the rows active at the next."""
+        if self._beside is None and self.recompute.capabilities.by_mass:
+            return self._sift(layer, hidden)
         active, mixed = self.active, self._attend(layer, hidden)
         left: Future[torch.Tensor] = Future()
 
@@ -175,6 +177,28 @@ class Prefill:
             index = chosen.result()
         return left.result() if index is None else left.result()[:, index]
 
+    def _sift(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """The same where rows are chosen by their queries and keys: those that are dropped never attend."""
+        active, index, began = self.active, None, self._begin(layer)
+
+        def leave() -> torch.Tensor:
+            stage = type(self.recompute).__name__
+            raise ConfigError(f"{stage} says that it chooses by attention mass, but asks for what comes behind it.")
+
+        def choose() -> tuple[torch.Tensor, MaskPlan] | None:
+            nonlocal index, began
+            self._note(layer, began, "attention")
+            index = self.choose(self.probe(layer, hidden, leave))
+            began = time.perf_counter()
+            if index is None:
+                return None
+            return torch.cat([index, index[-1:].expand(self.active.padding)]), self.active.state.plan
+
+        active.state.choose = choose
+        mixed = self._mix(layer, hidden, active, keep=True)
+        active.state.choose = None
+        return self._feed(layer, mixed if index is None else mixed[:, index], self.active, began)
+
     def _aside(self, probe: LayerProbe) -> torch.Tensor | None:
         """`choose` in a thread of its own, where no mode or stream of the caller's holds."""
         with torch.inference_mode(), self._beside.stream():
@@ -183,16 +207,20 @@ class Prefill:
     def _attend(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """Wait for what the layer needs, and compute its active rows up to the attention."""
         active, began = self.active, self._begin(layer)
-        if self._carried is not None:
-            self._carried.attend(layer)
-        active.state.keep_weights = self._asked and active.small
-        mixed = self.decoder.attend(layer, _padded(hidden, active.padding), active.state)[:, : active.rows.numel()]
+        mixed = self._mix(layer, hidden, active, keep=self._asked)
         self._note(layer, began, "attention")
         return mixed
 
-    def _feed(self, layer: int, mixed: torch.Tensor, active: Active) -> torch.Tensor:
+    def _mix(self, layer: int, hidden: torch.Tensor, active: Active, keep: bool) -> torch.Tensor:
+        """A layer's attention; ``keep`` its weights for the probe if they are few enough."""
+        if self._carried is not None:
+            self._carried.attend(layer)
+        active.state.keep_weights = keep and active.small
+        return self.decoder.attend(layer, _padded(hidden, active.padding), active.state)[:, : active.rows.numel()]
+
+    def _feed(self, layer: int, mixed: torch.Tensor, active: Active, began: float | None = None) -> torch.Tensor:
         """The rest of the layer for the rows of ``active``."""
-        began = time.perf_counter()
+        began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._carried is None else self._carried.feed
         hidden = feed(layer, _padded(mixed, active.padding))[:, : active.rows.numel()]
         self._note(layer, began, "mlp")

@@ -86,7 +86,7 @@ class LayerProbe:
         """
         self.asked = True
         rows = self._numbers_of(sources)
-        if self.attended.weights:
+        if self._are_kept(rows.numel()):
             return self._kept_on_rows(rows)
         heads = self.attended.query.shape[1]
         return heads * self._row_weights(rows, causal=True).sum(0)
@@ -160,9 +160,7 @@ class LayerProbe:
 
         They do for all rows at once, by reading all weights: for a few rows that takes longer than a product.
         """
-        if not self.attended.weights:
-            return False
-        return "_kept_mass" in self.__dict__ or FEW * rows > self.active.numel()
+        return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attended.weights))
 
     @property
     def _mass_dtype(self) -> torch.dtype:
@@ -238,12 +236,12 @@ class LayerProbe:
         keys, _ = self.cache.read(self.layer, total)
         bias = self._bias(self.active[rows], total, causal)
         block = Block(0, rows.numel(), 0, total, bias)
-        queries = seen.query[:, :, rows] * seen.scale
-        weights = block_probabilities(queries, keys.flatten(0, 1), block, seen.softcap, seen.sinks)
+        queries = seen.query[:, :, rows] * seen.asked.scale
+        weights = block_probabilities(queries, keys.flatten(0, 1), block, seen.asked.softcap, seen.asked.sinks)
         return weights.unflatten(0, (requests, -1))[0].mean(0, dtype=self._mass_dtype)
 
     def _bias(self, rows: torch.Tensor, total: int, causal: bool) -> torch.Tensor:
-        places, window = self.layout.positions, self.attended.window
+        places, window = self.layout.positions, self.attended.asked.window
         keys = torch.arange(total, device=rows.device)
         latest = rows[:, None] if causal else total
         visible = (keys[None] <= latest).expand(rows.numel(), total)

@@ -24,7 +24,10 @@ class LoadInterval:
 
 @dataclass(frozen=True, slots=True)
 class ComputeInterval:
-    """A piece of a layer: its ``attention``, the ``importance`` that chooses the next layer's rows, or its ``mlp``."""
+    """A piece of a layer: its ``attention``, the ``importance`` that chooses the next layer's rows, or its ``mlp``.
+
+    Where rows are chosen by attention mass alone, those that stay attend behind the choice: as part of the ``mlp``.
+    """
 
     layer: int
     start: float

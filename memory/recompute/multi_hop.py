@@ -40,7 +40,7 @@ class MultiHop:
     direction: str = "causal"
     relative: bool = True
     query_weight: float = 0.5
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, by_mass=True)
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:

@@ -40,7 +40,7 @@ class SparseQuery:
     tail: int = 64
     probe_tail: bool = False
     over: str = "all"
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, by_mass=True)
 
     def __post_init__(self) -> None:
         for name, value in (("boundary", self.boundary), ("share", self.share)):

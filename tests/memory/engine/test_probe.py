@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import pytest
 import torch
 
 from keep_agent.errors import ConfigError
+from memory.engine import attention
 from memory.engine import prefill as prefill_module
 from memory.engine.engine import Engine
+from memory.engine.kernels import row_padding
 from memory.loading.serial import Serial
 from memory.stages import Capabilities, Layout, Probe, Recompute
 from tests.laws.prompts import Always, Prompt, relative, shrinking
@@ -21,10 +22,9 @@ PROMPT = Prompt.random(context=5)
 class Asker:
     """Runs a question after every layer of another stage."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
-
-    def __init__(self, ask: Callable[[Probe], object], stage: Recompute) -> None:
+    def __init__(self, ask: Callable[[Probe], object], stage: Recompute, by_mass: bool = False) -> None:
         self.ask, self.stage, self.answers = ask, stage, []
+        self.capabilities = Capabilities(exact=False, by_mass=by_mass)
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         return self.stage.first(layout, layers)
@@ -34,8 +34,8 @@ class Asker:
         return self.stage.narrow(layer, active, probe)
 
 
-def run(engine: Engine, ask: Callable[[Probe], object], skip: int = 5) -> tuple[list, Layout]:
-    stage, layout = Asker(ask, Always(skip)), PROMPT.layout(PROMPT.blocks(engine))
+def run(engine: Engine, ask: Callable[[Probe], object], by_mass: bool = False) -> tuple[list, Layout]:
+    stage, layout = Asker(ask, Always(5), by_mass), PROMPT.layout(PROMPT.blocks(engine))
     engine.prefill(layout, stage, Serial(), PROMPT.context_block(engine))
     return stage.answers, layout
 
@@ -56,12 +56,13 @@ def mass(weights: torch.Tensor, rows: slice, layout: Layout) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("by_mass", [True, False])
 def test_mass_is_the_attention_of_the_plain_model(
-    any_engine: Engine, kept: bool, monkeypatch: pytest.MonkeyPatch
+    any_engine: Engine, kept: bool, by_mass: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kept:
         monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
-    answers, layout = run(any_engine, lambda p: (p.mass_from_query(), p.mass_between(torch.tensor([2, 3]))))
+    answers, layout = run(any_engine, lambda p: (p.mass_from_query(), p.mass_between(torch.tensor([2, 3]))), by_mass)
     for (query, between), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
         assert relative(query, mass(weights, slice(layout.query, None), layout)) < 1e-5
         for line, i in zip(between, (2, 3), strict=True):
@@ -71,13 +72,15 @@ def test_mass_is_the_attention_of_the_plain_model(
 
 
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("by_mass", [True, False])
 def test_mass_on_rows_is_the_attention_of_the_plain_model(
-    any_engine: Engine, kept: bool, monkeypatch: pytest.MonkeyPatch
+    any_engine: Engine, kept: bool, by_mass: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kept:
         monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", 0)
     sources = torch.tensor([5, 30, 31, 70, 98, 110])  # in both blocks of query rows, and further apart than a window
-    answers, layout = run(any_engine, lambda p: (p.mass_on_rows(sources), p.mass_on_rows(torch.arange(5, 111))))
+    every = torch.arange(5, 111)
+    answers, layout = run(any_engine, lambda p: (p.mass_on_rows(sources), p.mass_on_rows(every)), by_mass)
     for (some, every), weights in zip(answers, eager_weights(any_engine)[:-1], strict=True):
         assert some.shape == (layout.rows,)
         assert relative(some, weights[:, sources].sum((0, 1))) < 1e-5
@@ -149,6 +152,32 @@ def test_cached_kv_is_what_the_blocks_hold(engine: Engine) -> None:
             place = next(p for p in layout.placements if p.start <= row < p.stop)
             assert torch.equal(k[:, i], place.block.k[3][:, row - place.start])
             assert torch.equal(v[:, i], place.block.v[3][:, row - place.start])
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless many are asked for their weights: then attention of all is there before the choice."""
+    layout, context = PROMPT.layout(PROMPT.blocks(any_engine)), PROMPT.context_block(any_engine)
+    rows, logits, attended, script = 64 if many else 4, [], [], shrinking(layout, any_engine.spec.layers)
+    whole = attention.grouped_attention
+
+    def counted(query: torch.Tensor, *rest: object) -> torch.Tensor:
+        attended.append(query.shape[2])
+        return whole(query, *rest)
+
+    for by_mass in (False, True):
+        stage = Asker(lambda p: p.mass_on_rows(p.active[-rows:]), script, by_mass)
+        if by_mass:
+            monkeypatch.setattr(attention, "grouped_attention", counted)
+        logits.append(any_engine.prefill(layout, stage, Serial(), context).logits)
+    assert relative(*logits) < 1e-5
+    active = [one.numel() + row_padding(one) for one in script.rows]
+    assert attended == [*(active[:-1] if many else active[1:]), 1]
+
+
+def test_a_stage_by_mass_cannot_ask_for_what_comes_behind(engine: Engine) -> None:
+    with pytest.raises(ConfigError, match="asks for what comes behind"):
+        run(engine, lambda p: p.fresh_kv(p.layer + 1, torch.tensor([9])), by_mass=True)
 
 
 def test_questions_without_an_answer(engine: Engine) -> None:
