@@ -82,6 +82,28 @@ class Pass:
     witness: Witness | None = None
     attended: Attended | None = None
 
+    @property
+    def count(self) -> int:
+        """Rows of the pass."""
+        return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else self.rows.numel()
+
+
+@dataclass(slots=True)
+class Coupled:
+    """Two passes in one forward: the rows of ``first``, and behind them those of ``second``, which is bare.
+
+    In every layer ``second`` attends first; then ``between`` is called, which may give the other what it made.
+    """
+
+    first: Pass
+    second: Pass
+    angles: Angles  # of the rows of both, those of ``second`` unmoved; unused if ``first`` is bare as well
+    between: Callable[[int], None]
+
+    @property
+    def bare(self) -> bool:
+        return self.first.bare
+
 
 class JointPass(Protocol):
     """State of one forward over a row of each of several requests, which reads their caches by itself."""
@@ -111,15 +133,29 @@ def memory_attention(
     sliding_window: int | None = None,
     s_aux: torch.Tensor | None = None,
     softcap: float | None = None,
-    memory_pass: Pass | JointPass | None = None,
+    memory_pass: Pass | Coupled | JointPass | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Write the pass's keys and values into its cache and attend over the visible rows: (1, rows, heads, head_dim)."""
-    state, layer = memory_pass, module.layer_idx
+    state, layer, asked = memory_pass, module.layer_idx, Asked(scaling, sliding_window, softcap, s_aux)
     if state is None:
         raise ModelError("this model is driven by the memory engine; use Engine.forward_plain for a plain forward.")
-    if not isinstance(state, Pass):
-        return state.attend(layer, query, key, value, Asked(scaling, sliding_window, softcap, s_aux)), None
+    if isinstance(state, Pass):
+        return _own(module, query, key, value, asked, state), None
+    if not isinstance(state, Coupled):
+        return state.attend(layer, query, key, value, asked), None
+    sizes = [query.shape[2] - state.second.count, state.second.count]
+    own, other = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
+    behind = _own(module, *other, asked, state.second)
+    state.between(layer)
+    return torch.cat([_own(module, *own, asked, state.first), behind], 1), None
+
+
+def _own(
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked, state: Pass
+) -> torch.Tensor:
+    """Of a pass of one prompt's rows."""
+    layer, softcap, sinks = module.layer_idx, asked.softcap, asked.sinks
     if state.bare:
         if state.fill is not None:
             state.fill(layer, query)
@@ -127,24 +163,23 @@ def memory_attention(
         angles = state.angles[state.rope_keys[layer]]
         query, key = rotate(module, query, *angles), rotate(module, key, *angles)
     state.cache.write(layer, state.rows, key, value)
-    blocks, witness = state.plan.blocks(sliding_window), state.witness
+    blocks, witness = state.plan.blocks(asked.window), state.witness
     if state.cache.tiled:
         if witness is not None:
-            witness.see(layer, query, None, None, scaling, softcap, s_aux)
+            witness.see(layer, query, None, None, asked.scale, softcap, sinks)
         first = min(0 if block.prefix else block.k0 for block in blocks)
-        return tiled_attention(query, state.cache.tiles(layer, first), blocks, scaling, softcap, s_aux), None
+        return tiled_attention(query, state.cache.tiles(layer, first), blocks, asked.scale, softcap, sinks)
     keys, values = state.cache.read(layer, state.visible)
-    asked = Asked(scaling, sliding_window, softcap, s_aux)
     attended = state.attended = Attended(query, keys, values, asked, blocks, state.keep_weights)
     wanted = None if state.choose is None else state.choose()
     if wanted is not None:
         rows, plan = wanted
-        return attended.of(rows, plan.blocks(sliding_window)), None
+        return attended.of(rows, plan.blocks(asked.window))
     columns = None if witness is None else witness.columns(blocks)
     out = attended.of_all(columns)
     if witness is not None:
-        witness.see(layer, query, keys, columns, scaling, softcap, s_aux)
-    return out, None
+        witness.see(layer, query, keys, columns, asked.scale, softcap, sinks)
+    return out
 
 
 AttentionInterface.register(NAME, memory_attention)

@@ -8,6 +8,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock, resting
+from memory.engine.attention import Coupled, Pass
 from memory.engine.cache import DenseCache
 from memory.engine.decoder import Decoder
 from memory.engine.encode import Pack
@@ -38,12 +39,16 @@ class Carried:
         self._rows, self._source = (torch.tensor(numbers, device=decoder.device) for numbers in (rows, source))
         self._angles = {key: (cos[:, self._rows], sin[:, self._rows]) for key, (cos, sin) in angles.items()}
         self._mixed: torch.Tensor | None = None
+        self._joined: tuple[Angles, Angles] | None = None
         self._fed = 0  # layers that are done
 
-    def attend(self, layer: int) -> None:
-        """Up to the layer's attention."""
-        self._mixed = self._pack.attend(layer)
-        self._place(layer)
+    def attend(self, layer: int, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
+        """The layer's first half of the prompt's rows ``hidden`` (1, rows, hidden), and of these before them."""
+        rows, pack = hidden.shape[1], self._pack
+        joint = Coupled(state, pack.state, {} if state.bare else self._behind(state.angles), self._place)
+        mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint)
+        self._mixed = mixed[:, rows:]
+        return mixed[:, :rows]
 
     def feed(self, layer: int, mixed: torch.Tensor) -> torch.Tensor:
         """The layer's other half of the prompt's rows ``mixed`` (1, rows, hidden), and of these."""
@@ -75,6 +80,14 @@ class Carried:
         """What was encoded, after `close`."""
         named = zip(self._names, self._pack.pairs(), strict=True)
         return tuple(KVBlock(name, resting(k), resting(v)) for name, (k, v) in named)
+
+    def _behind(self, angles: Angles) -> Angles:
+        """``angles`` of a pass over the prompt, and of these rows, which stay unmoved; made anew for another pass."""
+        if self._joined is None or self._joined[0] is not angles:
+            own = self._decoder.unmoved(self._pack.state.count)
+            both = {key: tuple(torch.cat(pair, 1) for pair in zip(of, own, strict=True)) for key, of in angles.items()}
+            self._joined = angles, both
+        return self._joined[1]
 
     def _place(self, layer: int) -> None:
         own = self._pack.cache

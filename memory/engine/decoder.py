@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from memory.engine.attention import JointPass, Pass
+from memory.engine.attention import Coupled, JointPass, Pass
 from memory.engine.rope import RopeTables
 from memory.engine.spec import ModelSpec
 
@@ -38,16 +38,16 @@ class Decoder:
         """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
         return self.module.model.embed_tokens(token_ids[None])
 
-    def layer(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+    def layer(self, index: int, hidden: torch.Tensor, state: Pass | Coupled | JointPass) -> torch.Tensor:
         """One decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
         return self.feed(index, self.attend(index, hidden, state))
 
-    def attend(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+    def attend(self, index: int, hidden: torch.Tensor, state: Pass | Coupled | JointPass) -> torch.Tensor:
         """The layer up to its attention, residual included.
 
         The two halves are called apart because a row that nobody wants after the attention needs no MLP.
         """
-        embeddings = self._unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
+        embeddings = self.unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
         layer = self.layers[index]
         given, _ = layer.self_attn(
             hidden_states=layer.input_layernorm(hidden),
@@ -72,7 +72,7 @@ class Decoder:
         given = given[0] if isinstance(given, tuple) else given  # experts bring their router's scores
         return mixed + (layer.post_feedforward_layernorm(given) if self._sandwiched else given)
 
-    def run(self, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, state: Pass | Coupled | JointPass) -> torch.Tensor:
         """All layers on the same rows."""
         for index in range(self.spec.layers):
             hidden = self.layer(index, hidden, state)
@@ -102,7 +102,7 @@ class Decoder:
         parts = projected[0].unflatten(-1, (-1, self.spec.head_dim))
         return (parts if norm is None else norm(parts)).transpose(0, 1)
 
-    def _unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Identity angles, made anew only when the number of rows changes."""
         if rows not in self._identity:
             self._identity = {rows: self.rope.identity(rows, self.device)}

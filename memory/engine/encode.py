@@ -59,7 +59,7 @@ class Pack:
         if context is not None:
             place_block(decoder, self.cache, context, 0)
         places = torch.cat([torch.arange(before, before + n, device=device) for n in self._lengths])
-        self._state = Pass(
+        self.state = Pass(
             cache=self.cache,
             rows=self.rows,
             visible=self.cache.end_at(before + total),
@@ -72,11 +72,11 @@ class Pack:
 
     def attend(self, layer: int) -> torch.Tensor:
         """The rows up to the layer's attention; keys and values are in the cache then."""
-        return self._decoder.attend(layer, self.hidden, self._state)
+        return self._decoder.attend(layer, self.hidden, self.state)
 
     def close(self) -> None:
         """The last layer needs its projections only: nobody reads its output."""
-        write_keys(self._decoder, self._decoder.spec.layers - 1, self.hidden, self._state)
+        write_keys(self._decoder, self._decoder.spec.layers - 1, self.hidden, self.state)
 
     def pairs(self) -> list[Pair]:
         """Unrotated keys, and values, of each unit."""

@@ -213,10 +213,9 @@ class Prefill:
 
     def _mix(self, layer: int, hidden: torch.Tensor, active: Active, keep: bool) -> torch.Tensor:
         """A layer's attention; ``keep`` its weights for the probe if they are few enough."""
-        if self._carried is not None:
-            self._carried.attend(layer)
         active.state.keep_weights = keep and active.small
-        return self.decoder.attend(layer, _padded(hidden, active.padding), active.state)[:, : active.rows.numel()]
+        attend = self.decoder.attend if self._carried is None else self._carried.attend
+        return attend(layer, _padded(hidden, active.padding), active.state)[:, : active.rows.numel()]
 
     def _feed(self, layer: int, mixed: torch.Tensor, active: Active, began: float | None = None) -> torch.Tensor:
         """The rest of the layer for the rows of ``active``."""
