@@ -138,7 +138,7 @@ class Plain:
             cold=reference.cold,
             flips=reference.flips,
         )
-        return Timed(numbers, (plain_work(self._shape, len(ids)),))
+        return Timed(numbers, plain_work(self._shape, len(ids)))
 
     @torch.inference_mode()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:

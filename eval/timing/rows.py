@@ -16,19 +16,19 @@ CELLS = "cells.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One counted step: its numbers as `keep_agent.measure` has them, and the passes it could not do without."""
+    """One counted step: its numbers as `keep_agent.measure` has them, and what it could not do without."""
 
     numbers: StepNumbers
-    work: tuple[Work, ...] = ()
+    work: Work = Work((), ())
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.numbers.to_json(), "work": [astuple(work) for work in self.work]}
+        return {**self.numbers.to_json(), "work": astuple(self.work)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Timed:
         values = dict(row)
-        work = tuple(Work(*one) for one in values.pop("work"))
-        return cls(StepNumbers(**values), work)
+        flops, moved, loaded = values.pop("work")
+        return cls(StepNumbers(**values), Work(tuple(flops), tuple(moved), loaded))
 
 
 @dataclass

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eval.timing.contenders import PLAIN
-from eval.timing.floor import floor_ms
 from eval.timing.growth import Growth, fit
 from eval.timing.rates import Rates
 from eval.timing.rows import Cell, CellResult, Timed, Track
@@ -125,7 +124,7 @@ def _spread(steps: Sequence[Timed], time: str, test: Callable[[Timed], bool]) ->
 
 
 def _distance(steps: Sequence[Timed], rates: Rates, test: Callable[[Timed], bool]) -> Distance | None:
-    pairs = [(step.numbers.ttft_ms, floor_ms(step.work, rates)) for step in steps if test(step)]
+    pairs = [(step.numbers.ttft_ms, step.work.floor_ms(rates)) for step in steps if test(step)]
     if not pairs:
         return None
     return Distance(statistics.median(floor for _, floor in pairs), statistics.median(t / floor for t, floor in pairs))

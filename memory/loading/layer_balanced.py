@@ -29,6 +29,9 @@ class LayerBalanced:
         resting[active.cpu().numpy()] = False
         if layer == 0:
             self._moved = np.zeros(layout.rows, bool)
-        runs = layout.runs(resting & ~self._moved, self._moved)
+        wanted = resting & ~self._moved
+        if not wanted.any():  # most layers drop nothing
+            return []
+        runs = layout.runs(wanted, self._moved)
         self._moved |= layout.covered(runs)
         return [Transfer(place, layer, layers, rows) for place, rows in runs]
