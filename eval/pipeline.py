@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.overlap.compare import STAGES, Played, Point, check_stages, play, sweep
-from eval.overlap.costs import Roofline, Shape
+from eval.overlap.costs import Roofline
 from eval.overlap.gantt import gantt
 from eval.overlap.link import Link
 from eval.overlap.machines import DEVICES, LINKS, MEASURED, Device, device_named, link_named
@@ -35,6 +35,7 @@ from eval.overlap.tables import schedule_table, show, sweep_table
 from eval.overlap.times import read_times
 from eval.overlap.work import AFTER, NARROW_OF, Work
 from eval.plots import check_figure
+from eval.shape import Shape
 from eval.tables import make_console
 from eval.variants import names
 from keep_agent.errors import ConfigError

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from omegaconf import DictConfig
 
+from eval.shape import Shape
 from eval.timing.floor import plain_work, step_work
 from eval.timing.rows import Timed
 from eval.timing.script import Script, Step
-from eval.timing.shape import Shape
 from keep_agent.brain import make_method, plan_with
 from keep_agent.measure import step_numbers
 from keep_agent.results import StepNumbers

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.shape import Shape
 from eval.timing.rates import Rates
-from eval.timing.shape import Shape
 
 if TYPE_CHECKING:
     from memory.report import Prefill
@@ -44,8 +44,8 @@ Positions = NDArray[np.int64]
 class Work:
     """What must be done: per piece operations and bytes read or written on the device; bytes loaded from blocks."""
 
-    flops: tuple[int, ...]
-    moved: tuple[int, ...]
+    flops: tuple[int, ...] = ()
+    moved: tuple[int, ...] = ()
     loaded: int = 0
 
     def floor_ms(self, rates: Rates) -> float:
@@ -79,7 +79,7 @@ def step_work(shape: Shape, prefill: Prefill, compares: bool) -> Work:
 
 def _work(shape: Shape, flops: Sequence[int], rows: int, loaded: int) -> Work:
     """Layers with ``flops`` each, in all of which keys and values of ``rows`` are read, and the head."""
-    moved = (shape.layer_bytes + rows * shape.token_bytes) // shape.layers
+    moved = shape.layer_bytes + rows * shape.row_bytes
     return Work((*flops, shape.head), (*(moved for _ in flops), shape.head_bytes), loaded)
 
 

@@ -19,7 +19,7 @@ class Timed:
     """One counted step: its numbers as `keep_agent.measure` has them, and what it could not do without."""
 
     numbers: StepNumbers
-    work: Work = Work((), ())
+    work: Work = field(default_factory=Work)
 
     def to_json(self) -> dict[str, Any]:
         return {**self.numbers.to_json(), "work": astuple(self.work)}

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.overlap.costs import Roofline, Shape
+from eval.overlap.costs import Roofline
 from eval.overlap.machines import DEVICES, LINKS, Device, device_named, link_named, measure_cpu
 from eval.overlap.prompt import METHODS, Prompt, schedule_of
 from eval.overlap.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
 from eval.overlap.times import read_times
 from eval.overlap.work import AFTER, BEFORE, BESIDE
+from eval.shape import Shape
 from keep_agent.errors import ConfigError, DataError
 from memory.engine.shapes import SHAPES
 from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
@@ -22,7 +23,7 @@ from memory.schedule import Schedule
 
 PROMPT = Prompt(10, 4, 3)
 FALL = Schedule("linear", 0.4)
-SHAPE = Shape(layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, inner=16)
+SHAPE = Shape(layers=3, hidden=8, heads=4, kv_heads=2, head_dim=2, width=16)
 SLOW = Device("slow", 1.0, 1e30, "shared")  # one FLOP per second: times are FLOPs
 NARROW = Device("narrow", 1e30, 1.0, "shared")  # one byte per second: times are bytes
 

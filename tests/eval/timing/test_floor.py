@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from eval.shape import Shape
 from eval.timing.contenders import Planned
 from eval.timing.floor import Work, plain_work
 from eval.timing.floor import _encoding as encoding_work
 from eval.timing.rates import RateMeter, Rates
 from eval.timing.record import Recordings
 from eval.timing.settings import Composer
-from eval.timing.shape import Shape
 from eval.timing.stretch import Stretched
 from eval.timing.workloads import Plan, make_workload
 from keep_agent.brain import make_model, make_tokenizer
