@@ -55,12 +55,12 @@ def note(benchmark: BenchmarkFixture, request: pytest.FixtureRequest) -> Iterato
     def remember(flops: int = 0, moved: int = 0, loaded: int = 0, **size: float | str) -> None:
         benchmark.extra_info.update(size)
         if flops or moved or loaded:
-            work.append(Work(flops, moved, loaded))
+            work.append(Work((flops,), (moved,), loaded))
 
     yield remember
     if benchmark.stats is None or not work:  # run once, to see that it runs
         return
-    floor, median = work[0].ms(request.getfixturevalue("rates")), 1e3 * benchmark.stats.stats.median
+    floor, median = work[0].floor_ms(request.getfixturevalue("rates")), 1e3 * benchmark.stats.stats.median
     benchmark.extra_info.update(floor_ms=floor, of_floor=median / floor)
     line = f"{request.node.name:60}{median:10.3f} ms  floor {floor:8.3f} ms  {median / floor:6.1f} x"
     request.config.stash[LINES].append(line)

@@ -23,7 +23,7 @@ def draw(groups: Sequence[GroupSummary], file: Path) -> None:
         names = list(dict.fromkeys(one.name for group in drawn for cell in group.cells for one in cell.standings))
         for axis, group in zip(axes, drawn, strict=True):
             _panel(axis, group, names)
-        axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
+        axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="best")
 
 
 def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
