@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -13,7 +14,7 @@ from memory.engine.cache import DenseCache
 from memory.engine.decoder import Decoder
 from memory.engine.encode import Pack
 from memory.engine.rope import Angles
-from memory.stages import Layout
+from memory.stages import Layout, Placement
 
 
 class Carried:
@@ -23,10 +24,18 @@ class Carried:
     loaded; rows of the prompt that are computed there overwrite them. Units of the same identity are encoded once.
     """
 
-    def __init__(
-        self, decoder: Decoder, layout: Layout, cache: DenseCache, angles: Angles, seen: KVBlock | None
-    ) -> None:
+    @classmethod
+    def of(
+        cls, decoder: Decoder, layout: Layout, cache: DenseCache, angles: Angles, seen: KVBlock | None
+    ) -> Carried | None:
+        """Those of ``layout``, whose rows have ``angles`` in ``cache``; None if there are none."""
         placed = [placement for placement in layout.placements if placement.carried]
+        return cls(decoder, placed, cache, angles, seen) if placed else None
+
+    def __init__(
+        self, decoder: Decoder, placed: Sequence[Placement], cache: DenseCache, angles: Angles, seen: KVBlock | None
+    ) -> None:
+        self.runs = [slice(placement.start, placement.stop) for placement in placed]  # prompt rows
         units = {placement.carried: placement.unit.token_ids for placement in placed}
         self._decoder, self._cache, self._pack = decoder, cache, Pack(decoder, list(units.values()), seen)
         self._names, self._last = list(units), decoder.spec.layers - 1

@@ -87,10 +87,9 @@ class Prefill:
             self.loader.cover(slice(0, layout.context))
         if slots is not None:
             self.loader.cover(slots.rows)
-        carried = [slice(place.start, place.stop) for place in layout.placements if place.carried]
-        for rows in carried:
+        self._carried = Carried.of(decoder, layout, self.cache, self._angles, seen)
+        for rows in self._carried.runs if self._carried is not None else ():
             self.loader.cover(rows)
-        self._carried = Carried(decoder, layout, self.cache, self._angles, seen) if carried else None
         self.active = self._activate(self.recompute.first(layout, self._layers))
 
     def run(self) -> PrefillResult:
