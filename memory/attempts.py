@@ -43,7 +43,7 @@ def attempt(
             encoded |= made
         with clock.part("retrieve"):
             for unit in () if prompt is None else prompt.units:
-                holder.contains(unit.identity)
+                holder.sound(unit.identity)
 
 
 def _counted(prompt: Assembled, encoded: Mapping[str, int]) -> Assembled:

@@ -44,6 +44,9 @@ class Holder:
     def contains(self, identity: str) -> bool:
         return self._pool.storage.contains(identity)
 
+    def sound(self, identity: str) -> bool:
+        return self._pool.storage.sound(identity)
+
     def put(self, block: KVBlock) -> None:
         mine = bool(self._namespace) and not block.namespace
         self._pool.storage.put(replace(block, namespace=self._namespace) if mine else block)

@@ -134,7 +134,9 @@ class Disk:
             return None
 
     def contains(self, identity: str) -> bool:
-        """Whether it is there and sound: reads what was not verified yet."""
+        return identity in self._ledger
+
+    def sound(self, identity: str) -> bool:
         return self._sound(identity) is not None
 
     def delete(self, identity: str) -> None:

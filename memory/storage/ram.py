@@ -69,6 +69,9 @@ class Ram:
     def contains(self, identity: str) -> bool:
         return identity in self._blocks
 
+    def sound(self, identity: str) -> bool:
+        return self.contains(identity)
+
     def delete(self, identity: str) -> None:
         block = self._blocks.pop(identity, None)
         if block is not None:

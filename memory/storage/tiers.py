@@ -117,6 +117,10 @@ class Tiers:
         self._expire()
         return any(self.tiers[level].contains(identity) for level in self._levels(identity))
 
+    def sound(self, identity: str) -> bool:
+        self._expire()
+        return any(self.tiers[level].sound(identity) for level in self._levels(identity))
+
     def delete(self, identity: str) -> None:
         """Forget a block in all tiers, pinned or not."""
         for level in self._levels(identity):

@@ -169,7 +169,8 @@ def test_a_block_is_mapped_and_only_what_is_looked_at_is_verified(tmp_path: Path
     assert len(storages) == 1 and file._sound == {pages}, "views of the file"
     assert same(one, blocks["1"])
     assert file._sound == {0, pages, 2 * pages}
-    assert disk.contains("39") and file._sound == {
+    assert disk.contains("39") and file._sound == {0, pages, 2 * pages}, "still nothing is read"
+    assert disk.sound("39") and file._sound == {
         page + layer * pages for page in (0, pages - 1) for layer in range(3)
     }
 
@@ -304,7 +305,7 @@ def test_only_the_damaged_layer_is_lost_and_the_block_with_it(tmp_path: Path) ->
     with pytest.raises(DamagedError):
         last.part(0, 1).v[:]
     assert same(disk.get("39"), blocks["39"]), "what was put since is another"
-    assert not disk.contains("37") and disk.contains("1")
+    assert disk.contains("37") and not disk.sound("37") and not disk.contains("37") and disk.sound("1")
 
 
 @pytest.mark.parametrize("length", [0, 7, 500, -1])

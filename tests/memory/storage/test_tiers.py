@@ -275,7 +275,8 @@ def test_a_restarted_process_finds_what_all_tiers_held(tmp_path: Path) -> None:
     assert (held(tiers, 0), sorted(held(tiers, 1))) == (["d", "e"], list("abcde"))
     again = on_disk(tmp_path, clock, ttl_seconds=100)
     assert [again.contains(name) for name in "abcdef"] == [True] * 5 + [False]
-    found = again.get("e")  # which `contains` has read
+    assert again.sound("e") and not again.sound("f")
+    found = again.get("e")  # which has been read, so it is promoted
     assert torch.equal(found.k[:], block("e").k) and found.namespace == "agent_e" and held(again, 0) == ["e"]
     consistent(again)
     clock.now += 65
@@ -307,7 +308,7 @@ def test_damage_on_the_disk_is_a_miss_of_the_tiers(tmp_path: Path) -> None:
     again = on_disk(tmp_path, Clock())
     with pytest.raises(DamagedError):
         again.get("a").v[:]
-    assert again.get("a") is None and not again.contains("b")
+    assert again.get("a") is None and not again.sound("b") and not again.contains("b")
     assert again.get_layer("c", 1) is None and again.stats()["promoted"] == 0
     assert again.tiers[1].stats()["corrupt"] == 3
     again.put(block("a"))
