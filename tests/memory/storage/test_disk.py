@@ -170,9 +170,7 @@ def test_a_block_is_mapped_and_only_what_is_looked_at_is_verified(tmp_path: Path
     assert same(one, blocks["1"])
     assert file._sound == {0, pages, 2 * pages}
     assert disk.contains("39") and file._sound == {0, pages, 2 * pages}, "still nothing is read"
-    assert disk.sound("39") and file._sound == {
-        page + layer * pages for page in (0, pages - 1) for layer in range(3)
-    }
+    assert disk.sound("39") and file._sound == {page + layer * pages for page in (0, pages - 1) for layer in range(3)}
 
 
 def test_a_layer_of_a_block_is_one_run_of_the_file(tmp_path: Path) -> None:
