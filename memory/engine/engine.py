@@ -24,6 +24,7 @@ from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
 from memory.engine.paged import PagedCache
 from memory.engine.prefill import Prefill
+from memory.engine.prepacked import packed_tensors, unpack
 from memory.engine.query import query_states
 from memory.engine.score import Scorer
 from memory.engine.spec import ModelSpec
@@ -189,10 +190,14 @@ class Engine:
 
     @cached_property
     def plain(self) -> PreTrainedModel:
-        """A twin that shares every parameter and runs transformers' SDPA (eager where there are attention sinks)."""
+        """A twin that runs transformers' SDPA (eager where there are attention sinks).
+
+        It shares every parameter but those that lie prepacked: of these it has copies.
+        """
         module = self.model.module
-        shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
+        shared = {id(t): t for t in (*module.parameters(), *module.buffers(), *packed_tensors(module))}
         twin = copy.deepcopy(module, shared)
+        unpack(twin)
         twin.set_attn_implementation("eager" if self.spec.sinks else "sdpa")
         return twin
 

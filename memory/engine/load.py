@@ -20,6 +20,7 @@ from keep_agent.errors import ConfigError, ModelError
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
+from memory.engine.prepacked import prepack
 from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
 from memory.engine.spec import ModelSpec, check_supported, make_spec
@@ -88,7 +89,9 @@ def from_config(
 def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None) -> LoadedModel:
     """Take over a model built with our attention; ``revision`` names its weights."""
     module.eval().requires_grad_(False)
-    return LoadedModel(name, Decoder(module, make_spec(module, revision)), folder)
+    spec = make_spec(module, revision)
+    prepack(module.model.layers)
+    return LoadedModel(name, Decoder(module, spec), folder)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
