@@ -23,7 +23,7 @@ def draw(groups: Sequence[GroupSummary], file: Path) -> None:
         names = list(dict.fromkeys(one.name for group in drawn for cell in group.cells for one in cell.standings))
         for axis, group in zip(axes, drawn, strict=True):
             _panel(axis, group, names)
-        axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="best")
+        axes[0].legend(fontsize=7, frameon=False, labelcolor=INK, loc="upper left")
 
 
 def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
@@ -38,6 +38,8 @@ def _panel(axis: Axes, group: GroupSummary, names: Sequence[str]) -> None:
     axis.set_yscale("log")
     axis.set_xticks(sizes, [str(size) for size in sizes])
     axis.margins(x=0.09, y=0.09)
+    if len(set(sizes)) == 1:
+        axis.set_xlim(sizes[0] / 8, 2 * sizes[0])  # the legend stands on the left
     axis.minorticks_off()
     axis.yaxis.set_major_locator(_ticks())
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

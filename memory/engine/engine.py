@@ -24,7 +24,6 @@ from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
 from memory.engine.paged import PagedCache
 from memory.engine.prefill import Prefill
-from memory.engine.prepacked import packed_tensors, unpack
 from memory.engine.query import query_states
 from memory.engine.score import Scorer
 from memory.engine.spec import ModelSpec
@@ -195,9 +194,8 @@ class Engine:
         It shares every parameter but those that lie prepacked: of these it has copies.
         """
         module = self.model.module
-        shared = {id(t): t for t in (*module.parameters(), *module.buffers(), *packed_tensors(module))}
+        shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
         twin = copy.deepcopy(module, shared)
-        unpack(twin)
         twin.set_attn_implementation("eager" if self.spec.sinks else "sdpa")
         return twin
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -37,8 +39,9 @@ def test_the_same_bit_by_bit(rows: int) -> None:
             wide = torch.cat([x, x], -1)
             assert torch.equal(one(wide[..., : one.in_features].contiguous()), other(wide[..., : one.in_features]))
         assert torch.equal(one.weight, other.weight)
-        again = other.linear()
-        assert torch.equal(again.weight, one.weight) and (again.bias is None) == (one.bias is None)
+        again = copy.deepcopy(other)
+        assert type(again) is nn.Linear and torch.equal(again.weight, one.weight)
+        assert (again.bias is None) == (one.bias is None) and (again.bias is None or again.bias is not other.bias)
         assert (again.in_features, again.out_features) == (one.in_features, one.out_features)
 
 
