@@ -16,6 +16,9 @@ Behind the layers comes the head for one row. Each of these pieces needs what th
 larger of the times for operations and for bytes. What is loaded from blocks may be moved beside all that: the floor is
 not below the time of the link alone.
 
+Beside it stands what the rows cost if each that is computed in a layer goes through all of it, attention and MLP, the
+last layer included: rows x layers, as methods are compared in papers.
+
 Not counted are norms, softmax, RoPE, the choice itself (importance, deviations), reading blocks out of a packed form,
 planning, and whatever does not run on the device. A mixture counts its active experts, for one row's weights as well:
 a floor, not an estimate.
@@ -42,15 +45,26 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What must be done: per piece operations and bytes read or written on the device; bytes loaded from blocks."""
+    """What must be done: per piece operations and bytes read or written on the device; bytes loaded from blocks.
+
+    ``through`` are the operations of rows that all go through whole layers.
+    """
 
     flops: tuple[int, ...] = ()
     moved: tuple[int, ...] = ()
     loaded: int = 0
+    through: tuple[int, ...] = ()
 
     def floor_ms(self, rates: Rates) -> float:
         """Milliseconds at least."""
-        pieces = zip(self.flops, self.moved, strict=True)
+        return self._ms(self.flops, rates)
+
+    def rows_ms(self, rates: Rates) -> float:
+        """Milliseconds at least, of rows x layers."""
+        return self._ms(self.through, rates)
+
+    def _ms(self, flops: Sequence[int], rates: Rates) -> float:
+        pieces = zip(flops, self.moved, strict=True)
         computing = sum(max(flops / rates.flops, moved / rates.moved) for flops, moved in pieces)
         link = 2 * self.loaded / rates.moved if rates.carried is None else self.loaded / rates.carried  # read and write
         return 1e3 * max(computing, link)
@@ -58,7 +72,8 @@ class Work:
 
 def plain_work(shape: Shape, rows: int) -> Work:
     """All rows of a prompt in one pass."""
-    return _work(shape, _pass(shape, [np.arange(rows)] * shape.layers, compares=False), rows, 0)
+    active = [np.arange(rows)] * shape.layers
+    return _work(shape, _pass(shape, active, compares=False), _through(shape, active), rows, 0)
 
 
 def step_work(shape: Shape, prefill: Prefill, compares: bool) -> Work:
@@ -68,19 +83,19 @@ def step_work(shape: Shape, prefill: Prefill, compares: bool) -> Work:
     made = {use.identity: use.tokens for use in prefill.units if use.identity and not use.hit}
     lengths, encoded = np.array([*made.values()], np.int64), prefill.counts.encoded_token_layers
     others = max(0, encoded - int(lengths.sum()) * shape.layers)
-    parts = (
-        _pass(shape, active, compares),
-        _encoding(shape, lengths, layout.context),
-        _bare(shape, others),
+    aside = _encoding(shape, lengths, layout.context), _bare(shape, others)
+    least, through = (
+        [sum(layer) for layer in zip(own, *aside, strict=True)]
+        for own in (_pass(shape, active, compares), _through(shape, active))
     )
-    flops = [sum(layer) for layer in zip(*parts, strict=True)]
-    return _work(shape, flops, layout.rows + int(lengths.sum()), trace.loaded_bytes)
+    return _work(shape, least, through, layout.rows + int(lengths.sum()), trace.loaded_bytes)
 
 
-def _work(shape: Shape, flops: Sequence[int], rows: int, loaded: int) -> Work:
-    """Layers with ``flops`` each, in all of which keys and values of ``rows`` are read, and the head."""
+def _work(shape: Shape, least: Sequence[int], through: Sequence[int], rows: int, loaded: int) -> Work:
+    """Layers with so many operations each, in all of which keys and values of ``rows`` are read, and the head."""
     moved = shape.layer_bytes + rows * shape.row_bytes
-    return Work((*flops, shape.head), (*(moved for _ in flops), shape.head_bytes), loaded)
+    pieces = (*(moved for _ in least), shape.head_bytes)
+    return Work((*least, shape.head), pieces, loaded, (*through, shape.head))
 
 
 def _least(layout: Layout, count: int) -> Positions:
@@ -106,6 +121,13 @@ def _pass(shape: Shape, active: Sequence[Positions], compares: bool) -> list[int
         flops += 2 * len(here) * shape.value + len(through) * shape.rest + shape.pair * _pairs(through, window)
         found.append(flops)
     return found
+
+
+def _through(shape: Shape, active: Sequence[Positions]) -> list[int]:
+    """Operations layer by layer where the rows ``active`` go through all of it."""
+    row = 2 * shape.value + shape.rest
+    layers = zip(active, shape.windows, strict=True)
+    return [len(rows) * row + shape.pair * _pairs(rows, window) for rows, window in layers]
 
 
 def _encoding(shape: Shape, lengths: NDArray[np.int64], context: int) -> list[int]:

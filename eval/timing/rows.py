@@ -27,8 +27,8 @@ class Timed:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Timed:
         values = dict(row)
-        flops, moved, loaded = values.pop("work")
-        return cls(StepNumbers(**values), Work(tuple(flops), tuple(moved), loaded))
+        flops, moved, loaded, through = values.pop("work")
+        return cls(StepNumbers(**values), Work(tuple(flops), tuple(moved), loaded, tuple(through)))
 
 
 @dataclass

@@ -27,10 +27,11 @@ COUNTS = ("prompt_tokens", "memory_tokens", "fresh_tokens", "token_layers", "enc
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """From the floor: its median in ms, and the median over steps of what a step took of its own floor."""
+    """From the floor: its median in ms, and the medians of what a step took of its own floor, and of rows x layers."""
 
     ms: float
     times: float
+    of_rows: float
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,17 @@ def _spread(steps: Sequence[Timed], time: str, test: Callable[[Timed], bool]) ->
 
 
 def _distance(steps: Sequence[Timed], rates: Rates, test: Callable[[Timed], bool]) -> Distance | None:
-    pairs = [(step.numbers.ttft_ms, step.work.floor_ms(rates)) for step in steps if test(step)]
-    if not pairs:
+    counted = [step for step in steps if test(step)]
+    if not counted:
         return None
-    return Distance(statistics.median(floor for _, floor in pairs), statistics.median(t / floor for t, floor in pairs))
+    floors = [step.work.floor_ms(rates) for step in counted]
+    rows = [step.work.rows_ms(rates) for step in counted]
+    return Distance(statistics.median(floors), _times(counted, floors), _times(counted, rows))
+
+
+def _times(steps: Sequence[Timed], least: Sequence[float]) -> float:
+    """The median of how many times longer a step took."""
+    return statistics.median(step.numbers.ttft_ms / ms for step, ms in zip(steps, least, strict=True))
 
 
 def _growths(cells: Sequence[CellSummary]) -> dict[str, Growth | None]:

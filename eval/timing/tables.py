@@ -81,9 +81,10 @@ def floor_table(group: GroupSummary) -> Table:
     """Work, distance to the floor, memory."""
     caption = (
         "computed: share of the prompt's rows x layers; encoded: rows per step; floor: what the method must spend "
-        f"at the machine's rates, p50; peak: growth within a step, MiB. {_rates(group)}"
+        "at the machine's rates, p50; x rows: of what its rows cost if all went through whole layers; peak: growth "
+        f"within a step, MiB. {_rates(group)}"
     )
-    floor = "floor ms", "x floor, no flip", "x floor, all"
+    floor = "floor ms", "x floor, no flip", "x floor, all", "x rows, no flip"
     headings = ("computed %", "encoded", *floor, "peak", "cold peak", "stored MiB")
     return _table("work and memory", caption, headings, group, _floor)
 
@@ -92,7 +93,8 @@ def _floor(standing: Standing) -> Cells:
     quiet, every = standing.floor["no_flip"], standing.floor["all"]
     work = number(100 * standing.computed_ratio, 1), number(standing.encoded_rows, 0), number(every.ms, 1)
     far = [MISSING if distance is None else f"{distance.times:.2f}" for distance in (quiet, every)]
-    return [*work, *far, *(_mib(size) for size in (standing.peak, standing.peak_cold, standing.stored))]
+    rows = MISSING if quiet is None else f"{quiet.of_rows:.2f}"
+    return [*work, *far, rows, *(_mib(size) for size in (standing.peak, standing.peak_cold, standing.stored))]
 
 
 def growth_table(group: GroupSummary) -> Table | None:

@@ -50,7 +50,9 @@ def test_a_plain_forward_is_all_that_torch_counts_but_what_the_last_layer_may_le
         done = counted(engine, lambda: engine.plain(input_ids=ids, logits_to_keep=1))
         pairs = (shape.layers - 1) * ROWS * (ROWS + 1) // 2 + ROWS  # no window is shorter than the prompt
         spared = (ROWS - 1) * shape.rest
-        assert sum(plain_work(shape, ROWS).flops) - shape.pair * pairs + spared == done
+        work = plain_work(shape, ROWS)
+        assert sum(work.flops) - shape.pair * pairs + spared == done
+        assert sum(work.through) - shape.pair * shape.layers * ROWS * (ROWS + 1) // 2 == done
 
 
 @pytest.mark.parametrize("family", DENSE)
@@ -88,13 +90,16 @@ def test_no_step_takes_fewer_operations_than_its_floor(planner: str, tiny_model:
         for step in script.steps:
             timed = []
             done = counted(engine, lambda step=step, timed=timed: timed.append(one.step(step)), products=False)
-            assert 0.3 * done < sum(timed[0].work.flops) <= done
+            work = timed[0].work
+            assert 0.3 * done < sum(work.flops) <= done
+            compares = planner == "cacheblend"  # values of the next layer, which no row goes through for
+            assert compares or all(least <= through for least, through in zip(work.flops, work.through, strict=True))
 
 
 def test_each_piece_takes_the_larger_of_its_times_and_loading_may_go_beside_all() -> None:
     rates = Rates(flops=1e9, moved=1e9)
-    work = Work((4_000_000, 1_000_000), (1_000_000, 2_000_000))
-    assert work.floor_ms(rates) == pytest.approx(6.0)
+    work = Work((4_000_000, 1_000_000), (1_000_000, 2_000_000), through=(5_000_000, 1_000_000))
+    assert (work.floor_ms(rates), work.rows_ms(rates)) == pytest.approx((6.0, 7.0))
     loading = replace(work, loaded=4_000_000)
     assert loading.floor_ms(rates) == pytest.approx(8.0), "what is loaded is read and written where memory is shared"
     assert loading.floor_ms(replace(rates, carried=1e9)) == pytest.approx(6.0), "a link works beside the layers"
