@@ -81,10 +81,10 @@ def floor_table(group: GroupSummary) -> Table:
     """Work, distance to the floor, memory."""
     caption = (
         "computed: share of the prompt's rows x layers; encoded: rows per step; floor: what the method must spend "
-        "at the machine's rates, p50; x rows: of what its rows cost if all went through whole layers; peak: growth "
+        "at the machine's rates, p50; x rows: without flips, of what its rows cost if all went through whole layers; peak: growth "
         f"within a step, MiB. {_rates(group)}"
     )
-    floor = "floor ms", "x floor, no flip", "x floor, all", "x rows, no flip"
+    floor = "floor ms", "x floor, no flip", "x floor, all", "x rows"
     headings = ("computed %", "encoded", *floor, "peak", "cold peak", "stored MiB")
     return _table("work and memory", caption, headings, group, _floor)
 
