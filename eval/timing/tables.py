@@ -81,8 +81,8 @@ def floor_table(group: GroupSummary) -> Table:
     """Work, distance to the floor, memory."""
     caption = (
         "computed: share of the prompt's rows x layers; encoded: rows per step; floor: what the method must spend "
-        "at the machine's rates, p50; x rows: without flips, of what its rows cost if all went through whole layers; peak: growth "
-        f"within a step, MiB. {_rates(group)}"
+        "at the machine's rates, p50; x rows: of what its rows cost if all went through whole layers, no flip; peak: "
+        f"growth within a step, MiB. {_rates(group)}"
     )
     floor = "floor ms", "x floor, no flip", "x floor, all", "x rows"
     headings = ("computed %", "encoded", *floor, "peak", "cold peak", "stored MiB")
