@@ -12,8 +12,8 @@ from memory.block import KVBlock, resting
 from memory.engine.attention import Coupled, Pass
 from memory.engine.cache import DenseCache
 from memory.engine.decoder import Decoder
-from memory.engine.encode import Pack
-from memory.engine.rope import Angles
+from memory.engine.encode import Pack, place_layer
+from memory.engine.rope import Angles, at_rows
 from memory.stages import Layout, Placement
 
 
@@ -46,7 +46,7 @@ class Carried:
             rows += range(placement.start, placement.stop)
             source += range(starts[placement.carried], starts[placement.carried] + len(placement.unit.token_ids))
         self._rows, self._source = (torch.tensor(numbers, device=decoder.device) for numbers in (rows, source))
-        self._angles = {key: (cos[:, self._rows], sin[:, self._rows]) for key, (cos, sin) in angles.items()}
+        self._angles = at_rows(angles, self._rows)
         self._mixed: torch.Tensor | None = None
         self._joined: tuple[Angles, Angles] | None = None
         self._fed = 0  # layers that are done
@@ -101,5 +101,4 @@ class Carried:
     def _place(self, layer: int) -> None:
         own = self._pack.cache
         keys, values = own.raw[layer][:, :, self._source], own.v[layer][:, :, self._source]
-        self._cache.write_raw(layer, self._rows, keys)
-        self._cache.write(layer, self._rows, self._decoder.rope.rotate_layers(keys, self._angles, layer), values)
+        place_layer(self._decoder, self._cache, layer, self._rows, self._angles, keys, values)

@@ -38,7 +38,7 @@ class Decoder:
         """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
         return self.module.model.embed_tokens(token_ids[None])
 
-    def layer(self, index: int, hidden: torch.Tensor, state: Pass | Coupled | JointPass) -> torch.Tensor:
+    def layer(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
         """One decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
         return self.feed(index, self.attend(index, hidden, state))
 
@@ -72,7 +72,7 @@ class Decoder:
         given = given[0] if isinstance(given, tuple) else given  # experts bring their router's scores
         return mixed + (layer.post_feedforward_layernorm(given) if self._sandwiched else given)
 
-    def run(self, hidden: torch.Tensor, state: Pass | Coupled | JointPass) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
         """All layers on the same rows."""
         for index in range(self.spec.layers):
             hidden = self.layer(index, hidden, state)

@@ -9,10 +9,10 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.engine.attention import Pass
-from memory.engine.cache import DenseCache
+from memory.engine.cache import DenseCache, Rows, WorkingCache
 from memory.engine.decoder import Decoder
 from memory.engine.masks import unit_plan
-from memory.engine.rope import rotate
+from memory.engine.rope import Angles
 
 PACK_ROWS = 4096  # rows per forward: bounds the memory of its activations
 
@@ -38,7 +38,7 @@ def _parts(units: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
 def _encoded(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> list[Pair]:
     pack = Pack(decoder, units, context)
     for layer in range(decoder.spec.layers - 1):
-        pack.hidden = decoder.feed(layer, pack.attend(layer))
+        pack.hidden = decoder.layer(layer, pack.hidden, pack.state)
     pack.close()
     return pack.pairs()
 
@@ -70,10 +70,6 @@ class Pack:
         )
         self.hidden = decoder.embed(torch.tensor([token for unit in units for token in unit], device=device))
 
-    def attend(self, layer: int) -> torch.Tensor:
-        """The rows up to the layer's attention; keys and values are in the cache then."""
-        return self._decoder.attend(layer, self.hidden, self.state)
-
     def close(self) -> None:
         """The last layer needs its projections only: nobody reads its output."""
         write_keys(self._decoder, self._decoder.spec.layers - 1, self.hidden, self.state)
@@ -87,9 +83,15 @@ class Pack:
 def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Pass) -> None:
     """Keys and values of the rows that enter ``layer``, and nothing else of it: for whoever reads no output of it."""
     k, v = (made[None] for made in decoder.bare_kv(layer, hidden))
-    state.cache.write_raw(layer, state.rows, k)
-    angles = state.angles[state.rope_keys[layer]]
-    state.cache.write(layer, state.rows, rotate(decoder.layers[layer].self_attn, k, *angles), v)
+    place_layer(decoder, state.cache, layer, state.rows, state.angles, k, v)
+
+
+def place_layer(
+    decoder: Decoder, cache: WorkingCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
+) -> None:
+    """Put a layer's unrotated keys, and values (1, kv_heads, rows, head_dim), at ``rows``, which have ``angles``."""
+    cache.write_raw(layer, rows, k)
+    cache.write(layer, rows, decoder.rope.rotate_layers(k, angles, layer), v)
 
 
 def place_block(decoder: Decoder, cache: DenseCache, block: KVBlock, start: int) -> None:

@@ -33,6 +33,14 @@ def row_padding(rows: torch.Tensor) -> int:
     return -rows.numel() % ROW_MULTIPLE if scattered else 0
 
 
+def padded(rows: torch.Tensor, count: int, dim: int = 0) -> torch.Tensor:
+    """``rows`` with the last one along ``dim`` so many times more."""
+    if not count:
+        return rows
+    last = rows.narrow(dim, rows.shape[dim] - 1, 1)
+    return torch.cat([rows, *[last] * count], dim)
+
+
 def query_block(dtype: torch.dtype) -> int:
     """Query rows per block."""
     return QUERY_BLOCK.get(dtype, 128)

@@ -12,7 +12,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.cache import DenseCache, put
-from memory.engine.rope import Angles, RopeTables
+from memory.engine.rope import Angles, RopeTables, at_rows
 from memory.engine.transport import Staging
 from memory.packed_rows import PackedRows
 from memory.stages import Layout
@@ -35,7 +35,7 @@ class Mover:
         """Move ``runs`` of layers ``[first, last)``; returns the bytes that travelled."""
         keys, values = self._pieces("k", first, last, runs), self._pieces("v", first, last, runs)
         rows = self._rows(runs)
-        angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self.angles.items()}
+        angles = at_rows(self.angles, rows)
         k, v = self.gather("k", keys), self.gather("v", values)
         put(self.cache.k[first:last, 0], rows, self.rope.rotate_layers(k, angles, first))
         put(self.cache.v[first:last, 0], rows, v)

@@ -22,12 +22,13 @@ from memory.engine.attention import Pass
 from memory.engine.cache import HEADROOM, DenseCache, as_rows
 from memory.engine.carried import Carried
 from memory.engine.decoder import Decoder
-from memory.engine.encode import place_block, write_keys
-from memory.engine.kernels import row_padding
+from memory.engine.encode import place_block, place_layer, write_keys
+from memory.engine.kernels import padded, row_padding
 from memory.engine.loader import Loader
 from memory.engine.masks import MaskPlan, causal_plan
 from memory.engine.mover import Mover
 from memory.engine.probe import LayerProbe, SegmentTable
+from memory.engine.rope import at_rows
 from memory.engine.slot_feed import SlotFeed
 from memory.engine.trace import ComputeInterval, PrefillResult, PrefillTrace
 from memory.engine.transport import Transport
@@ -191,7 +192,7 @@ class Prefill:
             began = time.perf_counter()
             if index is None:
                 return None
-            return torch.cat([index, index[-1:].expand(self.active.padding)]), self.active.state.plan
+            return padded(index, self.active.padding), self.active.state.plan
 
         active.state.choose = choose
         mixed = self._mix(layer, hidden, active, keep=True)
@@ -214,13 +215,13 @@ class Prefill:
         """A layer's attention; ``keep`` its weights for the probe if they are few enough."""
         active.state.keep_weights = keep and active.small
         attend = self.decoder.attend if self._carried is None else self._carried.attend
-        return attend(layer, _padded(hidden, active.padding), active.state)[:, : active.rows.numel()]
+        return attend(layer, padded(hidden, active.padding, 1), active.state)[:, : active.rows.numel()]
 
     def _feed(self, layer: int, mixed: torch.Tensor, active: Active, began: float | None = None) -> torch.Tensor:
         """The rest of the layer for the rows of ``active``."""
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._carried is None else self._carried.feed
-        hidden = feed(layer, _padded(mixed, active.padding))[:, : active.rows.numel()]
+        hidden = feed(layer, padded(mixed, active.padding, 1))[:, : active.rows.numel()]
         self._note(layer, began, "mlp")
         return hidden
 
@@ -233,7 +234,7 @@ class Prefill:
             began = self._begin(layer)
             if self._carried is not None:
                 self._carried.close()
-            write_keys(self.decoder, layer, _padded(hidden, active.padding), active.state)
+            write_keys(self.decoder, layer, padded(hidden, active.padding, 1), active.state)
             mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
             self._note(layer, began, "attention")
         began = time.perf_counter()
@@ -282,8 +283,7 @@ class Prefill:
             inactive = np.ones(layout.rows, dtype=bool)
             inactive[rows.cpu().numpy()] = False
         padding, size = row_padding(rows), spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
-        padded = torch.cat([rows, rows[-1:].expand(padding)]) if padding else rows
-        state = self._pass_over(padded, distinct=not padding)
+        state = self._pass_over(padded(rows, padding), distinct=not padding)
         return Active(rows, padding, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
 
     def _pass_over(self, rows: torch.Tensor, distinct: bool = True) -> Pass:
@@ -292,7 +292,7 @@ class Prefill:
             cache=self.cache,
             rows=place,
             visible=self._visible,
-            angles={key: (cos[:, place], sin[:, place]) for key, (cos, sin) in self._angles.items()},
+            angles=at_rows(self._angles, place),
             plan=causal_plan(rows, self.layout.positions, self.decoder.spec.dtype),
             rope_keys=self.decoder.spec.rope_keys,
             bare=self.cache.raw is not None,
@@ -302,9 +302,7 @@ class Prefill:
     def _fill(self, layer: int, query: torch.Tensor) -> None:
         """Give the slots what this layer's queries (1, heads, active rows, head_dim) choose."""
         (blocks, (k, v)), rows = self._slots.take(layer, query[0]), self._slots.slots.rows
-        angles = {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in self._angles.items()}
-        self.cache.write_raw(layer, rows, k)
-        self.cache.write(layer, rows, self.decoder.rope.rotate_layers(k, angles, layer), v)
+        place_layer(self.decoder, self.cache, layer, rows, at_rows(self._angles, rows), k, v)
         self.trace.slots.append(blocks)
 
     def _segment_layers(self) -> tuple[int, ...]:
@@ -316,11 +314,6 @@ class Prefill:
         last = torch.full((self.table.count,), -1, dtype=torch.long, device=owner.device)
         last.scatter_reduce_(0, owner[member], self._last_layer[member], "amax")
         return tuple(last.tolist())
-
-
-def _padded(rows: torch.Tensor, padding: int) -> torch.Tensor:
-    """(1, rows, hidden) with the last row so often once more."""
-    return torch.cat([rows, rows[:, -1:].expand(-1, padding, -1)], 1) if padding else rows
 
 
 def on_device(layout: Layout, device: torch.device) -> Layout:

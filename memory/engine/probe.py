@@ -14,7 +14,7 @@ from memory.engine.attention import Attended
 from memory.engine.cache import DenseCache
 from memory.engine.carried import Carried
 from memory.engine.decoder import Decoder
-from memory.engine.kernels import Block, block_probabilities, row_padding
+from memory.engine.kernels import Block, block_probabilities, padded, row_padding
 from memory.engine.masks import bias_of
 from memory.engine.trace import Hops, PrefillTrace
 from memory.stages import Layout
@@ -102,9 +102,8 @@ class LayerProbe:
             )
         hidden = self.entered if layer == self.layer else self.leave()
         index, padding = self._numbers_of(rows), row_padding(rows)
-        if padding:
-            index = torch.cat([index, index[-1:].expand(padding)])
-        return tuple(made[:, : rows.numel()] for made in self.decoder.bare_kv(layer, hidden[:, index], kinds))
+        made = self.decoder.bare_kv(layer, hidden[:, padded(index, padding)], kinds)
+        return tuple(one[:, : rows.numel()] for one in made)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
         """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that the blocks hold for ``rows``.

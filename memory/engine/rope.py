@@ -20,6 +20,11 @@ from memory.engine.spec import ModelSpec
 Angles = Mapping[str, tuple[torch.Tensor, torch.Tensor]]  # by RoPE key: cos and sin, (1, rows, width)
 
 
+def at_rows(angles: Angles, rows: slice | torch.Tensor) -> Angles:
+    """Those of ``rows`` alone."""
+    return {key: (cos[:, rows], sin[:, rows]) for key, (cos, sin) in angles.items()}
+
+
 def rotate(attention: nn.Module, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate ``x`` (batch, heads, rows, head_dim) as the family of ``attention`` does; cos, sin (1, rows, width)."""
     apply = sys.modules[type(attention).__module__].apply_rotary_pos_emb
