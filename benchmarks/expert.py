@@ -18,12 +18,14 @@ from time import perf_counter
 
 from rich.progress import track
 
-from envs.alfred.env import MAX_STEPS, AlfredEnv, TaskResult
+from envs.alfred.env import AlfredEnv
 from envs.alfred.episodes import load_episodes
 from envs.alfred.expert import Expert
 from envs.alfred.goals import MATCHINGS
 from envs.alfred.knowledge import OBSERVABILITIES
 from envs.alfred.scene import Episode
+from envs.alfred.setting import MAX_STEPS
+from envs.setting import TaskResult
 from keep_agent.errors import KeepError
 
 SETTINGS = (("lota", "full"), ("grounded", "full"), ("grounded", "partial"))

@@ -19,8 +19,8 @@ from envs.alfred.knowledge import OBSERVABILITIES, Knowledge, Observability
 from envs.alfred.lota import LOTA_SKILLS, LotaSkills
 from envs.alfred.objects import spoken, whole
 from envs.alfred.scene import Episode
-from envs.alfred.skills import SkillSet
 from envs.alfred.world import World
+from envs.setting import SkillSet
 
 HOUSES = 8
 EPISODE_STEPS = 50

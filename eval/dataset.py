@@ -1,7 +1,7 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
-The scripted expert acts in generated houses and, where given, in the official train split. A share of its
-steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover. A file
+The scripted expert acts in generated houses of both worlds and, where given, in ALFRED's official train split. A share
+of its steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover. A file
 NAME.json beside the rollouts says how they were made.
 """
 
@@ -12,33 +12,63 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
 from rich.progress import track
 
-from envs.alfred.env import MAX_STEPS, SKILL_SETS
-from envs.alfred.episodes import load_episodes
-from envs.alfred.expert import Expert
-from envs.alfred.goals import succeeded
-from envs.alfred.knowledge import OBSERVABILITIES, Knowledge
-from envs.alfred.phrases import phrase
-from envs.alfred.scene import Episode, Task
-from envs.alfred.skills import SkillSet
-from envs.alfred.world import World
 from envs.fact import Fact
+from envs.setting import Episode, Expert, Knowledge, Setting, Task, succeeded
+from envs.worlds import World, world_of
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from keep_agent.loop import DONE
 from memory.disk.atomic import write_atomic
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 
+WORLDS = {"alfred": "keep_agent:Alfred-v0", "wah": "keep_agent:WatchAndHelp-v0"}
 SETTINGS = ("lota+full", "grounded+partial")
+SKILLS, OBSERVABILITIES = ("lota", "grounded"), ("full", "partial")
 PER_FILE = 1000
 
 
 def _facts(facts: Sequence[Fact]) -> tuple[FactRecord, ...]:
     return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Episodes of one house to record, made when they are asked for: a graph takes a megabyte.
+
+    Several episodes are one trial in the words of several annotators; one is rephrased.
+    """
+
+    world: World
+    episodes: Sequence[Episode]
+    wordings: int = 1
+
+    def told(self, rng: random.Random) -> tuple[Episode, list[list[str]]]:
+        """The episode, with several distinct wordings of each of its tasks, its own among them."""
+        first, *others = self.episodes
+        if others:
+            return first, [[episode.tasks[0].instruction for episode in self.episodes]]
+        return first, [self._wordings(first, task, rng) for task in first.tasks]
+
+    def _wordings(self, episode: Episode, task: Task, rng: random.Random) -> list[str]:
+        reworded = (self.world.reword(episode, task, rng) for _ in range(self.wordings - 1))
+        return list(dict.fromkeys([task.instruction, *reworded]))
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """An episode as it is being played."""
+
+    setting: Setting
+    house: Any
+    knowledge: Knowledge
+    expert: Expert
 
 
 class Recorder:
@@ -48,39 +78,38 @@ class Recorder:
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._rng = random.Random(seed)
 
-    def rollout(self, episode: Episode, wordings: Sequence[Sequence[str]]) -> Rollout:
-        world = World(episode.scene)
-        knowledge = Knowledge(world, self.observability)
-        space = SKILL_SETS[self.skills]()
+    def rollout(self, source: Source) -> Rollout:
+        episode, wordings = source.told(self._rng)
+        setting = source.world.recorded(self.skills, self.observability, episode, self._rng)
+        house = setting.begin(episode)
+        play = Play(setting, house, setting.knowledge(house), setting.expert())
         tasks = []
         for task, texts in zip(episode.tasks, wordings, strict=True):
-            world.begin_task()
-            tasks.append(self._task(world, knowledge, space, task, texts))
+            house.begin_task()
+            tasks.append(self._task(play, task, texts))
         return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
 
-    def _task(
-        self, world: World, knowledge: Knowledge, space: SkillSet, task: Task, texts: Sequence[str]
-    ) -> TaskRecord:
+    def _task(self, play: Play, task: Task, texts: Sequence[str]) -> TaskRecord:
+        setting, house, knowledge = play.setting, play.house, play.knowledge
         first, steps = _facts(knowledge.update()), []
-        expert = Expert(self.skills, self.observability)
         rate = self.perturb if self._rng.random() < 0.6 else 0.0
-        while len(steps) < MAX_STEPS[self.skills]:
-            label = expert.act(world, task, knowledge)
+        while len(steps) < setting.max_steps:
+            label = play.expert.act(house, task, knowledge)
             skill = label
             if label != DONE and self._rng.random() < rate:
-                skill = self._rng.choice([s for s in space.admissible(world, knowledge) if s != DONE] or [label])
+                skill = self._rng.choice(
+                    [s for s in setting.space.admissible(house, knowledge) if s != DONE] or [label]
+                )
             if skill == DONE:
                 steps.append(StepRecord(skill, label, "", ()))
                 break
-            outcome = space.execute(world, skill)
+            outcome = setting.space.execute(house, skill)
             steps.append(StepRecord(skill, label, "" if outcome.ok else outcome.message, _facts(knowledge.update())))
-        return TaskRecord(tuple(texts), first, tuple(steps), succeeded(world, task))
+        return TaskRecord(tuple(texts), first, tuple(steps), succeeded(setting, house, task))
 
 
-def generated(
-    count: int, first: int, rng: random.Random, wordings: int, stream: int = 0
-) -> Iterator[tuple[Episode, list[list[str]]]]:
-    """Houses of the embedded train split, each with a ``stream`` of so many tasks.
+def generated(world: World, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
+    """Houses of a world's embedded train split, each with a ``stream`` of so many tasks.
 
     0: two thirds single tasks, one third streams of up to four.
     """
@@ -88,27 +117,23 @@ def generated(
     for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
         start = round(first * high) - round(first * low)
         stop = start + round(count * high) - round(count * low)
-        if start == stop:
-            continue
-        for episode in load_episodes(None, "train", stream=length, limit=stop)[start:]:
-            yield episode, [_wordings(episode, task, rng, wordings) for task in episode.tasks]
+        episodes = world.training(None, stream=length, limit=max(1, stop))
+        yield from (Source(world, episodes[number : number + 1], wordings) for number in range(start, stop))
 
 
-def _wordings(episode: Episode, task: Task, rng: random.Random, count: int) -> list[str]:
-    """Distinct phrasings, the episode's own among them, none with a name that means something else in this room."""
-    present = frozenset(item.type for item in episode.scene.items)
-    return list(dict.fromkeys([task.instruction, *(phrase(task, rng, present) for _ in range(count - 1))]))
+def official(data: str) -> Iterator[Source]:
+    """Trials of ALFRED's official train split, each with all its annotations."""
+    world = world_of(WORLDS["alfred"])
+    episodes = world.training(data)
+    number = 0
+    for _, trial in groupby(episode.tasks[0].id for episode in episodes):
+        count = len(list(trial))
+        yield Source(world, episodes[number : number + count])
+        number += count
 
 
-def official(data: str) -> Iterator[tuple[Episode, list[list[str]]]]:
-    """Trials of the official train split, each with all its annotations."""
-    for _, trial in groupby(load_episodes(data, "train"), key=lambda episode: episode.tasks[0].id):
-        episodes = list(trial)
-        yield episodes[0], [[episode.tasks[0].instruction for episode in episodes]]
-
-
-def _write(out: Path, name: str, sources: list[tuple[Episode, list[list[str]]]], recorder: Recorder) -> tuple[int, int]:
-    rollouts = [recorder.rollout(episode, texts) for episode, texts in sources]
+def _write(out: Path, name: str, sources: Sequence[Source], recorder: Recorder) -> tuple[int, int]:
+    rollouts = [recorder.rollout(source) for source in sources]
     kept = [r for r in rollouts if recorder.perturb or all(task.success for task in r.tasks)]
     write_rollouts(out / f"{name}.jsonl.gz", kept)
     return len(kept), sum(task.success for r in kept for task in r.tasks)
@@ -116,8 +141,8 @@ def _write(out: Path, name: str, sources: list[tuple[Episode, list[list[str]]]],
 
 def _setting(text: str) -> tuple[str, str]:
     skills, _, observability = text.partition("+")
-    if skills not in SKILL_SETS or observability not in OBSERVABILITIES:
-        known = ", ".join(f"{s}+{o}" for s in SKILL_SETS for o in OBSERVABILITIES)
+    if skills not in SKILLS or observability not in OBSERVABILITIES:
+        known = ", ".join(f"{s}+{o}" for s in SKILLS for o in OBSERVABILITIES)
         raise ConfigError(f"--settings {text} is unknown; choose from {known}")
     return skills, observability
 
@@ -126,6 +151,8 @@ def _record(file: Path, args: argparse.Namespace) -> None:
     """Write down how the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
     made = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
     made = {key: value for key, value in made.items() if key != "stream" or value}  # folders older than the setting
+    if args.worlds == ["alfred"]:
+        del made["worlds"]  # as in folders from before there was another
     made["official"] = bool(args.data)
     if file.exists() and (old := json.loads(file.read_text(encoding="utf-8"))) != made:
         changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in made if made[key] != old.get(key))
@@ -142,7 +169,9 @@ def run(args: argparse.Namespace) -> None:
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
     rng = random.Random(args.seed)
-    sources = list(generated(args.houses, args.first, rng, args.wordings, args.stream))
+    worlds = [world_of(WORLDS[name]) for name in args.worlds]
+    houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
+    sources = [source for found in houses for source in found]
     if args.data:
         sources += islice(official(args.data), args.trials)
     rng.shuffle(sources)
@@ -162,7 +191,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
     p.add_argument("--data", default="", help="official json_2.1.0 folder; its train split is added")
     p.add_argument("--trials", type=int, default=None, help="at most so many official trials")
-    p.add_argument("--houses", type=int, default=6000, help="generated houses (default 6000)")
+    p.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), help="generated worlds (default: all)")
+    p.add_argument("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
     p.add_argument("--first", type=int, default=0, help="first generated house")
     p.add_argument("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
     p.add_argument("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")

@@ -12,3 +12,4 @@ with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium
     from gymnasium.envs.registration import register
 
     register(id="Alfred-v0", entry_point="envs.alfred.env:AlfredEnv")
+    register(id="WatchAndHelp-v0", entry_point="envs.wah.env:WatchAndHelpEnv")

@@ -8,11 +8,8 @@ from typing import Any
 import gymnasium
 from omegaconf import DictConfig
 
-from envs.alfred.env import SKILL_SETS
-from envs.alfred.episodes import load_episodes
-from envs.alfred.expert import Expert
-from envs.alfred.goals import succeeded
-from envs.alfred.scene import Episode
+from envs.setting import Episode, Setting, succeeded
+from envs.worlds import world_of
 from keep_agent.errors import ConfigError
 from keep_agent.loop import DONE
 from planners.base import Planner
@@ -29,17 +26,20 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES
     limit = env.limit if env.data is not None else env.limit or count
-    episodes = load_episodes(env.data, env.split, env.stream, evaluation.seed, limit)
+    episodes = world_of(env.id).episodes(env.data, env.split, env.stream, evaluation.seed, limit)
     return episodes[:count]
 
 
+def make_setting(env: DictConfig) -> Setting:
+    """The world of ``env.id`` with the choices of its config."""
+    world = world_of(env.id)
+    return world.setting(**{key: env[key] for key in world.choices})
+
+
 def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
-    """The world of ``env.id`` over the given episodes. Raises ConfigError for an id that is not registered."""
-    settings = {key: env[key] for key in ("skills", "observability", "goal_matching", "max_steps")}
-    try:
-        return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **settings)
-    except (gymnasium.error.Error, ModuleNotFoundError, TypeError) as error:  # TypeError: it takes other settings
-        raise ConfigError(f"env.id={env.id!r} is no world ({error}); use keep_agent:Alfred-v0") from error
+    """The environment of ``env.id`` over the given episodes. Raises ConfigError for an id that is no world."""
+    settings = {key: env[key] for key in world_of(env.id).choices}
+    return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **settings)
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
@@ -47,15 +47,16 @@ def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
 
     It fails where nothing is left to reach the goal with, after what an earlier task did to the house.
     """
-    expert, skills = Expert(env.skills, "full"), SKILL_SETS[env.skills]()
+    setting = make_setting(env)
+    expert = setting.expert("full")
 
     def length(info: Mapping[str, Any]) -> int:
         world = info["world"].copy()
         for steps in range(1, DEMONSTRATION_LIMIT):
             skill = expert.act(world, info["task"])
             if skill == DONE:
-                return steps if succeeded(world, info["task"], env.goal_matching) else 0
-            skills.execute(world, skill)
+                return steps if succeeded(setting, world, info["task"]) else 0
+            setting.space.execute(world, skill)
         return 0
 
     return length
@@ -72,7 +73,7 @@ def make_planner(config: DictConfig) -> Planner:
 
 def expert_oracle(env: DictConfig) -> Oracle:
     """What the scripted expert would do in the state of a world's ``info``, knowing what the agent knows."""
-    expert = Expert(env.skills, env.observability)
+    expert = make_setting(env).expert()
     return lambda info: expert.act(info["world"], info["task"], info["knowledge"])
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from envs.alfred.env import SKILL_SETS
-from envs.alfred.episodes import LAST_SEED, load_episodes
-from envs.alfred.expert import Expert
-from envs.alfred.scene import Episode
-from envs.alfred.world import World
+from envs.setting import Episode, Setting
+from envs.worlds import world_of
 from keep_agent.errors import ConfigError
 from keep_agent.loop import DONE
 from planners.formats import Example
@@ -28,21 +25,22 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     if env.data is not None and env.split == "train":
         raise ConfigError("env.split=train would be shown its own plans; play another split, or with prompt.examples=0")
     by_type: dict[str, list[Episode]] = {}
-    for episode in load_episodes(env.data, "train", seed=LAST_SEED - seed, limit=max(POOL, 2 * count)):
+    world = world_of(env.id)
+    for episode in world.training(env.data, seed=world.last_seed - seed, limit=max(POOL, 2 * count)):
         by_type.setdefault(episode.tasks[0].type, []).append(episode)
     ranked = sorted((rank, name) for name, found in by_type.items() for rank in range(len(found)))
     if len(ranked) < count:
         raise ConfigError(f"prompt.examples={count}, but the train split offers {len(ranked)}; ask for fewer")
-    return [_example(by_type[name][rank], env.skills) for rank, name in ranked[:count]]
+    setting = world.setting(**{key: env[key] for key in world.choices} | {"observability": "full"})
+    return [_example(setting, by_type[name][rank]) for rank, name in ranked[:count]]
 
 
-def _example(episode: Episode, skills: str) -> Example:
+def _example(setting: Setting, episode: Episode) -> Example:
     """What the expert, who knows everything, does in the first task of an episode."""
-    world, expert, space = World(episode.scene), Expert(skills, "full"), SKILL_SETS[skills]()
-    task = episode.tasks[0]
+    world, expert, task = setting.begin(episode), setting.expert(), episode.tasks[0]
     plan: list[str] = []
     while len(plan) < LONGEST and (not plan or plan[-1] != DONE):
         plan.append(expert.act(world, task))
         if plan[-1] != DONE:
-            space.execute(world, plan[-1])
+            setting.space.execute(world, plan[-1])
     return Example(task.instruction, tuple(plan))

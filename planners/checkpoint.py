@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -137,6 +137,24 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
     model = build(config)
     load_weights(model, state, folder)
     return model, tokenizer, history
+
+
+@torch.no_grad()
+def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Sequence[int]]) -> None:
+    """Make room in the embedding for tokens that the tokenizer was extended by, in place.
+
+    ``new``: ids of each one's pieces. It starts halfway between their mean and noise of the usual size: look-ups by
+    content need names that differ.
+    """
+    rows = -(-tokenizer.get_vocab_size() // 64) * 64
+    old = model.get_input_embeddings().weight.clone()  # (rows, hidden)
+    if rows > len(old):
+        model.resize_token_embeddings(rows, mean_resizing=False)
+    weight = model.get_input_embeddings().weight
+    for name, pieces in new.items():
+        noise = torch.randn(weight.shape[1]) * old.std()
+        weight[tokenizer.token_to_id(name)] = (old[list(pieces)].mean(0) + noise) / 2**0.5
+    model.tie_weights()
 
 
 def load_weights(model: Qwen2ForCausalLM, state: dict[str, torch.Tensor], where: Path) -> None:

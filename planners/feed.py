@@ -45,7 +45,7 @@ LEVELS = (
 )
 RECALLED = 0.4
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
-PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans without memory teach most of them
+PASSED_OVER = 0.4  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
 PLANS = Mix(plans=4)

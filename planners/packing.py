@@ -30,7 +30,7 @@ from planners.styles import Edit, PromptStyle, history_edit, make_style, task_ed
 
 IGNORE = -100
 WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # how often steps are shown, by the verb of the label
-FOCUSED = ("pick", "put", "slice", "turn")  # verbs whose target is what the steps before them are for
+FOCUSED = ("pick", "put", "slice", "turn", "sit")  # verbs whose target is what the steps before them are for
 Encode = Callable[[str], Sequence[int]]
 
 

@@ -7,6 +7,8 @@ look-ups by content need. Every line ends with a newline token, so units can be 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from string import ascii_lowercase, digits
@@ -17,6 +19,8 @@ from keep_agent.errors import ConfigError
 
 BOS, PAD, UNK, NEWLINE = "<bos>", "<pad>", "<unk>", "\n"
 PREFIX = "##"  # of what goes on with a word
+USUAL = 30  # times that a word has to stand in a corpus to become a token of its own
+_WORD = re.compile(r"(?<![a-z0-9_])[a-z]+(?![a-z0-9_])")
 INNER = [PREFIX + letter for letter in sorted(f"{ascii_lowercase}{digits}_")]  # all that a word may go on with
 
 
@@ -51,6 +55,19 @@ def train_tokenizer(texts: Iterable[str], entities: Iterable[str], vocab_size: i
     tokenizer = _without_special(tokenizer, INNER)
     tokenizer.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in names])
     return tokenizer
+
+
+def extend_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], entities: Iterable[str]) -> dict[str, list[int]]:
+    """Make single tokens of ``entities`` and of words that stand in ``texts`` `USUAL` times but fall into pieces.
+
+    Ids of before stay, so that weights can go on being trained. By new token the ids of its pieces.
+    """
+    words = Counter(word for text in texts for word in _WORD.findall(text.lower()))
+    usual = sorted(word for word, count in words.items() if count >= USUAL)
+    pieces = {name: tokenizer.encode(name).ids for name in (*usual, *sorted(set(entities)))}
+    new = {name: ids for name, ids in pieces.items() if len(ids) > 1}
+    tokenizer.add_tokens([AddedToken(name, single_word=True, normalized=False) for name in new])
+    return new
 
 
 def _without_special(tokenizer: Tokenizer, tokens: Collection[str]) -> Tokenizer:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import KeepError
-from planners.checkpoint import HISTORY, Shape, build, load_planner, load_weights, save_planner
+from planners.checkpoint import HISTORY, Shape, build, load_planner, load_weights, save_planner, widen
 from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files
 from planners.optimizers import KINDS, Optimizers
 from planners.packed_attention import Batch
@@ -31,7 +31,7 @@ from planners.prompt import Turn
 from planners.records import Rollout, read_rollouts
 from planners.seeding import seed_induction
 from planners.styles import make_style
-from planners.tokenizer import BOS, PAD, train_tokenizer
+from planners.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
 
 MASTER, STATE = "master.safetensors", "optimizer.safetensors"  # float32 weights; state of the optimisers
 OWN_WORDS = (
@@ -182,6 +182,8 @@ class Trainer:
             self.progress, self.calls = Progress(**history["progress"]), history["calls"]
             if self.resumed:
                 load_weights(model, load_file(self.out / MASTER), self.out / MASTER)
+            else:
+                widen(model, tokenizer, extend_tokenizer(tokenizer, *corpus(self.files, self.args.corpus)))
             return model, tokenizer
         texts, names = corpus(self.files, self.args.corpus)
         tokenizer = train_tokenizer(texts, names, self.args.vocab)

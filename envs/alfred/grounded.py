@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import say
-from envs.alfred.skills import unknown_skill
-from envs.alfred.thing import DONE, Outcome, failed
 from envs.alfred.world import World
+from envs.outcome import DONE, Outcome, failed, unknown_skill
 
 Refusal = Callable[[World, str], Outcome]
 _FORM = re.compile(r"(go to|open|close|pick up|slice|turn on|turn off) (\w+ \d+)")

@@ -30,9 +30,8 @@ from dataclasses import dataclass, replace
 from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import spoken
-from envs.alfred.skills import unknown_skill
-from envs.alfred.thing import DONE, Outcome, failed
 from envs.alfred.world import World
+from envs.outcome import DONE, Outcome, failed, unknown_skill
 
 FINDABLE = objects.LOTA_PICKUPABLE | objects.types(
     """ArmChair BathtubBasin Bed Cabinet Cart CoffeeMachine CoffeeTable CounterTop Desk DeskLamp DiningTable Drawer

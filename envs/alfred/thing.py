@@ -1,4 +1,4 @@
-"""What a world is made of: snapshots of things, and outcomes of what is done to them."""
+"""What a world is made of: snapshots of things."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ from dataclasses import dataclass, replace
 from envs.alfred import objects
 from envs.alfred.scene import Item, Position, Scene
 from keep_agent.errors import DataError
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Whether a primitive or skill worked; the sentence says why it did not (empty on success)."""
-
-    ok: bool
-    message: str = ""
-
-
-DONE = Outcome(True)
-
-
-def failed(message: str) -> Outcome:
-    """A failure with its reason."""
-    return Outcome(False, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from envs.alfred import objects
 from envs.alfred.objects import say
 from envs.alfred.scene import Position
 from envs.alfred.state import Agent, State
-from envs.alfred.thing import DONE, Outcome, Thing, failed
+from envs.alfred.thing import Thing
+from envs.outcome import DONE, Outcome, failed
 
 
 class World(State):

@@ -178,7 +178,7 @@ def test_bad_settings_are_errors(settings: dict[str, Any], message: str) -> None
 
 
 def test_missing_episodes_are_errors() -> None:
-    with pytest.raises(ConfigError, match="holds no episodes"):
+    with pytest.raises(ConfigError, match="no episodes to play"):
         AlfredEnv(episodes=())
     with pytest.raises(ConfigError, match="episode 7 does not exist; there are 3"):
         make().reset(options={"episode": 7})

@@ -11,9 +11,9 @@ import pytest
 from envs.alfred.episodes import load_episodes
 from envs.alfred.goals import MATCHINGS, succeeded
 from envs.alfred.scene import Task
-from envs.alfred.thing import failed
 from envs.alfred.trajectories import Corpus, Step
 from envs.alfred.world import World
+from envs.outcome import failed
 
 PRIMITIVES = {
     "PickupObject": World.pick,

@@ -13,9 +13,9 @@ from envs.alfred.grounded import GroundedSkills
 from envs.alfred.knowledge import Knowledge, Observability
 from envs.alfred.lota import LotaSkills
 from envs.alfred.scene import Scene, Task
-from envs.alfred.skills import SkillSet
 from envs.alfred.world import World
 from envs.fact import Fact
+from envs.setting import SkillSet
 from tests.envs.rooms import bedroom, kitchen
 
 SCENES = (kitchen(), bedroom())

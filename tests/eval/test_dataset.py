@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.alfred.env import MAX_STEPS
 from envs.alfred.episodes import load_episodes
+from envs.alfred.setting import MAX_STEPS
 from eval import dataset
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
@@ -40,7 +40,7 @@ def test_both_settings_of_the_same_houses_are_written_and_solved(tmp_path: Path)
 
 
 def test_every_house_may_hold_a_long_stream(tmp_path: Path) -> None:
-    rollouts = write(tmp_path, "--houses", "3", "--stream", "7", "--settings", "grounded+partial")
+    rollouts = write(tmp_path, "--worlds", "alfred", "--houses", "3", "--stream", "7", "--settings", "grounded+partial")
     assert [len(rollout.tasks) for rollout in rollouts] == [7, 7, 7]
     assert json.loads((tmp_path / "rollouts.json").read_text())["stream"] == 7
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
@@ -24,14 +24,19 @@ def world(skills: str = "grounded", observability: str = "full", **more: Any) ->
     return AlfredEnv(skills=skills, observability=observability, episodes=[episode(MUG)], **more)
 
 
+def config(skills: str, observability: str) -> DictConfig:
+    choices = {"skills": skills, "observability": observability, "goal_matching": "type", "max_steps": None}
+    return OmegaConf.create({"id": "keep_agent:Alfred-v0", **choices})
+
+
 def play(planner: Planner, played: Episode, env: gymnasium.Env, skills: str = "grounded") -> tuple[EpisodeResult, list]:
-    demonstrate = demonstration(OmegaConf.create({"skills": skills, "goal_matching": "type"}))
+    demonstrate = demonstration(config(skills, "full"))
     return run_episode(env, planner, played, index=0, skills=skills, seed=0, demonstrate=demonstrate)
 
 
 def expert(skills: str, observability: str) -> Planner:
-    env = {"skills": skills, "observability": observability}
-    return make_planner(OmegaConf.create({"planner": {"kind": "expert", "name": "expert"}, "env": env}))
+    planner = OmegaConf.create({"kind": "expert", "name": "expert"})
+    return make_planner(OmegaConf.create({"planner": planner, "env": config(skills, observability)}))
 
 
 class Scripted(RandomPlanner):

@@ -1,0 +1,40 @@
+"""Symbolic ALFRED, for those who serve any world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from envs.alfred.episodes import LAST_SEED, load_episodes
+from envs.alfred.knowledge import Observability
+from envs.alfred.phrases import phrase
+from envs.alfred.scene import Episode, Task
+from envs.alfred.setting import AlfredSetting
+
+
+class Alfred:
+    name = "alfred"
+    choices = ("skills", "observability", "goal_matching", "max_steps")
+    last_seed = LAST_SEED
+
+    def setting(self, **choices: Any) -> AlfredSetting:
+        return AlfredSetting(**choices)
+
+    def episodes(
+        self, data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
+    ) -> Sequence[Episode]:
+        return load_episodes(data, split, stream, seed, limit)
+
+    def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
+        return load_episodes(data, "train", stream, seed, limit)
+
+    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> AlfredSetting:
+        return AlfredSetting(skills, observability)
+
+    def reword(self, episode: Episode, task: Task, rng: Random) -> str:
+        """Without names that mean something else in this room."""
+        return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
+
+
+WORLD = Alfred()

@@ -1,0 +1,136 @@
+"""The gymnasium environment over any household: words in, feedback and facts out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+
+from envs.fact import Fact
+from envs.outcome import Outcome
+from envs.setting import Episode, Setting, TaskResult
+from envs.spaces import Words
+from keep_agent.errors import ConfigError, SkillError
+
+TEXT_LENGTH = 4096  # characters
+E = TypeVar("E", bound=Episode)
+
+
+class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
+    """One household, one or several tasks in a row, skills as strings.
+
+    A task ends on ``done`` or after ``setting.max_steps``; then its final state is scored. The next task of a stream
+    starts in the house as it was left, with what the agent knows and holds. The episode terminates with ``done`` in the
+    last task and is truncated when the last task runs out of steps. The reward is 1 for the step that ends a task with
+    success, else 0.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (gymnasium's own signature)
+
+    def __init__(self, setting: Setting, episodes: Sequence[E], render_mode: str | None = None) -> None:
+        """Raises ConfigError if there is no episode."""
+        if not len(episodes):
+            raise ConfigError("there are no episodes to play; name another split or data folder")
+        self.setting, self.episodes = setting, episodes
+        self.render_mode = render_mode
+        self.action_space = Words(TEXT_LENGTH, ("done",))
+        self.observation_space = spaces.Dict({"instruction": Words(TEXT_LENGTH), "feedback": Words(TEXT_LENGTH)})
+        self._finished = True
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, str], dict[str, Any]]:
+        """Start an episode: ``options={"episode": index or episode}``, else one drawn with the seed."""
+        super().reset(seed=seed)
+        self.episode = self._choose((options or {}).get("episode"))
+        self.world = self.setting.begin(self.episode)
+        self.knowledge = self.setting.knowledge(self.world)
+        self._index, self._steps, self._finished = 0, 0, False
+        return self._observation(""), self._info(Outcome(True), None)
+
+    def step(self, action: str) -> tuple[dict[str, str], float, bool, bool, dict[str, Any]]:
+        """Execute one skill. Raises SkillError for a string that is no skill of this world."""
+        if self._finished:
+            raise ResetNeeded("the episode is over; call reset() first")
+        if not isinstance(action, str):
+            raise SkillError(f"a skill is a string such as 'done', not {action!r}; choose one of info['skills']")
+        outcome = self.setting.space.execute(self.world, action)
+        self._steps += 1
+        ended = action == "done" or self._steps >= self.setting.max_steps
+        result = self._end_task() if ended else None
+        self._finished = ended and self._index + 1 == len(self.episode.tasks)
+        if ended and not self._finished:
+            self._begin_next()
+        info = self._info(outcome, result)
+        terminated = self._finished and action == "done"
+        reward = float(result is not None and result.success)
+        return self._observation(outcome.message), reward, terminated, self._finished and not terminated, info
+
+    def render(self) -> str | None:
+        """A few lines about the task, the agent and the last goal conditions."""
+        if self.render_mode != "ansi":
+            return None
+        met, total = self.setting.conditions(self.world, self.task)
+        return f"{self.task.instruction}\nstep {self._steps}: {self.where()}, {met} of {total} conditions met"
+
+    def where(self) -> str:
+        """Where the agent is and what it holds, in words."""
+        agent = self.knowledge.facts["agent"]
+        return f"at {agent.place or 'somewhere'}, holding {agent.holds or 'nothing'}"
+
+    def close(self) -> None:
+        self.setting.close()
+
+    @property
+    def max_steps(self) -> int:
+        """Of each task."""
+        return self.setting.max_steps
+
+    @property
+    def task(self) -> Any:
+        """The task at hand; after the end of the episode its last one."""
+        return self.episode.tasks[self._index]
+
+    def _choose(self, wanted: int | E | None) -> E:
+        if hasattr(wanted, "tasks"):
+            return wanted
+        index = int(self.np_random.integers(len(self.episodes))) if wanted is None else int(wanted)
+        if not 0 <= index < len(self.episodes):
+            raise ConfigError(f"episode {index} does not exist; there are {len(self.episodes)}, counted from 0")
+        return self.episodes[index]
+
+    def _end_task(self) -> TaskResult:
+        met, total = self.setting.conditions(self.world, self.task)
+        return TaskResult(self.task, met == total, met, total, self._steps)
+
+    def _begin_next(self) -> None:
+        """The next task of the stream starts in the house as it was left."""
+        self._index, self._steps = self._index + 1, 0
+        self.world.begin_task()
+
+    def _observation(self, feedback: str) -> dict[str, str]:
+        return {"instruction": self.task.instruction[:TEXT_LENGTH], "feedback": feedback[:TEXT_LENGTH]}
+
+    def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
+        """What a step reports: ``goal`` and ``success`` are the current task's, ``task_done`` is the one that ended."""
+        facts: tuple[Fact, ...] = tuple(self.knowledge.update())
+        admissible = self.setting.space.admissible(self.world, self.knowledge)
+        self.action_space.examples = admissible
+        met, total = self.setting.conditions(self.world, self.task)
+        return {
+            "facts": facts,
+            "skills": admissible,
+            "episode_id": self.episode.id,
+            "task": self.task,
+            "task_index": self._index,
+            "task_done": result,
+            "goal": (met, total),
+            "success": met == total,
+            "outcome_ok": outcome.ok,
+            "world": self.world,
+            "knowledge": self.knowledge,
+            "step": self._steps,
+        }

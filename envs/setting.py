@@ -1,0 +1,130 @@
+"""What a world is to those who play it: how an episode begins, what can be done, how a task is scored, who could do it.
+
+The environment, the recorder of training rollouts, the demonstration behind path weights and the worked examples all
+play through this, whatever the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from envs.fact import Fact
+from envs.outcome import Outcome
+from keep_agent.errors import ConfigError
+
+
+class World(Protocol):
+    """The complete state of a household, for skills, scores and the scripted expert."""
+
+    def copy(self) -> World:
+        """An independent one in the same state."""
+        ...
+
+    def begin_task(self) -> None:
+        """Forget what belongs to the last task; everything stays where it is."""
+        ...
+
+
+class Knowledge(Protocol):
+    """What the agent knows of a world."""
+
+    def update(self) -> list[Fact]:
+        """Look around, then return every fact that is new or different since the last call."""
+        ...
+
+
+class SkillSet(Protocol):
+    """Stateless: all that a skill needs to remember lives in the world."""
+
+    def execute(self, world: Any, skill: str) -> Outcome:
+        """Do it. A skill that cannot work now fails, if the world says why with a sentence; an unknown one raises
+        SkillError.
+        """
+        ...
+
+    def admissible(self, world: Any, knowledge: Any = None) -> tuple[str, ...]:
+        """The skills to choose from now, in a fixed order; without knowledge everything counts as known."""
+        ...
+
+
+class Expert(Protocol):
+    def act(self, world: Any, task: Any, knowledge: Any = None) -> str:
+        """The next skill from the present state; "done" when the goal is reached or nothing more can be done."""
+        ...
+
+
+class Task(Protocol):
+    id: str
+    type: str
+    instruction: str
+
+
+class Episode(Protocol):
+    """A scene and the tasks done in it one after another."""
+
+    id: str
+    scene: Any
+    tasks: tuple[Any, ...]
+
+
+class Setting(Protocol):
+    """One kind of world with its choices made: skills, observability, how goals are matched."""
+
+    skills: str
+    observability: str
+    max_steps: int  # per task
+
+    @property
+    def space(self) -> SkillSet: ...
+
+    def begin(self, episode: Any) -> World:
+        """A fresh world as the episode's scene says."""
+        ...
+
+    def knowledge(self, world: Any) -> Knowledge:
+        """What the agent knows of it at first."""
+        ...
+
+    def conditions(self, world: Any, task: Any) -> tuple[int, int]:
+        """Goal conditions met now, and their total."""
+        ...
+
+    def expert(self, observability: str | None = None) -> Expert:
+        """The scripted expert, who knows what the agent knows, or what ``observability`` says."""
+        ...
+
+    def close(self) -> None:
+        """Let go of simulators; no call comes after this."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """How a task ended: the goal conditions of its final state, and the steps it took."""
+
+    task: Any
+    success: bool
+    met: int
+    total: int
+    steps: int
+
+
+def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:
+    """Raises ConfigError for a value that is none of those allowed."""
+    if value not in (choices := tuple(allowed)):
+        raise ConfigError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
+
+
+def checked_steps(max_steps: int | None, usual: int) -> int:
+    """A limit, or the usual one. Raises ConfigError for one below a single step."""
+    if max_steps is not None and max_steps < 1:
+        raise ConfigError(f"max_steps is {max_steps}; a task needs at least 1 step")
+    return max_steps or usual
+
+
+def succeeded(setting: Setting, world: World, task: Task) -> bool:
+    """Whether every goal condition holds now."""
+    met, total = setting.conditions(world, task)
+    return met == total

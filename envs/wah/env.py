@@ -1,0 +1,38 @@
+"""The gymnasium environment over Watch-And-Help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envs.household import HouseholdEnv
+from envs.wah.checks import Rules
+from envs.wah.knowledge import Observability
+from envs.wah.scene import Episode
+from envs.wah.setting import WahSetting
+
+
+class WatchAndHelpEnv(HouseholdEnv[Episode]):
+    """Tasks of Watch-And-Help in VirtualHome's apartments, without a simulator or with one."""
+
+    def __init__(
+        self,
+        data: str | None = None,
+        split: str = "test",
+        skills: str = "lota",
+        observability: Observability = "full",
+        rules: Rules = "lota",
+        max_steps: int | None = None,
+        stream: int = 1,
+        episodes: Sequence[Episode] | None = None,
+        seed: int = 0,
+        render_mode: str | None = None,
+    ) -> None:
+        """``episodes`` replaces ``data``, ``split``, ``stream`` and ``seed``. Raises ConfigError for bad choices."""
+        setting = WahSetting(skills, observability, rules, max_steps)
+        super().__init__(setting, _load(data, split, stream, seed) if episodes is None else episodes, render_mode)
+
+
+def _load(data: str | None, split: str, stream: int, seed: int) -> Sequence[Episode]:
+    from envs.wah.episodes import load_episodes  # here: reading data is no part of stepping a given episode
+
+    return load_episodes(data, split, stream=stream, seed=seed)

@@ -1,0 +1,116 @@
+"""VirtualHome's graph JSON in and out, and the same as a networkx graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import networkx as nx
+
+from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
+from keep_agent.errors import DataError
+
+# What the older simulator (before 2.0) calls things otherwise.
+ALIASES: Mapping[str, str] = MappingProxyType({"kitchencabinets": "kitchencabinet"})
+KEPT = frozenset(RELATIONS) - {CLOSE}  # FACING and what is close to furniture are left out
+
+
+def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
+    """A graph from the simulator's JSON. Only the character's CLOSE edges are kept.
+
+    :raises DataError: what is missing or contradicts itself, naming ``where``
+    """
+    try:
+        graph = Graph(_node(row) for row in sorted(content["nodes"], key=lambda row: row["id"]))
+        edges = [(row["from_id"], row["relation_type"], row["to_id"]) for row in content["edges"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where} is no VirtualHome graph ({error!r}); export environment_graph anew") from error
+    if len(graph.nodes) != len(content["nodes"]):
+        raise DataError(f"{where} has {len(content['nodes'])} nodes but {len(graph.nodes)} ids; give each its own")
+    for source, relation, target in edges:
+        if source not in graph.nodes or target not in graph.nodes:
+            raise DataError(f"{where} has an edge {source} {relation} {target} to a node that it lacks")
+        ours = relation in KEPT or (relation == CLOSE and _of_character(graph, source, target))
+        if ours:
+            graph.link(source, relation, target)
+    return graph
+
+
+def _of_character(graph: Graph, *ids: int) -> bool:
+    return any(graph[one].category == CHARACTERS for one in ids)
+
+
+def _node(row: Mapping[str, Any]) -> Node:
+    name = str(row["class_name"]).lower()
+    box = row.get("bounding_box")
+    return Node(
+        id=int(row["id"]),
+        class_name=ALIASES.get(name, name),
+        category=str(row["category"]),
+        properties=frozenset(row.get("properties") or ()),
+        states=frozenset(row.get("states") or ()),
+        box=Box(_vector(box["center"]), _vector(box["size"])) if box else None,
+        prefab=str(row.get("prefab_name", "")),
+        transform=row.get("obj_transform") or None,
+    )
+
+
+def _vector(values: Any) -> Vector:
+    x, y, z = (float(value) for value in values)
+    return x, y, z
+
+
+def write_graph(graph: Graph) -> dict[str, Any]:
+    """The simulator's JSON, nodes by id."""
+    nodes = [_row(graph.nodes[one]) for one in sorted(graph.nodes)]
+    edges = [{"from_id": a, "relation_type": relation, "to_id": b} for a, relation, b in graph.edges()]
+    return {"nodes": nodes, "edges": edges}
+
+
+def _row(node: Node) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": node.id,
+        "category": node.category,
+        "class_name": node.class_name,
+        "prefab_name": node.prefab,
+        "properties": sorted(node.properties),
+        "states": sorted(node.states),
+    }
+    row["bounding_box"] = {"center": list(node.box.center), "size": list(node.box.size)} if node.box else None
+    if node.transform:
+        row["obj_transform"] = {key: list(value) for key, value in node.transform.items()}
+    return row
+
+
+def to_networkx(graph: Graph) -> nx.MultiDiGraph:
+    """The whole graph, for analysis and drawing: nodes with their fields, edges keyed by relation."""
+    out = nx.MultiDiGraph()
+    for node in graph.nodes.values():
+        out.add_node(
+            node.id,
+            class_name=node.class_name,
+            category=node.category,
+            states=sorted(node.states),
+            properties=sorted(node.properties),
+            position=node.position,
+        )
+    out.add_edges_from((a, b, relation) for a, relation, b in graph.edges())
+    return out
+
+
+def room_distances(graph: Graph) -> dict[int, dict[int, float]]:
+    """Metres between the middles of rooms along the doors between them; unconnected rooms in a straight line."""
+    rooms = [node.id for node in graph.nodes.values() if node.category == "Rooms"]
+    plan = nx.Graph()
+    plan.add_nodes_from(rooms)
+    for door in {source for source, relation, _ in graph.edges() if relation == BETWEEN}:
+        ends = sorted(graph.targets(door, BETWEEN))
+        plan.add_weighted_edges_from((a, b, _apart(graph, a, b)) for a in ends for b in ends if a < b)
+    walked = dict(nx.all_pairs_dijkstra_path_length(plan))
+    return {a: {b: walked[a].get(b, _apart(graph, a, b)) for b in rooms} for a in rooms}
+
+
+def _apart(graph: Graph, a: int, b: int) -> float:
+    (ax, _, az), (bx, _, bz) = graph[a].position, graph[b].position
+    return ((ax - bx) ** 2 + (az - bz) ** 2) ** 0.5

@@ -1,0 +1,118 @@
+"""Embedded tasks: an apartment, what its tasks are about laid out in it, and the tasks in somebody's words.
+
+Every task can be done under both rules of `envs.wah.lota`: of each class the last instance lies in the open, or in the
+last container of its class. Its goal is false when it begins, as long as the tasks before it were done as asked, or not
+at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from types import MappingProxyType
+
+from envs.wah.apartments import draw_apartment, likely_holders, place, split_of
+from envs.wah.furniture import ROOMS
+from envs.wah.phrases import phrase
+from envs.wah.placing import GraphJson
+from envs.wah.scene import Episode, Scene, Task
+from keep_agent.errors import ConfigError
+
+SNACKS = ("apple", "cupcake", "juice", "pudding", "wine")
+MEALS = ("apple", "coffeepot", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
+TABLEWARE = ("cutleryfork", "plate", "waterglass", "wineglass")
+GROCERIES = ("apple", "cupcake", "juice", "pancake", "poundcake", "pudding", "wine")
+KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "prepare_snack": ("on", "coffeetable", SNACKS),
+        "prepare_food": ("on", "kitchentable", MEALS),
+        "setup_table": ("on", "kitchentable", TABLEWARE),
+        "put_dishwasher": ("inside", "dishwasher", TABLEWARE),
+        "put_fridge": ("inside", "fridge", GROCERIES),
+    }
+)
+AMOUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # things a task asks for, and how often
+INSTANCES = (1, 1, 2, 2, 3)  # of a class that a task is about
+_TRIES = 50
+
+
+def generate_episode(seed: int, stream: int = 1, most: int = 1, task_type: str | None = None) -> Episode:
+    """The apartment of a seed (`apartment_seed`) with ``stream`` tasks that ask for at most ``most`` of a class.
+
+    :raises ConfigError: for settings that cannot work
+    """
+    if stream < 1 or most < 1:
+        raise ConfigError(f"a stream of {stream} tasks that ask for up to {most} of a class; use 1 or more of both")
+    if task_type is not None and task_type not in KINDS:
+        raise ConfigError(f"unknown task type {task_type!r}; choose one of {', '.join(KINDS)}")
+    rng = Random(f"wah-{seed}")
+    graph = draw_apartment(split_of(seed), rng).graph
+    drawn = _draw_tasks(rng, stream, most, task_type)
+    _lay_out(graph, [goal for _, goal in drawn], rng)
+    name = f"apartment-{seed}"
+    tasks = tuple(
+        Task(kind, goal, phrase(kind, goal, rng), f"{name}-{number}") for number, (kind, goal) in enumerate(drawn)
+    )
+    return Episode(f"{name}-x{stream}", Scene(name, graph, rng.choice(ROOMS)), tasks)
+
+
+Goal = tuple[tuple[str, int], ...]
+
+
+def _draw_tasks(rng: Random, stream: int, most: int, task_type: str | None) -> list[tuple[str, Goal]]:
+    """Types and goals: no thing is asked to the same place twice, and a dishwasher is started once."""
+    drawn: list[tuple[str, Goal]] = []
+    taken: set[str] = set()
+    for _ in range(stream):
+        for attempt in range(_TRIES):
+            kind = task_type or rng.choice(tuple(KINDS))
+            goal = _draw_goal(kind, rng, most, taken)
+            if goal:
+                break
+            if attempt + 1 == _TRIES:
+                raise ConfigError(f"a stream of {stream} tasks asks for more than an apartment has; use fewer")
+        taken.update(predicate for predicate, _ in goal)
+        drawn.append((kind, goal))
+    return drawn
+
+
+def _draw_goal(kind: str, rng: Random, most: int, taken: set[str]) -> Goal:
+    """Predicates by name; () if none of the type is left."""
+    relation, where, things = KINDS[kind]
+    free = [thing for thing in things if f"{relation}_{thing}_{where}" not in taken]
+    if not free:
+        return ()
+    wanted = rng.choices([amount for amount, _ in AMOUNTS], [weight for _, weight in AMOUNTS])[0]
+    chosen = sorted(rng.sample(free, min(wanted, len(free))))
+    goal = [(f"{relation}_{thing}_{where}", 1 if rng.random() < 0.75 else rng.randint(1, most)) for thing in chosen]
+    start = f"turnOn_{where}"
+    if kind == "put_dishwasher" and start not in taken and rng.random() < 0.85:
+        goal.append((start, 1))
+    return tuple(goal)
+
+
+def _lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random) -> None:
+    """Place what the goals are about, and other things of the kind, none of them where a goal wants it."""
+    asked: dict[str, int] = {}
+    banned: dict[str, set[str]] = {}
+    for predicate, count in (one for goal in goals for one in goal if not one[0].startswith("turnOn")):
+        _, thing, where = predicate.split("_")
+        asked[thing] = max(asked.get(thing, 0), count)
+        banned.setdefault(thing, set()).add(where)
+    for thing in rng.sample(sorted({*MEALS, *TABLEWARE, "book"}), 6):
+        asked.setdefault(thing, 1)
+    for thing in sorted(asked):
+        _place_all(graph, thing, max(asked[thing], rng.choice(INSTANCES)), banned.get(thing, set()), rng)
+
+
+def _place_all(graph: GraphJson, thing: str, count: int, banned: set[str], rng: Random) -> None:
+    rows = {row["id"]: row for row in graph["nodes"]}
+    holders = [one for one in likely_holders(graph, thing) if rows[one]["class_name"] not in banned]
+    last = {row["class_name"]: row["id"] for row in graph["nodes"]}
+    easy = [one for one in holders if "CLOSED" not in rows[one]["states"] or last[rows[one]["class_name"]] == one]
+    by_class: dict[str, list[int]] = {}
+    for number in range(count):
+        by_class.clear()
+        for one in holders if number + 1 < count else easy:
+            by_class.setdefault(rows[one]["class_name"], []).append(one)
+        place(graph, thing, rng.choice(by_class[rng.choice(sorted(by_class))]), rng)

@@ -1,0 +1,89 @@
+"""Who is close to whom, and where one stands: VirtualHome's rules on boxes, on the floor plan (x, z).
+
+CLOSE (EnvironmentGraph.cs of the simulator, 2.x): only pairs with the character. From the middle of one to the nearest
+point of the other's box, tried both ways, is at most 1.3 m; candidates lie within 5 m of the character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from envs.wah.graph import CHARACTERS, ROOMS, Box, Graph, Node, Vector
+
+REACH = 1.3  # metres
+CANDIDATES = 5.0  # metres
+NEVER_CLOSE = frozenset(("curtains", "floor", "wall", "ceiling", "ceilinglamp", "walllamp", "doorjamb", "door"))
+BODY = (0.5, 1.8, 0.5)  # metres; of our own agent
+ARM = 0.6  # metres between a piece of furniture and the middle of who stands at it
+MARGIN = 0.3  # metres that an agent keeps to a room's walls
+
+
+class Boxes:
+    """The boxes of a graph as arrays, so that one look finds all that is close. Update what moves."""
+
+    def __init__(self, graph: Graph) -> None:
+        nodes = [node for node in graph.nodes.values() if _eligible(node)]
+        self.ids = np.array([node.id for node in nodes], dtype=np.int64)  # (nodes,)
+        self._rows = {node.id: row for row, node in enumerate(nodes)}
+        self._centers = np.array([_flat(node.box.center) for node in nodes]).reshape(-1, 2)  # (nodes, 2)
+        self._halves = np.array([_flat(node.box.size) for node in nodes]).reshape(-1, 2) / 2
+
+    def copy(self) -> Boxes:
+        other = object.__new__(Boxes)
+        other.ids, other._rows, other._halves = self.ids, self._rows, self._halves
+        other._centers = self._centers.copy()
+        return other
+
+    def move(self, node_id: int, center: Vector) -> None:
+        row = self._rows.get(node_id)
+        if row is not None:
+            self._centers[row] = _flat(center)
+
+    def close_to(self, body: Box) -> list[int]:
+        """Ids of the nodes that are CLOSE to a character with this box, in the order of the nodes."""
+        middle, half = np.array(_flat(body.center)), np.array(_flat(body.size)) / 2
+        offset = np.abs(self._centers - middle)
+        to_box = np.maximum(offset - self._halves, 0.0)
+        to_body = np.maximum(offset - half, 0.0)
+        nearest = np.minimum((to_box**2).sum(1), (to_body**2).sum(1))
+        near = (nearest <= REACH**2) & ((offset**2).sum(1) <= CANDIDATES**2)
+        return self.ids[near].tolist()
+
+
+def _eligible(node: Node) -> bool:
+    if node.box is None or node.category in (ROOMS, CHARACTERS):
+        return False
+    return node.class_name not in NEVER_CLOSE and node.category != "Doors"
+
+
+def _flat(vector: Vector) -> tuple[float, float]:
+    return vector[0], vector[2]
+
+
+def standing_point(target: Box, room: Box | None) -> Vector:
+    """Where one stands at a box: beside the side that looks into the room, an arm's length off, within the walls."""
+    (x, _, z), (width, _, depth) = target.center, target.size
+    if room is None:
+        return x, 0.0, z - depth / 2 - ARM
+    dx, dz = room.center[0] - x, room.center[2] - z
+    if abs(dx) * depth > abs(dz) * width:  # the way to the middle leaves the box through the side that looks along x
+        x += np.copysign(width / 2 + ARM, dx)
+    else:
+        z += np.copysign(depth / 2 + ARM, dz)
+    return _clamped(x, room, 0), 0.0, _clamped(z, room, 2)
+
+
+def _clamped(value: float, room: Box, axis: int) -> float:
+    low = room.center[axis] - room.size[axis] / 2 + MARGIN
+    high = room.center[axis] + room.size[axis] / 2 - MARGIN
+    return float(min(max(value, low), max(low, high)))
+
+
+def bounds(boxes: Iterable[Box]) -> tuple[Vector, Vector]:
+    """The corners of all of them together."""
+    found = list(boxes)
+    low = tuple(min(box.center[axis] - box.size[axis] / 2 for box in found) for axis in range(3))
+    high = tuple(max(box.center[axis] + box.size[axis] / 2 for box in found) for axis in range(3))
+    return low, high

@@ -1,0 +1,193 @@
+"""VirtualHome's environment graph: things, and how they stand to each other, as dicts and sets.
+
+Relations are kept in both directions. The class knows nothing of what an action does or what a rule allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from keep_agent.errors import SkillError
+
+Vector = tuple[float, float, float]  # metres: x, y (up), z
+INSIDE, ON, CLOSE, BETWEEN, SITTING = "INSIDE", "ON", "CLOSE", "BETWEEN", "SITTING"
+HOLDS_RH, HOLDS_LH = "HOLDS_RH", "HOLDS_LH"  # the simulator fills the right hand first
+HANDS = (HOLDS_RH, HOLDS_LH)
+RELATIONS = (INSIDE, ON, CLOSE, BETWEEN, SITTING, *HANDS)
+ROOMS, CHARACTERS = "Rooms", "Characters"  # categories
+_NOTHING: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """An axis-aligned box, in metres."""
+
+    center: Vector
+    size: Vector
+
+    def moved(self, center: Vector) -> Box:
+        return Box(center, self.size)
+
+    @property
+    def top(self) -> float:
+        return self.center[1] + self.size[1] / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One thing; the graph replaces it when its state or place changes, so read it again after an action."""
+
+    id: int
+    class_name: str
+    category: str
+    properties: frozenset[str] = frozenset()
+    states: frozenset[str] = frozenset()
+    box: Box | None = None
+    prefab: str = ""
+    transform: Mapping[str, Any] | None = field(default=None, compare=False)  # position, rotation, scale
+
+    @property
+    def position(self) -> Vector:
+        """Where the simulator says it is; else the middle of its box, else the origin."""
+        found = (self.transform or {}).get("position")
+        return tuple(found) if found else self.box.center if self.box else (0.0, 0.0, 0.0)
+
+    @property
+    def grabbable(self) -> bool:
+        return "GRABBABLE" in self.properties
+
+    @property
+    def openable(self) -> bool:
+        return "CAN_OPEN" in self.properties
+
+    @property
+    def container(self) -> bool:
+        return "CONTAINERS" in self.properties
+
+    @property
+    def surface(self) -> bool:
+        return "SURFACES" in self.properties
+
+    @property
+    def switchable(self) -> bool:
+        return "HAS_SWITCH" in self.properties
+
+    @property
+    def shut(self) -> bool:
+        return "CLOSED" in self.states
+
+
+class Graph:
+    """Nodes by id and relations between them."""
+
+    __slots__ = ("_back", "_classes", "_edges", "nodes")
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self.nodes: dict[int, Node] = {}
+        self._edges: dict[str, dict[int, set[int]]] = {relation: {} for relation in RELATIONS}
+        self._back: dict[str, dict[int, set[int]]] = {relation: {} for relation in RELATIONS}
+        self._classes: dict[str, tuple[int, ...]] = {}
+        for node in nodes:
+            self.add(node)
+
+    def copy(self) -> Self:
+        """An independent graph in the same state; the nodes are shared."""
+        other = type(self)()
+        other.nodes, other._classes = self.nodes.copy(), self._classes.copy()
+        for mine, theirs in ((self._edges, other._edges), (self._back, other._back)):
+            for relation, edges in mine.items():
+                theirs[relation] = {key: ids.copy() for key, ids in edges.items() if ids}
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph):
+            return NotImplemented
+        return self.nodes == other.nodes and set(self.edges()) == set(other.edges())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, node_id: int) -> Node:
+        try:
+            return self.nodes[node_id]
+        except KeyError:
+            raise SkillError(f"there is no node {node_id} in this graph of {len(self.nodes)} nodes") from None
+
+    def add(self, node: Node) -> None:
+        """A new node, the last of its class."""
+        self.nodes[node.id] = node
+        self._classes[node.class_name] = (*self._classes.get(node.class_name, ()), node.id)
+
+    def change(self, node_id: int, **fields: Any) -> Node:
+        """Replace fields of a node."""
+        self.nodes[node_id] = node = replace(self.nodes[node_id], **fields)
+        return node
+
+    def of_class(self, name: str) -> tuple[int, ...]:
+        """Ids of a class in the order in which the nodes were added."""
+        return self._classes.get(name, ())
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Every class there is, in the order of its first node."""
+        return tuple(self._classes)
+
+    # relations
+
+    def link(self, source: int, relation: str, target: int) -> None:
+        self._edges[relation].setdefault(source, set()).add(target)
+        self._back[relation].setdefault(target, set()).add(source)
+
+    def unlink(self, source: int, relation: str, target: int) -> None:
+        self._edges[relation].get(source, set()).discard(target)
+        self._back[relation].get(target, set()).discard(source)
+
+    def detach(self, node_id: int, relations: Iterable[str] = RELATIONS) -> None:
+        """Remove a node's edges of these relations, in both directions."""
+        for relation in relations:
+            edges, back = self._edges[relation], self._back[relation]
+            for target in edges.pop(node_id, ()):
+                back[target].discard(node_id)
+            for source in back.pop(node_id, ()):
+                edges[source].discard(node_id)
+
+    def targets(self, source: int, relation: str) -> Set[int]:
+        return self._edges[relation].get(source, _NOTHING)
+
+    def sources(self, target: int, relation: str) -> Set[int]:
+        return self._back[relation].get(target, _NOTHING)
+
+    def linked(self, source: int, relation: str, target: int) -> bool:
+        return target in self.targets(source, relation)
+
+    def edges(self) -> Iterator[tuple[int, str, int]]:
+        """Every edge as (source, relation, target), by relation and id."""
+        for relation, edges in self._edges.items():
+            for source in sorted(edges):
+                for target in sorted(edges[source]):
+                    yield source, relation, target
+
+    # where things are
+
+    def room(self, node_id: int) -> int | None:
+        """The room a thing is in, through what it lies in or on; a room stands for itself."""
+        seen: set[int] = set()
+        while node_id not in seen:
+            seen.add(node_id)
+            if self[node_id].category == ROOMS:
+                return node_id
+            outer = sorted(self.targets(node_id, INSIDE))
+            rooms = [one for one in outer if self[one].category == ROOMS]
+            if rooms:
+                return rooms[0]
+            above = outer or sorted(self.targets(node_id, ON)) or sorted(self.sources(node_id, HOLDS_RH))
+            above = above or sorted(self.sources(node_id, HOLDS_LH))
+            if not above:
+                return None
+            node_id = above[0]
+        return None
+
+    def containers(self, node_id: int) -> list[int]:
+        """What a thing is directly in, rooms left out."""
+        return sorted(one for one in self.targets(node_id, INSIDE) if self[one].category != ROOMS)

@@ -1,0 +1,153 @@
+"""Instance-level skills: "go to kitchen 1", "open fridge 1", "put plate 2 in dishwasher 1", "sit on sofa 1" and "done".
+
+One goes to a room, to furniture, or to a thing that lies in a room and nowhere in particular. Everything else works only
+where the agent stands: on what it stands at, and on what lies in or on that. Refusals do not tell where a hidden thing
+is. The strict checks hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from envs.outcome import DONE, Outcome, failed, unknown_skill
+from envs.wah import action as verbs
+from envs.wah.action import Action
+from envs.wah.checks import refusal
+from envs.wah.graph import ROOMS
+from envs.wah.knowledge import Knowledge
+from envs.wah.objects import Names, fixture, movable
+from envs.wah.state import HomeState
+from envs.wah.words import PUT_INTO
+
+_FORM = re.compile(r"(go to|open|close|pick up|turn on|turn off|sit on) (\w+ \d+)")
+_PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")
+_VERBS: Mapping[str, str] = MappingProxyType(
+    {
+        "go to": verbs.WALK,
+        "open": verbs.OPEN,
+        "close": verbs.CLOSE,
+        "pick up": verbs.GRAB,
+        "turn on": verbs.SWITCH_ON,
+        "turn off": verbs.SWITCH_OFF,
+        "sit on": verbs.SIT,
+    }
+)
+
+
+class GroundedSkills:
+    """Instance-level skills of the apartment at hand."""
+
+    def execute(self, home: HomeState, skill: str) -> Outcome:
+        """Do it; raises SkillError for words that are no skill or name no class of the apartment."""
+        if skill == "done":
+            return DONE
+        names = Names(home.graph)
+        if match := _PUT.fullmatch(skill):
+            thing, place = (_resolve(home, names, skill, said) for said in match.groups())
+            if thing is None or thing not in home.held:
+                return failed(f"you are not holding {match[1]}")
+            away = self._away(home, place, match[2])
+            return away or _act(home, Action(putting(home, place), thing, place))
+        if match := _FORM.fullmatch(skill):
+            thing = _resolve(home, names, skill, match[2])
+            if match[1] == "go to":
+                return _go(home, thing, match[2])
+            return self._away(home, thing, match[2]) or _act(home, Action(_VERBS[match[1]], thing))
+        raise unknown_skill(skill, _possible(home, names))
+
+    def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
+        """What makes sense now given what is known, by verb and id."""
+        names = Names(home.graph) if knowledge is None else knowledge.names
+        known = home.graph.nodes.keys() if knowledge is None else knowledge.known
+        skills = [f"go to {said(names, one)}" for one in destinations(home) if one in known and one != home.at]
+        skills += [words for one in at_hand(home) if one in known for words in _on(home, names, one)]
+        return (*skills, "done")
+
+    def _away(self, home: HomeState, thing: int | None, words: str) -> Outcome | None:
+        """Why a thing cannot be touched from here, without telling where it is."""
+        if thing is not None and thing in home.held:
+            return failed(f"you are holding {words}")
+        if thing is not None and thing in at_hand(home):
+            return None
+        shut = home.at is not None and home.graph[home.at].shut
+        if thing is not None and fixture(home.graph[thing]):
+            return failed(f"you are not at {words}")
+        return failed("what you stand at is closed" if shut else f"{words} is not here")
+
+
+def said(names: Names, thing: int) -> str:
+    """ "kitchencabinet_3" as a skill says it: "kitchencabinet 3"."""
+    return names[thing].replace("_", " ")
+
+
+def putting(home: HomeState, place: int) -> str:
+    """The verb that puts something there: into what is a container by LoTA-Bench's list, onto everything else."""
+    node = home.graph[place]
+    inside = node.container and (node.class_name in PUT_INTO or not node.surface)
+    return verbs.PUT_IN if inside else verbs.PUT_ON
+
+
+def at_hand(home: HomeState) -> list[int]:
+    """What the agent stands at, and what lies in or on that behind no closed door."""
+    if home.at is None or home.graph[home.at].category == ROOMS or home.at in home.held:
+        return []
+    return [home.at, *(one for one in home.beneath(home.at) if home.hidden_in(one) is None)]
+
+
+def destinations(home: HomeState) -> Iterator[int]:
+    """Rooms, furniture, and what lies around."""
+    for node in home.graph.nodes.values():
+        if fixture(node) or (movable(node) and home.holder(node.id) is None and node.id not in home.held):
+            yield node.id
+
+
+def _resolve(home: HomeState, names: Names, skill: str, words: str) -> int | None:
+    """The id of a thing of a known class; None for a number that there is not."""
+    kind, _, number = words.partition(" ")
+    if not home.graph.of_class(kind):
+        raise unknown_skill(skill, _possible(home, names))
+    return names.id(f"{kind}_{number}")
+
+
+def _possible(home: HomeState, names: Names) -> Iterator[str]:
+    """The skills that could ever be said of each thing, without those that put one thing into another."""
+    yield "done"
+    for node in home.graph.nodes.values():
+        yield from (f"{verb} {said(names, node.id)}" for verb in _VERBS if fixture(node) or movable(node))
+
+
+def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
+    if thing is None:
+        return failed(f"there is no {words} to go to")
+    if thing in home.held:
+        return failed(f"you are holding {words}")
+    if not fixture(home.graph[thing]) and home.holder(thing) is not None:
+        return failed(f"{words} does not lie around, go to a room or to furniture")
+    return _act(home, Action(verbs.WALK, thing))
+
+
+def _act(home: HomeState, action: Action) -> Outcome:
+    why = refusal(home, action, "strict")
+    if not why and not home.act(action):
+        why = f"the simulator could not do {action.verb}"
+    return failed(why) if why else DONE
+
+
+def _on(home: HomeState, names: Names, one: int) -> Iterator[str]:
+    """Sensible skills on something at hand."""
+    node, words = home.graph[one], said(names, one)
+    free = len(home.held) < 2
+    if node.openable and (node.container or node.switchable) and free:
+        yield f"{'open' if node.shut else 'close'} {words}"
+    if movable(node) and free:
+        yield f"pick up {words}"
+    if fixture(node) and (node.container or node.surface) and not (node.shut and putting(home, one) == verbs.PUT_IN):
+        yield from (f"put {said(names, held)} in {words}" for held in home.held)
+    if node.switchable and fixture(node) and free and "OPEN" not in node.states:
+        yield from (
+            f"turn {after} {words}" for before, after in (("OFF", "on"), ("ON", "off")) if before in node.states
+        )
+    if home.seats and "SITTABLE" in node.properties and fixture(node) and home.sitting != one:
+        yield f"sit on {words}"

@@ -1,0 +1,42 @@
+"""Watch-And-Help, for those who serve any world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from envs.wah.episodes import LAST_SEED, load_episodes
+from envs.wah.knowledge import Observability
+from envs.wah.phrases import phrase
+from envs.wah.scene import Episode, Task
+from envs.wah.setting import WahSetting
+
+
+class WatchAndHelp:
+    name = "wah"
+    choices = ("skills", "observability", "rules", "max_steps")
+    last_seed = LAST_SEED
+
+    def setting(self, **choices: Any) -> WahSetting:
+        return WahSetting(**choices)
+
+    def episodes(
+        self, data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
+    ) -> Sequence[Episode]:
+        return load_episodes(data, split, stream, seed, limit)
+
+    def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
+        """Embedded ones, whatever is played: files of Watch-And-Help are not for training."""
+        return load_episodes(None, "train", stream, seed, limit, most=2)
+
+    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
+        """Both rules; where two of a class are asked for, the strict one, since the other knows the last one only."""
+        several = any(count > 1 for task in episode.tasks for _, count in task.goal)
+        return WahSetting(skills, observability, "strict" if several or rng.random() < 0.4 else "lota")
+
+    def reword(self, episode: Episode, task: Task, rng: Random) -> str:
+        return phrase(task.type, task.goal, rng)
+
+
+WORLD = WatchAndHelp()

@@ -1,0 +1,238 @@
+"""What things are called: the benchmark's names, which its skills must say to the letter, and the names people use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from types import MappingProxyType
+
+# LoTA-Bench's words for VirtualHome's classes (its resource wah_objects_sim2nl.json) where they are not the class name,
+# then the same for classes it leaves out. A class that is not listed is called by its own name.
+_SPOKEN: dict[str, str] = {
+    "balanceball": "balance ball",
+    "barsoap": "bar soap",
+    "bathroomcabinet": "bathroom cabinet",
+    "bathroomcounter": "bathroom counter",
+    "bellpepper": "bell pepper",
+    "boardgame": "board game",
+    "bottlewater": "bottled water",
+    "breadslice": "slice of bread",
+    "candybar": "candy bar",
+    "ceilingfan": "ceiling fan",
+    "cellphone": "cell phone",
+    "character": "user",
+    "chinesefood": "Chinese food",
+    "chocolatesyrup": "chocolate syrup",
+    "closetdrawer": "closet drawer",
+    "clothespants": "pants",
+    "clothespile": "pile of clothes",
+    "clothesshirt": "shirt",
+    "coatrack": "coat rack",
+    "coffeemaker": "coffee maker",
+    "coffeepot": "coffee pot",
+    "coffeetable": "coffee table",
+    "condimentbottle": "condiment bottle",
+    "condimentshaker": "condiment shaker",
+    "cookingpot": "cooking pot",
+    "cpuscreen": "cpu screen",
+    "creamybuns": "creamy buns",
+    "cutleryfork": "cutlery fork",
+    "cutleryknife": "cutlery knife",
+    "cuttingboard": "cutting board",
+    "dishbowl": "bowl",
+    "dishwashingliquid": "dishwashing liquid",
+    "facecream": "face cream",
+    "fryingpan": "frying pan",
+    "garbagecan": "garbage can",
+    "hairproduct": "hair product",
+    "kitchencabinet": "kitchen cabinet",
+    "kitchencounter": "kitchen counter",
+    "kitchencounterdrawer": "kitchen counter drawer",
+    "kitchentable": "kitchen table",
+    "knifeblock": "knife block",
+    "lightswitch": "light switch",
+    "livingroom": "living room",
+    "lotionbottle": "lotion bottle",
+    "microwave": "microwave oven",
+    "mincedmeat": "minced meat",
+    "mousemat": "mouse mat",
+    "oventray": "oven tray",
+    "papertray": "paper tray",
+    "photoframe": "photo frame",
+    "poundcake": "pound cake",
+    "powersocket": "power socket",
+    "remotecontrol": "remote control",
+    "salmon": "salmod",  # the benchmark's spelling: its skills know no other
+    "sportsball": "ball",
+    "standingmirror": "standing mirror",
+    "stovefan": "stove fan",
+    "tablelamp": "table lamp",
+    "teddybear": "teddy bear",
+    "towelrack": "towel rack",
+    "tvstand": "tv stand",
+    "walllamp": "wall lamp",
+    "wallphone": "wall phone",
+    "wallpictureframe": "wall picture frame",
+    "wallshelf": "wall shelf",
+    "washingmachine": "washing machine",
+    "washingsponge": "washing sponge",
+    "waterglass": "water glass",
+    "whippedcream": "whipped cream",
+    "wineglass": "wine glass",
+} | {
+    "chefknife": "chef knife",
+    "diningtable": "dining table",
+    "papertowel": "paper towel",
+    "shelfsoapset": "shelf soap set",
+    "soapset": "soap set",
+    "walltv": "wall tv",
+}
+_SIMULATED = {words: name for name, words in _SPOKEN.items()}
+_CLASS = re.compile(r"[a-z]+")
+
+# Names people use in instructions, the usual one first, a frequent one more than once; a class without an entry has its
+# spoken name only.
+SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bananas": ("bananas", "bunch of bananas"),
+        "barsoap": ("bar of soap", "bar soap"),
+        "book": ("book", "book", "book", "novel"),
+        "bottlewater": ("bottled water", "bottle of water", "water bottle"),
+        "breadslice": ("slice of bread", "bread slice", "piece of bread"),
+        "ceilinglamp": ("ceiling lamp",),
+        "cellphone": ("cell phone", "phone", "mobile phone"),
+        "chips": ("chips", "bag of chips", "potato chips"),
+        "clothesshirt": ("shirt", "t-shirt"),
+        "coffeepot": ("coffee pot", "coffee pot", "pot of coffee", "coffeepot", "coffee"),
+        "coffeetable": (
+            *("coffee table", "coffee table", "coffee table in the living room"),
+            *("living room table", "table in the living room", "low table", "table"),
+        ),
+        "condimentbottle": ("condiment bottle", "bottle of sauce", "sauce bottle"),
+        "condimentshaker": ("condiment shaker", "salt shaker", "spice shaker"),
+        "cookingpot": ("cooking pot", "pot"),
+        "cupcake": ("cupcake", "cupcake", "cupcake", "muffin", "cup cake", "fairy cake"),
+        "cutleryfork": ("cutlery fork", "fork", "fork", "fork", "dinner fork", "table fork"),
+        "cutleryknife": ("cutlery knife", "knife", "knife", "knife", "dinner knife", "table knife"),
+        "dishbowl": ("bowl", "dish bowl"),
+        "dishwasher": ("dishwasher", "dishwasher", "dishwasher", "dish washer", "dishwashing machine"),
+        "fridge": ("fridge", "fridge", "refrigerator", "refrigerator", "kitchen fridge"),
+        "fryingpan": ("frying pan", "pan", "skillet"),
+        "juice": (
+            *("juice", "juice", "bottle of juice", "fruit juice", "juice bottle"),
+            *("bottle of fruit juice", "carton of juice"),
+        ),
+        "kitchencounter": ("kitchen counter", "counter", "countertop"),
+        "kitchentable": (
+            *("kitchen table", "kitchen table", "dining table", "dining table"),
+            *("table in the kitchen", "dinner table", "table"),
+        ),
+        "microwave": ("microwave", "microwave oven"),
+        "milk": ("milk", "carton of milk", "bottle of milk"),
+        "mug": ("mug", "coffee mug"),
+        "pancake": ("pancake", "pancake", "pancake", "flapjack", "hotcake", "griddle cake"),
+        "plate": ("plate", "plate", "plate", "dinner plate", "dish"),
+        "poundcake": ("pound cake", "pound cake", "poundcake", "loaf cake", "loaf of pound cake"),
+        "pudding": ("pudding", "pudding", "cup of pudding", "pudding cup"),
+        "remotecontrol": ("remote control", "remote", "tv remote"),
+        "salmon": ("salmon", "piece of salmon", "salmon fillet"),
+        "sofa": ("sofa", "sofa", "couch", "couch", "settee"),
+        "toiletpaper": ("toilet paper", "roll of toilet paper"),
+        "tv": ("tv", "television"),
+        "waterglass": ("water glass", "glass", "glass", "drinking glass", "tumbler", "glass for water", "waterglass"),
+        "wine": ("wine", "bottle of wine", "bottle of wine", "wine bottle"),
+        "wineglass": ("wine glass", "wine glass", "glass for wine", "wineglass"),
+    }
+)
+
+# What is counted in something else: "some juice", but "two bottles of juice".
+MEASURES: Mapping[str, str] = MappingProxyType(
+    {
+        "alcohol": "bottle",
+        "bananas": "bunch",
+        "cereal": "box",
+        "chips": "bag",
+        "Chinese food": "box",
+        "chicken": "piece",
+        "chocolate syrup": "bottle",
+        "coffee": "pot",
+        "crackers": "packet",
+        "dishwashing liquid": "bottle",
+        "face cream": "tube",
+        "fruit juice": "bottle",
+        "juice": "bottle",
+        "milk": "carton",
+        "minced meat": "packet",
+        "pants": "pair",
+        "potato chips": "bag",
+        "salad": "bowl",
+        "salmon": "piece",
+        "creamy buns": "pack",
+        "slippers": "pair",
+        "toilet paper": "roll",
+        "toothpaste": "tube",
+        "whipped cream": "can",
+        "wine": "bottle",
+    }
+)
+
+_HEAD = re.compile(r"^(.*?)( (?:of|for|in) .*)?$")
+_IRREGULAR = {"mouse": "mice", "tv": "tvs"}
+
+
+def spoken(class_name: str) -> str:
+    """The benchmark's English name of a class: "kitchentable" -> "kitchen table"."""
+    return _SPOKEN.get(class_name, class_name)
+
+
+def simulated(words: str) -> str | None:
+    """The class with this spoken name, or None where no class can have it: "kitchen table" -> "kitchentable"."""
+    if words in _SIMULATED:
+        return _SIMULATED[words]
+    return words if _CLASS.fullmatch(words) and words not in _SPOKEN else None
+
+
+def article(words: str) -> str:
+    """What stands before a name: "an" before a vowel, "a" otherwise."""
+    return "an" if words[0] in "aeiou" else "a"
+
+
+@cache
+def plural(words: str) -> str:
+    """The plural of a name: "glass for wine" -> "glasses for wine"; "chips" stays as it is."""
+    head, rest = _HEAD.fullmatch(words).groups("")
+    start, space, noun = head.rpartition(" ")
+    return f"{start}{space}{_plural(noun)}{rest}"
+
+
+def _plural(noun: str) -> str:
+    if noun in _IRREGULAR:
+        return _IRREGULAR[noun]
+    if noun.endswith(("ss", "x", "ch", "sh", "ato")):
+        return noun + "es"
+    if noun.endswith("s"):
+        return noun
+    if noun.endswith("fe"):
+        return noun[:-2] + "ves"
+    if noun.endswith(("shelf", "loaf")):
+        return noun[:-1] + "ves"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + "s"
+
+
+def names_for(class_name: str, others: Iterable[str] = ()) -> tuple[str, ...]:
+    """What people call a class, the usual name first: none that could mean one of ``others``, at least its usual."""
+    taken = {name for other in others if other != class_name for name in _names(other)}
+    free = tuple(name for name in _names(class_name) if not any(_shared(name, other) for other in taken))
+    return free or _names(class_name)[:1]
+
+
+def _names(class_name: str) -> tuple[str, ...]:
+    return SYNONYMS.get(class_name, (spoken(class_name),))
+
+
+def _shared(name: str, other: str) -> bool:
+    """A "wine glass" is a "glass" too, and two of these are called like "glasses"."""
+    return f" {other}".endswith((f" {name}", f" {plural(name)}"))

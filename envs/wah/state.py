@@ -1,0 +1,114 @@
+"""What one can ask of a household: where things are, what hides them, what the agent holds and is close to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import dist
+from typing import Self
+
+from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Focus:
+    """What type-level skills remember within one task."""
+
+    found: str | None = None  # the class last named by `find`
+    target: int | None = None  # the node it led to
+    tried: tuple[int, ...] = ()  # instances reached by the same `find` repeated
+    placed: frozenset[int] = frozenset()  # things put down in this task
+    used: tuple[int, ...] = ()  # where they were put, latest last
+
+
+class HomeState:
+    """A graph, the agent in it, and what it walked to last."""
+
+    __slots__ = ("at", "changed", "focus", "graph", "me", "room", "seats")
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.me = 0
+        self.at: int | None = None  # the furniture, room or thing on the floor that the agent stands at
+        self.room: int | None = None
+        self.focus = Focus()
+        self.changed: set[int] = set()
+        self.seats = False  # whether tasks here ask to sit down
+
+    def copy(self) -> Self:
+        """An independent household in the same state."""
+        other = object.__new__(type(self))
+        other.graph, other.me, other.at, other.room = self.graph.copy(), self.me, self.at, self.room
+        other.focus, other.changed, other.seats = self.focus, self.changed.copy(), self.seats
+        return other
+
+    def begin_task(self) -> None:
+        """Forget what the last task found and put down; everything stays where it is."""
+        self.focus = Focus()
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """What the agent carries: right hand, left hand."""
+        return tuple(one for hand in HANDS for one in self.graph.targets(self.me, hand))
+
+    @property
+    def sitting(self) -> int | None:
+        return next(iter(self.graph.targets(self.me, SITTING)), None)
+
+    def close(self, thing: int) -> bool:
+        """Whether the graph has an edge from the thing to the agent, as LoTA-Bench asks."""
+        return self.graph.linked(thing, CLOSE, self.me)
+
+    def holder(self, thing: int) -> int | None:
+        """What a thing lies directly in, or else on; None for the floor of a room and for what is carried."""
+        inside = self.graph.containers(thing)
+        if inside:
+            return inside[0]
+        above = [one for one in self.graph.targets(thing, ON) if self.graph[one].class_name != "floor"]
+        return min(above, default=None)
+
+    def around(self, thing: int) -> Iterator[int]:
+        """The things around a thing, innermost first, rooms left out."""
+        seen = {thing}
+        outer = self.holder(thing)
+        while outer is not None and outer not in seen:
+            seen.add(outer)
+            yield outer
+            outer = self.holder(outer)
+
+    def within(self, thing: int) -> list[int]:
+        """What lies directly in or on a thing, by id."""
+        graph = self.graph
+        return sorted(set(graph.sources(thing, INSIDE)) | set(graph.sources(thing, ON)))
+
+    def beneath(self, thing: int) -> list[int]:
+        """All that is in or on a thing, nested things too, nearer ones first; the agent left out."""
+        found, todo = dict.fromkeys((thing, self.me)), [thing]
+        for outer in todo:
+            inner = [one for one in self.within(outer) if one not in found]
+            found.update(dict.fromkeys(inner))
+            todo += inner
+        return [one for one in found if one not in (thing, self.me)]
+
+    def fixture(self, thing: int) -> int:
+        """What one walks to in order to reach a thing: the outermost holder that is not carried about."""
+        place = thing
+        for outer in self.around(thing):
+            place = outer
+        return place
+
+    def hidden_in(self, thing: int) -> int | None:
+        """The outermost closed container that a thing is in; None where it can be seen."""
+        hiding, inner = None, thing
+        for outer in self.around(thing):
+            if self.graph[outer].shut and self.graph.linked(inner, INSIDE, outer):
+                hiding = outer
+            inner = outer
+        return hiding
+
+    def rooms(self) -> list[int]:
+        return [node.id for node in self.graph.nodes.values() if node.category == ROOMS]
+
+    def distance(self, thing: int) -> float:
+        """Metres from the agent, as LoTA-Bench measures: between positions, heights included."""
+        return dist(self.graph[self.me].position, self.graph[thing].position)

@@ -1,0 +1,54 @@
+"""The worlds by their gymnasium ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from random import Random
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from envs.setting import Episode, Setting
+from keep_agent.errors import ConfigError
+
+
+class World(Protocol):
+    """Where a world's episodes come from, and how it is set."""
+
+    name: str
+    choices: tuple[str, ...]  # what its setting takes, by name; an environment takes the same
+    last_seed: int  # of embedded episodes
+
+    def setting(self, **choices: Any) -> Setting:
+        """Raises ConfigError for bad choices."""
+        ...
+
+    def episodes(
+        self, data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
+    ) -> Sequence[Episode]:
+        """Raises ConfigError for what cannot work, DataError for files that cannot be read."""
+        ...
+
+    def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
+        """Episodes to learn from, or to show as worked examples."""
+        ...
+
+    def recorded(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
+        """The setting in which a training episode is played."""
+        ...
+
+    def reword(self, episode: Any, task: Any, rng: Random) -> str:
+        """Another wording of an embedded task."""
+        ...
+
+
+_MODULES: Mapping[str, str] = MappingProxyType(
+    {"keep_agent:Alfred-v0": "envs.alfred.kind", "keep_agent:WatchAndHelp-v0": "envs.wah.kind"}
+)
+
+
+def world_of(env_id: str) -> World:
+    """The world behind a gymnasium id. Raises ConfigError for one that we do not know."""
+    if env_id not in _MODULES:
+        raise ConfigError(f"env.id={env_id!r} is no world; use one of {', '.join(_MODULES)}")
+    return import_module(_MODULES[env_id]).WORLD

@@ -1,0 +1,19 @@
+"""Watch-And-Help, embedded or from files: ``python -m eval.wah [planner=NAME] [env.data=PATH] ...``"""
+
+from __future__ import annotations
+
+import sys
+
+from eval.cli import hydra_command
+from eval.run import evaluate
+from eval.tables import make_console
+
+
+def main() -> None:
+    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    console = make_console()
+    sys.exit(hydra_command("wah", lambda config, folder, given: evaluate(config, folder, console, given)))
+
+
+if __name__ == "__main__":
+    main()
