@@ -106,19 +106,24 @@ def _held(home: HomeState, thing: int) -> str:
     return "" if thing in home.held else f"you are not holding {_name(home.graph[thing])}"
 
 
+def _carried(home: HomeState, place: int, strict: bool) -> str:
+    """The benchmark leaves it to the simulator that nothing is put in or on what is in the other hand."""
+    return f"you are holding {_name(home.graph[place])}" if strict and place in home.held else ""
+
+
 def _put_in(home: HomeState, action: Action, strict: bool) -> str:
     place = home.graph[action.place]
     if not place.container:
         return f"nothing can be put in {_name(place)}"
     shut = f"{_name(place)} is closed" if strict and place.shut else ""
-    return _held(home, action.thing) or _far(home, place.id) or shut
+    return _held(home, action.thing) or _carried(home, place.id, strict) or _far(home, place.id) or shut
 
 
 def _put_on(home: HomeState, action: Action, strict: bool) -> str:
     place = home.graph[action.place]
     if not place.surface:
         return f"nothing can be put on {_name(place)}"
-    return _held(home, action.thing) or _far(home, place.id)
+    return _held(home, action.thing) or _carried(home, place.id, strict) or _far(home, place.id)
 
 
 def _sit(home: HomeState, action: Action, strict: bool) -> str:

@@ -1,4 +1,4 @@
-"""The scripted expert with instance-level skills, from what is known alone: fetch, carry, put, in the order of the goal.
+"""The scripted expert with instance-level skills, from what is known alone: fetch, carry, put, in the goal's order.
 
 What is not known is looked for where it is likely to be: first in rooms that were not entered, then in containers that
 were not looked into.
@@ -79,6 +79,9 @@ class _Plan:
         if place is None:
             return self._put_aside(thing)
         shut = self.home.graph[place].shut and putting(self.home, place) == "putin"
+        others = [one for one in self.home.held if one != thing]
+        if shut and others:  # there is no hand to open it with
+            return self._put_aside(others[0])
         opened = f"open {self._say(place)}" if shut else ""
         return self._at(place) or opened or f"put {self._say(thing)} in {self._say(place)}"
 

@@ -58,6 +58,8 @@ class _Plan:
         return place if at_hand and self.home.focus.found == self.kind else None
 
     def _deliver(self, kind: str) -> str:
+        if others := self._too_much(kind):
+            return self._put_aside(others[0])
         place = self.destination
         if place is None:
             return say(FIND, self.kind)
@@ -65,6 +67,14 @@ class _Plan:
         if inside and self.home.graph[place].shut and len(self.home.held) < 2:
             return say(OPEN, self.kind)
         return say(PUT, kind)
+
+    def _too_much(self, kind: str) -> list[str]:
+        """What else is held, where a door has to be opened for which there is no hand."""
+        graph = self.home.graph
+        kinds = [graph[thing].class_name for thing in self.home.held]
+        kinds.remove(kind)
+        opens = self.skills.rules == "strict" and any(one.kind == "inside" for one in self.goal)
+        return kinds if opens and any(graph[one].shut for one in graph.of_class(self.kind)) else []
 
     def _put_aside(self, kind: str) -> str:
         found = self.home.focus.found

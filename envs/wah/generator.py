@@ -1,20 +1,18 @@
 """Embedded tasks: an apartment, what its tasks are about laid out in it, and the tasks in somebody's words.
 
-Every task can be done under both rules of `envs.wah.lota`: of each class the last instance lies in the open, or in the
-last container of its class. Its goal is false when it begins, as long as the tasks before it were done as asked, or not
-at all.
+The goal of a task is false when it begins, as long as the tasks before it were done as asked, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
 
-from envs.wah.apartments import draw_apartment, likely_holders, place, split_of
+from envs.wah.apartments import draw_apartment, split_of
 from envs.wah.furniture import ROOMS
+from envs.wah.layout import Goal, lay_out
 from envs.wah.phrases import phrase
-from envs.wah.placing import GraphJson
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError
 
@@ -32,7 +30,6 @@ KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 AMOUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # things a task asks for, and how often
-INSTANCES = (1, 1, 2, 2, 3)  # of a class that a task is about
 _TRIES = 50
 
 
@@ -48,15 +45,12 @@ def generate_episode(seed: int, stream: int = 1, most: int = 1, task_type: str |
     rng = Random(f"wah-{seed}")
     graph = draw_apartment(split_of(seed), rng).graph
     drawn = _draw_tasks(rng, stream, most, task_type)
-    _lay_out(graph, [goal for _, goal in drawn], rng)
+    lay_out(graph, [goal for _, goal in drawn], rng, _others(rng))
     name = f"apartment-{seed}"
     tasks = tuple(
         Task(kind, goal, phrase(kind, goal, rng), f"{name}-{number}") for number, (kind, goal) in enumerate(drawn)
     )
     return Episode(f"{name}-x{stream}", Scene(name, graph, rng.choice(ROOMS)), tasks)
-
-
-Goal = tuple[tuple[str, int], ...]
 
 
 def _draw_tasks(rng: Random, stream: int, most: int, task_type: str | None) -> list[tuple[str, Goal]]:
@@ -91,28 +85,6 @@ def _draw_goal(kind: str, rng: Random, most: int, taken: set[str]) -> Goal:
     return tuple(goal)
 
 
-def _lay_out(graph: GraphJson, goals: Sequence[Goal], rng: Random) -> None:
-    """Place what the goals are about, and other things of the kind, none of them where a goal wants it."""
-    asked: dict[str, int] = {}
-    banned: dict[str, set[str]] = {}
-    for predicate, count in (one for goal in goals for one in goal if not one[0].startswith("turnOn")):
-        _, thing, where = predicate.split("_")
-        asked[thing] = max(asked.get(thing, 0), count)
-        banned.setdefault(thing, set()).add(where)
-    for thing in rng.sample(sorted({*MEALS, *TABLEWARE, "book"}), 6):
-        asked.setdefault(thing, 1)
-    for thing in sorted(asked):
-        _place_all(graph, thing, max(asked[thing], rng.choice(INSTANCES)), banned.get(thing, set()), rng)
-
-
-def _place_all(graph: GraphJson, thing: str, count: int, banned: set[str], rng: Random) -> None:
-    rows = {row["id"]: row for row in graph["nodes"]}
-    holders = [one for one in likely_holders(graph, thing) if rows[one]["class_name"] not in banned]
-    last = {row["class_name"]: row["id"] for row in graph["nodes"]}
-    easy = [one for one in holders if "CLOSED" not in rows[one]["states"] or last[rows[one]["class_name"]] == one]
-    by_class: dict[str, list[int]] = {}
-    for number in range(count):
-        by_class.clear()
-        for one in holders if number + 1 < count else easy:
-            by_class.setdefault(rows[one]["class_name"], []).append(one)
-        place(graph, thing, rng.choice(by_class[rng.choice(sorted(by_class))]), rng)
+def _others(rng: Random) -> list[str]:
+    """What else of the kind lies about."""
+    return rng.sample(sorted({*MEALS, *TABLEWARE, "book"}), 6)

@@ -53,9 +53,12 @@ class Boxes:
 
 
 def _eligible(node: Node) -> bool:
-    if node.box is None or node.category in (ROOMS, CHARACTERS):
-        return False
-    return node.class_name not in NEVER_CLOSE and node.category != "Doors"
+    return node.box is not None and not never_close(node)
+
+
+def never_close(node: Node) -> bool:
+    """Whether nobody is ever close to such a thing, wherever they stand."""
+    return node.category in (ROOMS, CHARACTERS, "Doors") or node.class_name in NEVER_CLOSE
 
 
 def _flat(vector: Vector) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """Instance-level skills: "go to kitchen 1", "open fridge 1", "put plate 2 in dishwasher 1", "sit on sofa 1" and "done".
 
-One goes to a room, to furniture, or to a thing that lies in a room and nowhere in particular. Everything else works only
-where the agent stands: on what it stands at, and on what lies in or on that. Refusals do not tell where a hidden thing
-is. The strict checks hold.
+One goes to a room, to furniture, or to a thing that lies in a room and nowhere in particular. Everything else works
+only where the agent stands: on what it stands at, and on what lies in or on that. Refusals do not tell where a hidden
+thing is. The strict checks hold.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def _on(home: HomeState, names: Names, one: int) -> Iterator[str]:
     node, words = home.graph[one], said(names, one)
     free = len(home.held) < 2
     if node.openable and (node.container or node.switchable) and free:
-        yield f"{'open' if node.shut else 'close'} {words}"
+        doors = (("CLOSED", "open"), ("OPEN", "close"))
+        yield from (f"{verb} {words}" for state, verb in doors if state in node.states)
     if movable(node) and free:
         yield f"pick up {words}"
     if fixture(node) and (node.container or node.surface) and not (node.shut and putting(home, one) == verbs.PUT_IN):

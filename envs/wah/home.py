@@ -7,18 +7,18 @@ surface ON it and INSIDE its room. Nothing here asks whether an action makes sen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Self
 
 from envs.wah.action import CLOSE as SHUT
 from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action
-from envs.wah.geometry import BODY, Boxes, standing_point
+from envs.wah.geometry import BODY, Boxes, never_close, standing_point
 from envs.wah.graph import CHARACTERS, CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Box, Graph, Node, Vector
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, DataError, SkillError
 
-AGENT = 1  # characters have the ids 1 to 10
+AGENT = 1  # the simulator keeps the ids 1 to 10 for characters; graphs of before do not
 EVERYTHING = (INSIDE, ON, CLOSE, SITTING, *HANDS)
 STATES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {OPEN: ("CLOSED", "OPEN"), SHUT: ("OPEN", "CLOSED"), SWITCH_ON: ("OFF", "ON"), SWITCH_OFF: ("ON", "OFF")}
@@ -40,11 +40,13 @@ class Home(HomeState):
         self._boxes = Boxes(graph)
         start = self._start(room)
         if not graph.of_class("character"):
-            graph.add(Node(AGENT, "character", CHARACTERS, box=Box((0.0, BODY[1] / 2, 0.0), BODY)))
+            own = AGENT if AGENT not in graph.nodes else max(graph.nodes) + 1
+            graph.add(Node(own, "character", CHARACTERS, box=Box((0.0, BODY[1] / 2, 0.0), BODY)))
         self.me = graph.of_class("character")[0]
         if room is not None or graph.room(self.me) is None:
             self._stand(start, graph[start].position)
         else:
+            self.room = graph.room(self.me)
             self._look(graph[self.me].box or Box(graph[self.me].position, BODY))
         self.changed = set(graph.nodes)
 
@@ -100,6 +102,7 @@ class Home(HomeState):
         body = Box((spot[0], size[1] / 2, spot[2]), size)
         graph.change(me, box=body, transform={"position": [spot[0], 0.0, spot[2]], "rotation": [0.0, 0.0, 0.0, 1.0]})
         room = graph.room(thing)
+        room = self.room if room is None else room  # at a thing in no room one is where one was
         for one in (me, *self.held):
             graph.detach(one, (INSIDE,))
             if room is not None:
@@ -127,19 +130,27 @@ class Home(HomeState):
 
     def _reached(self) -> Iterator[int]:
         """What the agent stands at and all in or on it: one walks along a counter to what lies at its end."""
-        if self.at is not None and self.graph[self.at].category != ROOMS:
+        if self.at is not None and not never_close(self.graph[self.at]):
             yield self.at
-            yield from self.beneath(self.at)
+            yield from (one for one in self.beneath(self.at) if not never_close(self.graph[one]))
 
     def _grab(self, thing: int) -> bool:
         hand = next((hand for hand in HANDS if not self.graph.targets(self.me, hand)), None)
         if hand is None or thing in self.held:
             return False
-        self.changed.update(self.within(thing))
+        content, room = self.within(thing), self.graph.room(thing)
         self.graph.detach(thing, EVERYTHING)
+        self._leave(content, room)
         self.graph.link(self.me, hand, thing)
         self._carry(thing)
         return True
+
+    def _leave(self, content: Iterable[int], room: int | None) -> None:
+        """What was in or on something that is grabbed stays behind, in its room."""
+        for one in content:
+            if room is not None and self.graph.room(one) is None:
+                self.graph.link(one, INSIDE, room)
+            self.changed.add(one)
 
     def _carry(self, thing: int) -> None:
         if self.room is not None:
@@ -150,7 +161,7 @@ class Home(HomeState):
         self.changed.add(thing)
 
     def _put(self, thing: int, place: int, relation: str) -> bool:
-        if thing not in self.held or thing == place:
+        if thing not in self.held or place in self.held:
             return False
         graph = self.graph
         graph.detach(thing, EVERYTHING)

@@ -78,6 +78,7 @@ class Knowledge:
             node = home.graph[thing]
             if node.container and not node.shut and thing not in self.seen and home.graph.room(thing) in self.seen:
                 self._see_into(thing)
+        self._see(one for one in home.changed if home.graph.room(one) in self.seen)  # what a box that is taken leaves
         self._see(home.held)
 
     def _see(self, things: Iterable[int]) -> None:

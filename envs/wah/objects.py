@@ -9,7 +9,7 @@ BUILDING = frozenset(("wall", "floor", "ceiling", "door", "doorjamb", "window", 
 
 
 class Names:
-    """Names of the nodes by id and back: class and a number, counted from 1 within the class in the order of the ids."""
+    """Names of the nodes by id and back: class and a number, counted from 1 within the class by id."""
 
     def __init__(self, graph: Graph) -> None:
         self._names: dict[int, str] = {}

@@ -48,7 +48,7 @@ def likely_holders(graph: GraphJson, class_name: str) -> list[int]:
 def holders_among(rows: Iterable[Row], class_name: str) -> list[int]:
     """As ``likely_holders``, among some of a graph's nodes."""
     classes = LIKELY.get(class_name, ())
-    return [row["id"] for row in rows if row["class_name"] in classes]
+    return [row["id"] for row in rows if row["class_name"] in classes and _holds(row)]
 
 
 def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
@@ -72,9 +72,12 @@ def _find(graph: GraphJson, node_id: int) -> Row:
     raise DataError(f"there is no node {node_id} in this graph of {len(graph['nodes'])} nodes")
 
 
+def _holds(row: Row) -> bool:
+    return not {"CONTAINERS", "SURFACES"}.isdisjoint(row["properties"])
+
+
 def _check(holder: Row) -> None:
-    holds = not {"CONTAINERS", "SURFACES"}.isdisjoint(holder["properties"])
-    if not holds or holder["category"] == "Floor":
+    if not _holds(holder) or holder["category"] == "Floor":
         raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
 
 

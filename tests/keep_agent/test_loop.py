@@ -107,8 +107,7 @@ def test_a_crash_behind_the_last_task_fails_it() -> None:
         def finish_task(self, result: Finished, following: str | None) -> None:
             raise RuntimeError("nothing to write with")
 
-    config = OmegaConf.create({"skills": "grounded", "observability": "full"})
-    result, _ = play(Forgetful(expert_oracle(config)), episode(MUG), world())
+    result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG), world())
     assert [(task.stop, task.success) for task in result.tasks] == [("crash", False)] and result.crashed
 
 

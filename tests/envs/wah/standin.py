@@ -60,7 +60,7 @@ class StandIn:
     name sends.
     """
 
-    def __init__(self, home: Home, cameras: int = 42, drip_seconds: float = 0.05) -> None:
+    def __init__(self, home: Home, cameras: int = 42, drip_seconds: float = 0.02) -> None:
         self.home, self.cameras, self.drip_seconds = home, cameras, drip_seconds
         self.faults: deque[str] = deque()
         self.seen: list[dict[str, Any]] = []

@@ -1,0 +1,88 @@
+"""Tasks from files: in the official format of WAH-NL, or plans that are laid out in given apartments.
+
+Official (``wah_nl_test.json`` of LoTA-Bench): a list of records with task_id, task_name, env_id, init_graph, init_room,
+task_goal and nl_instructions. Records without instructions, as Watch-And-Help's own, are said in our words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, overload
+
+from envs.wah.phrases import phrase
+from envs.wah.plans import is_plans, load_plans
+from envs.wah.records import field_of, json_files, read_json, task_of
+from envs.wah.scene import Episode, Scene, Task
+from keep_agent.errors import ConfigError, DataError
+
+Make = Callable[[], Episode]
+
+
+class MadeEpisodes(Sequence[Episode]):
+    """Episodes that are made when they are asked for."""
+
+    def __init__(self, makers: Sequence[Make]) -> None:
+        self._makers = makers
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+        if isinstance(index, slice):
+            return MadeEpisodes(self._makers[index])
+        return self._makers[index]()
+
+
+def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
+    """One episode per instruction of a file, or of a folder's files whose names contain ``split``.
+
+    A folder of plans and apartments has no splits: everything in it is played, laid out with ``seed``. ``limit``
+    episodes are drawn with ``seed``. Raises ConfigError where nothing is found, DataError for what is damaged.
+    """
+    path = Path(data)
+    if not path.exists():
+        raise ConfigError(f"env.data={data} does not exist; name a file or folder of Watch-And-Help tasks")
+    makers = load_plans(path, seed) if is_plans(path) else _records(path, split)
+    if limit is not None and limit < len(makers):
+        makers = [makers[index] for index in sorted(Random(seed).sample(range(len(makers)), limit))]
+    return MadeEpisodes(makers)
+
+
+def _records(path: Path, split: str) -> list[Make]:
+    files = [path] if path.is_file() else json_files(path, split)
+    if not files:
+        raise ConfigError(
+            f"{path} has no *.json or *.json.gz with {split!r} in its name; name a file, or another split"
+        )
+    return [maker for file in files for maker in _makers(file)]
+
+
+def _makers(file: Path) -> list[Make]:
+    content = read_json(file)
+    rows = content if isinstance(content, list) else [content]
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise DataError(f"{file} is no list of tasks; give records as in LoTA-Bench's wah_nl_test.json")
+    return [
+        maker for number, row in enumerate(rows) for maker in _of_record(row, f"{file}: record {number}", file.stem)
+    ]
+
+
+def _of_record(row: Mapping[str, Any], where: str, name: str) -> list[Make]:
+    kind, goal = task_of(row, where)
+    identity = f"{name.removesuffix('.json')}-{row.get('task_id', 0)}"
+    told = row.get("nl_instructions") or [phrase(kind, goal, Random(identity))]
+    scene = Scene(identity, field_of(row, ("init_graph",), where), row.get("init_room"), row.get("env_id"))
+    tasks = [Task(kind, goal, str(text), identity) for text in told]
+    return [_maker(Episode(f"{identity}-{number}", scene, (task,))) for number, task in enumerate(tasks)]
+
+
+def _maker(episode: Episode) -> Make:
+    return lambda: episode

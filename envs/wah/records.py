@@ -1,0 +1,51 @@
+"""Reads JSON files of tasks and graphs, gzipped or not, and what a record of a task says. Errors name the place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from envs.wah.goals import parse_goal
+from envs.wah.layout import Goal
+from envs.wah.scene import TASK_TYPES
+from keep_agent.errors import DataError
+
+ENDINGS = (".json", ".json.gz")
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file. Raises DataError naming it."""
+    try:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if path.name.endswith(".gz") else raw)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}); restore it from where it came") from error
+
+
+def json_files(folder: Path, containing: str = "") -> list[Path]:
+    """The JSON files of a folder whose names contain some text, by name."""
+    return sorted(path for path in folder.iterdir() if path.name.endswith(ENDINGS) and containing in path.name)
+
+
+def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
+    """The first of several fields that a row has. Raises DataError saying which it lacks."""
+    names = tuple(names)
+    for name in names:
+        if name in row:
+            return row[name]
+    raise DataError(f"{where} has no {' or '.join(repr(name) for name in names)}; it is no task of Watch-And-Help")
+
+
+def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
+    """Type and goal of a record. Raises DataError naming ``where``."""
+    kind = str(field_of(row, ("task_name",), where))
+    counts = field_of(row, ("task_goal", "goal", "derived_goal"), where)
+    if kind not in TASK_TYPES or not isinstance(counts, Mapping):
+        raise DataError(f"{where} has the type {kind!r} and a goal {counts!r}; use one of {', '.join(TASK_TYPES)}")
+    goal = tuple((str(text), count) for text, count in counts.items() if count != 0)
+    parse_goal(goal)
+    return kind, goal

@@ -1,0 +1,154 @@
+"""Conversations with a simulator on disk: written while they go on, and answered from later.
+
+One JSON object per line: {"request": .., "answer": ..}, without ids; the last line {"end": number of exchanges} tells
+a whole file from one that was cut. Compressed if the name ends in .gz. Calls that ended in an error are left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import IO, Any, NoReturn
+
+from envs.wah.virtualhome.difference import first_difference
+from envs.wah.virtualhome.errors import ReplayDeparted
+from envs.wah.virtualhome.transport import Fields, Request, Transport
+from keep_agent.errors import CapacityError, ConfigError, DataError
+
+_DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
+
+
+class Recording:
+    """A transport that writes down what another one carries. The file takes its name when the recording is closed.
+
+    Until then, and if the process is killed, an older file of that name stays what it was.
+    """
+
+    def __init__(self, transport: Transport, path: str | Path) -> None:
+        """Makes the file's folder. Raises ConfigError where nothing can be written."""
+        self.name = transport.name
+        self._transport, self._path = transport, Path(path)
+        self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
+        self._count = 0
+        self._open = True
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._temporary.open("xb")
+        except OSError as error:
+            raise ConfigError(f"no conversation can be recorded in {path} ({error}); name another file") from error
+        self._stream = _compressed(self._file) if self._path.suffix == ".gz" else self._file
+
+    def exchange(self, request: Request) -> Fields:
+        """As the other transport does. Raises CapacityError if the answer cannot be written down."""
+        fields = self._transport.exchange(request)
+        self._write({"request": _without_id(request), "answer": _without_id(fields)})
+        self._count += 1
+        return fields
+
+    def close(self) -> None:
+        """Close the other transport and publish the file; a second time does nothing."""
+        self._transport.close()
+        if self._open:
+            self._write({"end": self._count})
+            self._publish()
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        try:
+            self._stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            self._give_up(error)
+
+    def _publish(self) -> None:
+        try:
+            self._end_stream()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.replace(self._path)
+            self._open = False
+        except OSError as error:
+            self._give_up(error)
+
+    def _end_stream(self) -> None:
+        if self._stream is not self._file:
+            self._stream.close()
+
+    def _give_up(self, error: OSError) -> NoReturn:
+        self._open = False
+        for close in (self._end_stream, self._file.close, self._temporary.unlink):
+            with suppress(OSError):
+                close()
+        raise CapacityError(f"{self._path} cannot be written ({error}): free some room, or record elsewhere") from error
+
+
+class Replay:
+    """A transport that answers from a recording: the same requests in the same order, and no others."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises DataError for a file that cannot be read."""
+        self.name = f"recording {path}"
+        self._path = Path(path)
+        self._number = 0  # of the last line that was read
+        self._over = False
+        try:
+            self._file = self._path.open("rb")
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error}); name a recorded conversation") from error
+        self._stream: IO[bytes] = gzip.GzipFile(fileobj=self._file) if self._path.suffix == ".gz" else self._file
+
+    def exchange(self, request: Request) -> Fields:
+        """The recorded answer. Raises `ReplayDeparted` for another request, DataError for a damaged line."""
+        entry = {} if self._over else self._next()
+        if "request" not in entry:
+            self._over = True
+            raise self._departed(request, "the recording is at its end")
+        found = first_difference(_without_id(entry["request"]), _without_id(request))
+        if found is not None:
+            raise self._departed(request, f"another request than in line {self._number}: {found}")
+        return _without_id(entry["answer"])
+
+    def close(self) -> None:
+        self._over = True
+        self._stream.close()
+        self._file.close()
+
+    def _departed(self, request: Request, what: str) -> ReplayDeparted:
+        error = ReplayDeparted(what, sent=False)
+        error.action, error.at = str(request.get("action")), self.name
+        return error
+
+    def _next(self) -> dict[str, Any]:
+        self._number += 1
+        try:
+            entry = json.loads(self._stream.readline())
+            last = not _is_exchange(entry)
+            goes_on = last and self._stream.read(1)  # reading to the end also checks an archive's sum
+        except _DAMAGE as error:
+            raise self._damaged(f"is damaged or cut short ({error})") from error
+        if last and (goes_on or entry != {"end": self._number - 1}):
+            raise self._damaged("is no exchange, and not the end of this conversation")
+        return entry
+
+    def _damaged(self, what: str) -> DataError:
+        return DataError(f"{self._path}:{self._number} {what}; record the conversation anew")
+
+
+def _compressed(file: IO[bytes]) -> gzip.GzipFile:
+    """The same bytes for the same conversation: no name and no time in the header."""
+    return gzip.GzipFile("", "wb", 6, file, mtime=0)
+
+
+def _is_exchange(entry: Any) -> bool:
+    if not isinstance(entry, dict) or entry.keys() != {"request", "answer"}:
+        return False
+    return all(isinstance(part, dict) for part in entry.values())
+
+
+def _without_id(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != "id"}

@@ -1,0 +1,108 @@
+"""VirtualHome's own graph executors, an oracle for our world: `evolving_graph` of the PyPI package virtualhome.
+
+The package itself does not import on Python 3.11. Its executors are pure Python: they are found through the installed
+distribution's metadata and loaded under a name of our own. Node ids are given, so they need none of the resource files
+that the wheel lacks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from envs.wah.action import Action
+
+VERSION = "2.3.0"
+Fact = tuple[int, str, int]  # an edge (from, relation, to), or a state of a node (node, state, 0)
+_FOLDER = "virtualhome/simulation/evolving_graph"
+_NAME = "evolving_graph_of_virtualhome"
+# What refuses, by executor; "" stands for the module itself. What they refuse to grab, our world does not grab either.
+_CHECKS = (
+    ("WalkExecutor", "check_walk"),
+    ("SitExecutor", "check_sittable"),
+    ("OpenExecutor", "check_openable"),
+    ("SwitchExecutor", "check_switchable"),
+    ("", "_check_puttable"),
+)
+
+
+def require_oracle() -> None:
+    """Skips where the executors are not installed."""
+    try:
+        found = distribution("virtualhome").version
+    except PackageNotFoundError:
+        found = "none"
+    if found != VERSION:
+        pytest.skip(f"needs virtualhome {VERSION}, found {found}: pip install --no-deps virtualhome=={VERSION}")
+
+
+@cache
+def _executors() -> ModuleType:
+    """The module `evolving_graph.execution`; those it imports are its neighbours."""
+    package = ModuleType(_NAME)
+    package.__path__ = [str(Path(str(distribution("virtualhome").locate_file(_FOLDER))))]
+    sys.modules[_NAME] = package
+    return importlib.import_module(f"{_NAME}.execution")
+
+
+class Oracle:
+    """A household as VirtualHome's executors keep it; the graph has one character."""
+
+    def __init__(self, graph: Mapping[str, Any]) -> None:
+        self._code = _executors()
+        inner = self._code.EnvironmentGraph(dict(graph))
+        self._state = self._code.EnvironmentState(inner, {}, instance_selection=True)
+        self._names = {row["id"]: row["class_name"] for row in graph["nodes"]}
+
+    def allows(self, action: Action) -> bool:
+        """Whether they would do it; nothing changes."""
+        return self._run(action, modify=False) is not None
+
+    def do(self, action: Action) -> bool:
+        """Do it, even if they would not: only an effect that cannot be worked out is refused, which gives False."""
+        state = self._run(action)
+        if state is None:
+            with ExitStack() as stack:
+                for owner, check in _CHECKS:
+                    holder = getattr(self._code, owner) if owner else self._code
+                    stack.enter_context(patch.object(holder, check, return_value=True))
+                state = self._run(action)
+        self._state = state or self._state
+        return state is not None
+
+    def facts(self) -> set[Fact]:
+        """All edges and states."""
+        content = self._state.to_dict()
+        edges = {(row["from_id"], row["relation_type"], row["to_id"]) for row in content["edges"]}
+        return edges | {(row["id"], state, 0) for row in content["nodes"] for state in row["states"]}
+
+    def amend(self, gone: Iterable[Fact], new: Iterable[Fact]) -> None:
+        """Make facts false, and others true."""
+        relations, states = self._code.Relation.__members__, self._code.State.__members__
+        for facts, change, edit in ((gone, self._state.delete_edge, set.discard), (new, self._state.add_edge, set.add)):
+            for source, word, target in facts:
+                if target:
+                    change(self._state.get_node(source), relations[word], self._state.get_node(target))
+                else:
+                    node = self._state.get_node(source).copy()
+                    edit(node.states, states[word])
+                    self._state.change_node(node)
+
+    def _run(self, action: Action, modify: bool = True) -> Any:
+        """The state after one script line; None if it is refused."""
+        things = [one for one in (action.thing, action.place) if one]
+        parts = [self._code.ScriptObject(self._names[one], one) for one in things]
+        line = self._code.ScriptLine(self._code.Action[action.verb.upper()], parts, 1)
+        call = self._code.ScriptExecutor.call_action_method
+        script, info = self._code.Script([line]), self._code.ExecutionInfo()
+        return next(call(script, self._state, info, 0, modify, in_place=modify), None)
