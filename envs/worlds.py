@@ -33,8 +33,8 @@ class World(Protocol):
         """Episodes to learn from, or to show as worked examples."""
         ...
 
-    def recorded(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
-        """The setting in which a training episode is played."""
+    def recorded(self, skills: str, observability: str, episode: Any = None, rng: Random | None = None) -> Setting:
+        """The setting in which a training episode is played, without a simulator; the usual one without a ``rng``."""
         ...
 
     def reword(self, episode: Any, task: Any, rng: Random) -> str:

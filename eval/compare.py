@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.intervals import mean_interval, ratio_interval
-from eval.metrics import cluster_of, costs, goal_condition_rate, success_rate
+from eval.metrics import cluster_of, costs, goal_condition_rate, subgoal_success_rate, success_rate
 from eval.tables import bounds, make_console, markdown, number, percent
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
-from keep_agent.results import EpisodeResult, StepNumbers
+from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.runfolder import RunFolder, find_runs, read_config
 from memory.disk.atomic import write_atomic
 
@@ -59,6 +59,9 @@ class Row:
     success_difference: float | None
     success_difference_interval: Interval
     goal_condition_rate: float
+    subgoal_success_rate: float
+    subgoal_difference: float | None
+    subgoal_difference_interval: Interval
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     ttft_ratio: float | None
@@ -167,10 +170,15 @@ def _ratio(top: dict[str, list[float]], bottom: dict[str, list[float]]) -> tuple
 
 def success_difference(run: Run, base: Run) -> tuple[float, Interval]:
     """Mean over tasks of (success here - success there), paired, with its interval."""
+    return _difference(run, base, success_rate)
+
+
+def _difference(run: Run, base: Run, rate: Callable[[Sequence[TaskOutcome]], float]) -> tuple[float, Interval]:
+    """Mean over tasks of a rate here less there, paired, with its interval."""
     samples: dict[str, list[float]] = defaultdict(list)
     for key, result in run.episodes.items():
         pairs = zip(result.tasks, base.episodes[key].tasks, strict=True)
-        samples[cluster_of(result)] += [float(here.success) - float(there.success) for here, there in pairs]
+        samples[cluster_of(result)] += [rate([here]) - rate([there]) for here, there in pairs]
     values = [value for part in samples.values() for value in part]
     return sum(values) / len(values), mean_interval(samples)
 
@@ -178,11 +186,13 @@ def success_difference(run: Run, base: Run) -> tuple[float, Interval]:
 def compare(run: Run, base: Run) -> Row:
     cost = costs(_steps(run))
     difference, interval = (None, None) if run is base else success_difference(run, base)
+    subgoals, subgoal_bounds = (None, None) if run is base else _difference(run, base, subgoal_success_rate)
     ratio, ratio_bounds = (None, None) if run is base else _ratio(_times(run), _times(base))
     ttft, decision = cost["ttft_ms"] or {}, cost["decision_ms"] or {}
     tasks = _tasks(run)
     return Row(
         run.name, len(tasks), success_rate(tasks), difference, interval, goal_condition_rate(tasks),
+        subgoal_success_rate(tasks), subgoals, subgoal_bounds,
         ttft.get("p50"), ttft.get("p95"), ratio, ratio_bounds,
         decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
         **{key: cost[key] for key in KV},
@@ -220,8 +230,8 @@ def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
 def rows_table(rows: Sequence[Row], base: str) -> Table:
     table = Table(title=f"{rows[0].tasks} tasks, paired; medians; differences and ratios against {base}")
     table.add_column("run", no_wrap=True)
-    headings = "success %", "difference", "goals %", "ttft ms", "p95", "ratio", "decision", "computed", "recomp", "hits"
-    for heading in headings:
+    outcome = "success %", "difference", "goals %", "sub-goals %", "difference"
+    for heading in (*outcome, "ttft ms", "p95", "ratio", "decision", "computed", "recomp", "hits"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -229,6 +239,8 @@ def rows_table(rows: Sequence[Row], base: str) -> Table:
             percent(row.success_rate),
             percent(row.success_difference, "+") + bounds(row.success_difference_interval, 100, 1),
             percent(row.goal_condition_rate),
+            percent(row.subgoal_success_rate),
+            percent(row.subgoal_difference, "+") + bounds(row.subgoal_difference_interval, 100, 1),
             number(row.ttft_p50_ms, 1),
             number(row.ttft_p95_ms, 1),
             number(row.ttft_ratio) + bounds(row.ttft_ratio_interval),

@@ -27,6 +27,11 @@ def goal_condition_rate(tasks: Sequence[TaskOutcome]) -> float:
     return sum(task.met for task in tasks) / total if total else 0.0
 
 
+def subgoal_success_rate(tasks: Sequence[TaskOutcome]) -> float:
+    """The mean over tasks of the share of goal conditions met: LoTA-Bench's measure for Watch-And-Help."""
+    return sum(task.met / task.total for task in tasks) / len(tasks) if tasks else 0.0
+
+
 def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
     """ALFRED's: success x min(1, L*/L), averaged with weight L*, the skills the scripted expert needs.
 
@@ -53,6 +58,7 @@ def summarize(results: Sequence[EpisodeResult]) -> dict[str, Any]:
         "success_rate": success_rate(tasks),
         "success_interval": success_interval(results),
         "goal_condition_rate": goal_condition_rate(tasks),
+        "subgoal_success_rate": subgoal_success_rate(tasks),
         "path_weighted_success": path_weighted_success(tasks),
         "per_task_type": {name: _rates(members) for name, members in sorted(by_type.items())},
         "stops": dict(sorted(Counter(task.stop for task in tasks).items())),
@@ -68,6 +74,7 @@ def _rates(tasks: Sequence[TaskOutcome]) -> dict[str, Any]:
         "tasks": len(tasks),
         "success_rate": success_rate(tasks),
         "goal_condition_rate": goal_condition_rate(tasks),
+        "subgoal_success_rate": subgoal_success_rate(tasks),
         "path_weighted_success": path_weighted_success(tasks),
     }
 

@@ -36,10 +36,9 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     """
     earlier, config = begin(RunFolder, config, given, check_settings)
     episodes = make_episodes(config.env, config.eval)
-    env = make_env(config.env, episodes)
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_mode(config.wandb.mode)
-    with closing(make_planner(config)) as planner:
+    with closing(make_env(config.env, episodes)) as env, closing(make_planner(config)) as planner:
         if earlier is not None:
             earlier.check_weights(planner.weights)
         plain["weights"] = planner.weights

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 MISSING = "–"
-FILE_WIDTH = 140
+FILE_WIDTH = 170
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
 TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
 
@@ -52,7 +52,7 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     interval = bounds(summary["success_interval"], 100, 1)
     table = Table(title=title, caption=f"95 % interval of success:{interval}" if interval else None)
     table.add_column("task type", no_wrap=True)
-    for heading in ("tasks", "success %", "goals %", "path-w. %"):
+    for heading in ("tasks", "success %", "goals %", "sub-goals %", "path-w. %"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, rates in [*summary["per_task_type"].items(), ("all", summary)]:
         if name == "all":
@@ -62,6 +62,7 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
             str(rates["tasks"]),
             percent(rates["success_rate"]),
             percent(rates["goal_condition_rate"]),
+            percent(rates["subgoal_success_rate"]),
             percent(rates["path_weighted_success"]),
         )
     return table

@@ -31,7 +31,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     ranked = sorted((rank, name) for name, found in by_type.items() for rank in range(len(found)))
     if len(ranked) < count:
         raise ConfigError(f"prompt.examples={count}, but the train split offers {len(ranked)}; ask for fewer")
-    setting = world.setting(**{key: env[key] for key in world.choices} | {"observability": "full"})
+    setting = world.recorded(env.skills, "full")
     return [_example(setting, by_type[name][rank]) for rank, name in ranked[:count]]
 
 

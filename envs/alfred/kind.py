@@ -29,7 +29,9 @@ class Alfred:
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
         return load_episodes(data, "train", stream, seed, limit)
 
-    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> AlfredSetting:
+    def recorded(
+        self, skills: str, observability: Observability, episode: Episode | None = None, rng: Random | None = None
+    ) -> AlfredSetting:
         return AlfredSetting(skills, observability)
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:

@@ -25,10 +25,15 @@ class WatchAndHelpEnv(HouseholdEnv[Episode]):
         stream: int = 1,
         episodes: Sequence[Episode] | None = None,
         seed: int = 0,
+        simulator: str | None = None,
+        record: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """``episodes`` replaces ``data``, ``split``, ``stream`` and ``seed``. Raises ConfigError for bad choices."""
-        setting = WahSetting(skills, observability, rules, max_steps)
+        """``episodes`` replaces ``data``, ``split``, ``stream`` and ``seed``. Raises ConfigError for bad choices,
+        SimulatorError for a simulator that does not answer.
+        """
+        setting = WahSetting(skills, observability, rules, max_steps, simulator, record)
+        setting.connect()
         super().__init__(setting, _load(data, split, stream, seed) if episodes is None else episodes, render_mode)
 
 

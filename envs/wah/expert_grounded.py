@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envs.wah.belongings import LIKELY
-from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class
+from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_of
 from envs.wah.graph import ROOMS
-from envs.wah.grounded import at_hand, putting, said
+from envs.wah.grounded import at_hand, putting
 from envs.wah.knowledge import Knowledge
 from envs.wah.state import HomeState
 
@@ -28,11 +28,11 @@ class _Plan:
     """One state as far as it is known, and what is still to do."""
 
     def __init__(self, home: HomeState, goal: Sequence[Predicate], knowledge: Knowledge) -> None:
-        self.home, self.knowledge, self.names = home, knowledge, knowledge.names
+        self.home, self.knowledge = home, knowledge
         self.goal = goal
         self.place = self._destination()
         counts = counts_at(home, goal, self.place)
-        self.unmet = [one for one, count in zip(goal, counts, strict=True) if count < one.count]
+        self.unmet = unmet_of(goal, counts)
 
     def _destination(self) -> int | None:
         """The place at which most of the goal holds; of equals the one at hand, then the first."""
@@ -59,16 +59,21 @@ class _Plan:
 
     def _pursue(self, one: Predicate) -> str:
         match one.kind:
-            case "on" | "inside" | "holds":
+            case "on" | "inside" if self.place is None:
+                return ""
+            case "on" | "inside":
+                return self._take(one.thing, left=self.place)
+            case "holds":
                 return self._take(one.thing)
             case "turnOn":
                 return self._switch()
         seats = self.home.graph.of_class(one.place)
         return self._at(seats[0]) or f"sit on {self._say(seats[0])}" if seats else ""
 
-    def _take(self, kind: str) -> str:
+    def _take(self, kind: str, left: int | None = None) -> str:
+        """Have one in the hand; what is at the place ``left`` stays there."""
         known = [one for one in self.home.graph.of_class(kind) if self.knowledge.knows(one)]
-        spare = [one for one in known if self.home.holder(one) != self.place or self.place is None]
+        spare = [one for one in known if left is None or self.home.holder(one) != left]
         if not spare:
             return self._explore(kind)
         near = at_hand(self.home)
@@ -91,7 +96,7 @@ class _Plan:
         return DONE if here is None else self._put(thing, here)
 
     def _switch(self) -> str:
-        if self.place is None:
+        if self.place is None or "OFF" not in self.home.graph[self.place].states:
             return ""
         node = self.home.graph[self.place]
         if "OPEN" in node.states:
@@ -127,4 +132,4 @@ class _Plan:
         return "" if hiding is None else f"open {self._say(hiding)}"
 
     def _say(self, thing: int) -> str:
-        return said(self.names, thing)
+        return self.home.things.words(thing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class
+from envs.wah.goals import RELATIONS, Predicate, best_place, counts_at, place_class, unmet_of
 from envs.wah.lota import CLOSE, FIND, OPEN, PICK, PUT, SIT, SWITCH_ON, LotaSkills
 from envs.wah.names import article, spoken
 from envs.wah.state import HomeState
@@ -34,12 +34,13 @@ class _Plan:
         self.home, self.skills = home, skills
         place = best_place(home, goal)
         counts = counts_at(home, goal, place)
-        self.unmet = [one for one, count in zip(goal, counts, strict=True) if count < one.count]
+        self.unmet = unmet_of(goal, counts)
         self.goal = goal
         self.kind = place_class(goal)  # of the destination
 
     def next(self) -> str:
-        wanted = [one for one in self.unmet if one.kind in RELATIONS]
+        exists = bool(self.home.graph.of_class(self.kind))
+        wanted = [one for one in self.unmet if one.kind in RELATIONS and exists]
         kept = {one.thing for one in self.goal if one.kind == "holds"}
         kinds = {thing: self.home.graph[thing].class_name for thing in self.home.held}
         for kind in kinds.values():
@@ -123,16 +124,17 @@ class _Plan:
 
     def _finish(self) -> str:
         """Switch on, take in the hand, sit down."""
-        for one in self.unmet:
-            match one.kind:
-                case "turnOn":
-                    return self._switch(one.place)
-                case "holds":
-                    return self._take(one.thing)
-                case "sit":
-                    found = self.home.focus.found == one.place
-                    return say(SIT if found else FIND, one.place)
-        return ""
+        graph = self.home.graph
+        possible = [one for one in self.unmet if one.kind not in RELATIONS and graph.of_class(one.place or one.thing)]
+        return next((step for one in possible if (step := self._pursue(one))), "")
+
+    def _pursue(self, one: Predicate) -> str:
+        match one.kind:
+            case "turnOn":
+                return self._switch(one.place)
+            case "holds":
+                return self._take(one.thing)
+        return say(SIT if self.home.focus.found == one.place else FIND, one.place)
 
     def _switch(self, kind: str) -> str:
         place = self.destination

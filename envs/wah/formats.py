@@ -23,7 +23,7 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
     """
     try:
         graph = Graph(_node(row) for row in sorted(content["nodes"], key=lambda row: row["id"]))
-        edges = [(row["from_id"], row["relation_type"], row["to_id"]) for row in content["edges"]]
+        edges = [(int(row["from_id"]), str(row["relation_type"]), int(row["to_id"])) for row in content["edges"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where} is no VirtualHome graph ({error!r}); export environment_graph anew") from error
     if len(graph.nodes) != len(content["nodes"]):

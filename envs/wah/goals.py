@@ -15,6 +15,7 @@ from envs.wah.state import HomeState
 from keep_agent.errors import DataError
 
 RELATIONS = {"on": ON, "inside": INSIDE}
+_LATE = ("turnOn", "holds", "sit")
 FORMS = "on_CLASS_PLACE, inside_CLASS_PLACE, turnOn_PLACE, holds_CLASS or sit_PLACE"
 
 
@@ -52,6 +53,12 @@ def _predicate(text: str, count: int) -> Predicate:
         case "holds", [thing]:
             return Predicate(kind, thing, "", count)
     raise DataError(f"goal {text!r} is no predicate; use {FORMS}")
+
+
+def unmet_of(goal: Sequence[Predicate], counts: Iterable[int]) -> list[Predicate]:
+    """What is still to do: things are brought first, then machines run; who sits down gets up no more."""
+    unmet = [one for one, count in zip(goal, counts, strict=True) if count < one.count]
+    return sorted(unmet, key=lambda one: _LATE.index(one.kind) if one.kind in _LATE else -1)
 
 
 def goal_counts(home: HomeState, goal: Sequence[Predicate]) -> tuple[int, ...]:

@@ -189,5 +189,7 @@ class Graph:
         return None
 
     def containers(self, node_id: int) -> list[int]:
-        """What a thing is directly in, rooms left out."""
-        return sorted(one for one in self.targets(node_id, INSIDE) if self[one].category != ROOMS)
+        """What a thing is directly in, rooms left out, by id."""
+        nodes = self.nodes
+        found = [one for one in self._edges[INSIDE].get(node_id, ()) if nodes[one].category != ROOMS]
+        return sorted(found) if len(found) > 1 else found

@@ -17,7 +17,6 @@ from envs.wah.action import Action
 from envs.wah.checks import refusal
 from envs.wah.graph import ROOMS
 from envs.wah.knowledge import Knowledge
-from envs.wah.objects import Names, fixture, movable
 from envs.wah.state import HomeState
 from envs.wah.words import PUT_INTO
 
@@ -43,26 +42,25 @@ class GroundedSkills:
         """Do it; raises SkillError for words that are no skill or name no class of the apartment."""
         if skill == "done":
             return DONE
-        names = Names(home.graph)
         if match := _PUT.fullmatch(skill):
-            thing, place = (_resolve(home, names, skill, said) for said in match.groups())
+            thing, place = (_resolve(home, skill, said) for said in match.groups())
             if thing is None or thing not in home.held:
                 return failed(f"you are not holding {match[1]}")
             away = self._away(home, place, match[2])
             return away or _act(home, Action(putting(home, place), thing, place))
         if match := _FORM.fullmatch(skill):
-            thing = _resolve(home, names, skill, match[2])
+            thing = _resolve(home, skill, match[2])
             if match[1] == "go to":
                 return _go(home, thing, match[2])
             return self._away(home, thing, match[2]) or _act(home, Action(_VERBS[match[1]], thing))
-        raise unknown_skill(skill, _possible(home, names))
+        raise unknown_skill(skill, _possible(home))
 
     def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
         """What makes sense now given what is known, by verb and id."""
-        names = Names(home.graph) if knowledge is None else knowledge.names
-        known = home.graph.nodes.keys() if knowledge is None else knowledge.known
-        skills = [f"go to {said(names, one)}" for one in destinations(home) if one in known and one != home.at]
-        skills += [words for one in at_hand(home) if one in known for words in _on(home, names, one)]
+        known = home.things if knowledge is None else knowledge.known
+        words = home.things.words
+        skills = [f"go to {words(one)}" for one in destinations(home) if one in known and one != home.at]
+        skills += [skill for one in at_hand(home) if one in known for skill in _on(home, one)]
         return (*skills, "done")
 
     def _away(self, home: HomeState, thing: int | None, words: str) -> Outcome | None:
@@ -72,14 +70,9 @@ class GroundedSkills:
         if thing is not None and thing in at_hand(home):
             return None
         shut = home.at is not None and home.graph[home.at].shut
-        if thing is not None and fixture(home.graph[thing]):
+        if thing is not None and thing in home.things.fixtures:
             return failed(f"you are not at {words}")
         return failed("what you stand at is closed" if shut else f"{words} is not here")
-
-
-def said(names: Names, thing: int) -> str:
-    """ "kitchencabinet_3" as a skill says it: "kitchencabinet 3"."""
-    return names[thing].replace("_", " ")
 
 
 def putting(home: HomeState, place: int) -> str:
@@ -93,37 +86,38 @@ def at_hand(home: HomeState) -> list[int]:
     """What the agent stands at, and what lies in or on that behind no closed door."""
     if home.at is None or home.graph[home.at].category == ROOMS or home.at in home.held:
         return []
-    return [home.at, *(one for one in home.beneath(home.at) if home.hidden_in(one) is None)]
+    return [home.at, *home.in_view(home.at)]
 
 
 def destinations(home: HomeState) -> Iterator[int]:
     """Rooms, furniture, and what lies around."""
-    for node in home.graph.nodes.values():
-        if fixture(node) or (movable(node) and home.holder(node.id) is None and node.id not in home.held):
-            yield node.id
+    yield from home.things.fixtures
+    yield from home.loose()
 
 
-def _resolve(home: HomeState, names: Names, skill: str, words: str) -> int | None:
+def _resolve(home: HomeState, skill: str, words: str) -> int | None:
     """The id of a thing of a known class; None for a number that there is not."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
-        raise unknown_skill(skill, _possible(home, names))
-    return names.id(f"{kind}_{number}")
+        raise unknown_skill(skill, _possible(home))
+    return home.things.id(f"{kind}_{number}")
 
 
-def _possible(home: HomeState, names: Names) -> Iterator[str]:
-    """The skills that could ever be said of each thing, without those that put one thing into another."""
+def _possible(home: HomeState) -> Iterator[str]:
+    """The skills that could ever be said of each thing; of those with two things, the ones with what is held."""
     yield "done"
-    for node in home.graph.nodes.values():
-        yield from (f"{verb} {said(names, node.id)}" for verb in _VERBS if fixture(node) or movable(node))
+    words = home.things.words
+    for thing in (*home.things.fixtures, *home.things.movables):
+        yield from (f"{verb} {words(thing)}" for verb in _VERBS)
+        yield from (f"put {words(held)} in {words(thing)}" for held in home.held)
 
 
 def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
-    if thing is None:
+    if thing is None and home.graph.of_class(words.partition(" ")[0])[0] in home.things.fixtures:
         return failed(f"there is no {words} to go to")
     if thing in home.held:
         return failed(f"you are holding {words}")
-    if not fixture(home.graph[thing]) and home.holder(thing) is not None:
+    if thing is None or (thing not in home.things.fixtures and home.holder(thing) is not None):
         return failed(f"{words} does not lie around, go to a room or to furniture")
     return _act(home, Action(verbs.WALK, thing))
 
@@ -135,20 +129,19 @@ def _act(home: HomeState, action: Action) -> Outcome:
     return failed(why) if why else DONE
 
 
-def _on(home: HomeState, names: Names, one: int) -> Iterator[str]:
+def _on(home: HomeState, one: int) -> Iterator[str]:
     """Sensible skills on something at hand."""
-    node, words = home.graph[one], said(names, one)
-    free = len(home.held) < 2
+    node, words = home.graph[one], home.things.words(one)
+    stands, free = one in home.things.fixtures, len(home.held) < 2
     if node.openable and (node.container or node.switchable) and free:
         doors = (("CLOSED", "open"), ("OPEN", "close"))
         yield from (f"{verb} {words}" for state, verb in doors if state in node.states)
-    if movable(node) and free:
+    if one in home.things.movables and free:
         yield f"pick up {words}"
-    if fixture(node) and (node.container or node.surface) and not (node.shut and putting(home, one) == verbs.PUT_IN):
-        yield from (f"put {said(names, held)} in {words}" for held in home.held)
-    if node.switchable and fixture(node) and free and "OPEN" not in node.states:
-        yield from (
-            f"turn {after} {words}" for before, after in (("OFF", "on"), ("ON", "off")) if before in node.states
-        )
-    if home.seats and "SITTABLE" in node.properties and fixture(node) and home.sitting != one:
+    if stands and (node.container or node.surface) and not (node.shut and putting(home, one) == verbs.PUT_IN):
+        yield from (f"put {home.things.words(held)} in {words}" for held in home.held)
+    if node.switchable and stands and free and "OPEN" not in node.states:
+        turns = (("OFF", "on"), ("ON", "off"))
+        yield from (f"turn {after} {words}" for before, after in turns if before in node.states)
+    if home.seats and "SITTABLE" in node.properties and stands and home.sitting != one:
         yield f"sit on {words}"

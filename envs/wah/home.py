@@ -83,6 +83,9 @@ class Home(HomeState):
 
     def _walk(self, thing: int) -> bool:
         self.graph.detach(self.me, (SITTING,))
+        if thing in self.held:  # one is there
+            self.changed.add(self.me)
+            return True
         self.at = self.fixture(thing)
         self._stand(thing, self._spot(self.at))
         return True
@@ -139,6 +142,7 @@ class Home(HomeState):
         if hand is None or thing in self.held:
             return False
         content, room = self.within(thing), self.graph.room(thing)
+        self._loose = None
         self.graph.detach(thing, EVERYTHING)
         self._leave(content, room)
         self.graph.link(self.me, hand, thing)
@@ -163,7 +167,7 @@ class Home(HomeState):
     def _put(self, thing: int, place: int, relation: str) -> bool:
         if thing not in self.held or place in self.held:
             return False
-        graph = self.graph
+        graph, self._loose = self.graph, None
         graph.detach(thing, EVERYTHING)
         graph.link(thing, relation, place)
         room = graph.room(place)

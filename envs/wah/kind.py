@@ -12,10 +12,12 @@ from envs.wah.phrases import phrase
 from envs.wah.scene import Episode, Task
 from envs.wah.setting import WahSetting
 
+STRICT = 0.4  # share of the other training episodes
+
 
 class WatchAndHelp:
     name = "wah"
-    choices = ("skills", "observability", "rules", "max_steps")
+    choices = ("skills", "observability", "rules", "max_steps", "simulator", "record")
     last_seed = LAST_SEED
 
     def setting(self, **choices: Any) -> WahSetting:
@@ -30,10 +32,13 @@ class WatchAndHelp:
         """Embedded ones, whatever is played: files of Watch-And-Help are not for training."""
         return load_episodes(None, "train", stream, seed, limit, most=2)
 
-    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
-        """Both rules; where two of a class are asked for, the strict one, since the other knows the last one only."""
-        several = any(count > 1 for task in episode.tasks for _, count in task.goal)
-        return WahSetting(skills, observability, "strict" if several or rng.random() < 0.4 else "lota")
+    def recorded(
+        self, skills: str, observability: Observability, episode: Episode | None = None, rng: Random | None = None
+    ) -> WahSetting:
+        """Both rules; where two of a class are asked for the strict one, since the other knows the last one only."""
+        several = episode is not None and any(count > 1 for task in episode.tasks for _, count in task.goal)
+        strict = several or (rng is not None and rng.random() < STRICT)
+        return WahSetting(skills, observability, "strict" if strict else "lota")
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
         return phrase(task.type, task.goal, rng)

@@ -12,7 +12,6 @@ from typing import Literal
 
 from envs.fact import Fact
 from envs.wah.graph import ROOMS, Node
-from envs.wah.objects import Names, fixture, movable, relevant
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError
 
@@ -30,13 +29,19 @@ class Knowledge:
             raise ConfigError(f"observability {observability!r} is unknown; use one of {', '.join(OBSERVABILITIES)}")
         self.home = home
         self.observability = observability
-        self.names = Names(home.graph)
         self.seen: set[int] = set()  # rooms entered, containers looked into
-        nodes = home.graph.nodes.values()
-        self.known = {node.id for node in nodes if fixture(node) or (observability == "full" and relevant(node))}
+        self.known = {*home.things.fixtures, *(home.things.movables if observability == "full" else ())}
         self.facts: dict[str, Fact] = {}  # what it was last told, by name
         self._due = set(self.known)
         self._look()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Knowledge):
+            return NotImplemented
+        mine, theirs = (self.known, self.seen, self.facts), (other.known, other.seen, other.facts)
+        return self.observability == other.observability and mine == theirs and self.home == other.home
+
+    __hash__ = None  # type: ignore[assignment]
 
     def knows(self, thing: int) -> bool:
         """Whether the agent knows where this is."""
@@ -85,7 +90,7 @@ class Knowledge:
         home = self.home
         for thing in things:
             node = home.graph[thing]
-            if thing not in self.known and movable(node) and home.hidden_in(thing) is None:
+            if thing not in self.known and thing in home.things.movables and home.hidden_in(thing) is None:
                 self.known.add(thing)
                 self._due.add(thing)
             if node.container and not node.shut and home.hidden_in(thing) is None and thing not in self.seen:
@@ -100,8 +105,10 @@ class Knowledge:
         states = {state.lower() for state in STATES if state in node.states}
         if self.unseen(node.id):
             states.add("unseen")
-        category = "object" if movable(node) else "receptacle"
-        return Fact(self.names[node.id], category, node.class_name, self._place(node), states=tuple(sorted(states)))
+        category = "object" if node.id in self.home.things.movables else "receptacle"
+        return Fact(
+            self.home.things.name(node.id), category, node.class_name, self._place(node), states=tuple(sorted(states))
+        )
 
     def _place(self, node: Node) -> str | None:
         home = self.home
@@ -110,19 +117,14 @@ class Knowledge:
         if node.id in home.held:
             return "agent"
         holder = home.holder(node.id) if node.grabbable else None
-        place = holder if holder is not None and relevant(home.graph[holder]) else home.graph.room(node.id)
-        return None if place is None else self.names[place]
+        place = holder if holder in home.things else home.graph.room(node.id)
+        return None if place is None else home.things.name(place)
 
     def _agent(self) -> Fact:
-        home, names = self.home, self.names
+        home, name = self.home, self.home.things.name
         at = home.at if home.at is not None else home.room
-        held = " ".join(names[one] for one in home.held) or None
-        sees = () if at is None or home.graph[at].category == ROOMS else self._in_view(at)
+        held = " ".join(name(one) for one in home.held) or None
+        inner = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
+        sees = tuple(name(one) for one in inner if one in self.known and one in home.things.movables)
         seat = ("sitting",) if home.sitting is not None else ()
-        return Fact("agent", "agent", "agent", None if at is None else names[at], held, seat, sees=sees)
-
-    def _in_view(self, at: int) -> tuple[str, ...]:
-        """What lies in or on what the agent stands at, as far as no door hides it."""
-        home = self.home
-        inner = [one for one in home.beneath(at) if one in self.known and home.hidden_in(one) is None]
-        return tuple(self.names[one] for one in inner if movable(home.graph[one]))
+        return Fact("agent", "agent", "agent", None if at is None else name(at), held, seat, sees=sees)

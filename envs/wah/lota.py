@@ -57,7 +57,7 @@ class LotaSkills:
             home.focus = replace(home.focus, found=kind)  # whatever becomes of it
         action = self._action(home, verb, kind)
         if action is None:
-            return self._failed(f"cannot {verb} the {spoken(kind)}: there is none")
+            return self._failed(f"cannot {verb} the {spoken(kind)}: no place for it was found")
         why = refusal(home, action, self.rules)
         if not why and not home.act(action):
             why = f"the simulator could not {verb} the {spoken(kind)}"

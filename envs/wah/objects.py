@@ -8,27 +8,6 @@ from envs.wah.graph import CHARACTERS, ROOMS, Graph, Node
 BUILDING = frozenset(("wall", "floor", "ceiling", "door", "doorjamb", "window", "curtains", "powersocket"))
 
 
-class Names:
-    """Names of the nodes by id and back: class and a number, counted from 1 within the class by id."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._names: dict[int, str] = {}
-        self._ids: dict[str, int] = {}
-        for kind in graph.classes:
-            for number, node_id in enumerate(graph.of_class(kind), 1):
-                self._names[node_id] = name = f"{kind}_{number}"
-                self._ids[name] = node_id
-
-    def __getitem__(self, node_id: int) -> str:
-        return self._names[node_id]
-
-    def id(self, name: str) -> int | None:
-        return self._ids.get(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._ids
-
-
 def fixture(node: Node) -> bool:
     """A room, or furniture that matters: something goes in or on it, it opens, or it has a switch."""
     if node.category == ROOMS:
@@ -42,5 +21,32 @@ def movable(node: Node) -> bool:
     return node.grabbable and node.category != CHARACTERS and node.class_name not in BUILDING
 
 
-def relevant(node: Node) -> bool:
-    return fixture(node) or movable(node)
+class Things:
+    """What a graph holds for a robot, by id and by name: "kitchencabinet_3", counted within the class by id.
+
+    It stays the same while nodes change state and place, and is shared by all copies of a household.
+    """
+
+    __slots__ = ("_ids", "_names", "_words", "fixtures", "movables")
+
+    def __init__(self, graph: Graph) -> None:
+        named = [(one, f"{kind}_{n}") for kind in graph.classes for n, one in enumerate(graph.of_class(kind), 1)]
+        self._names = dict(named)
+        self._words = {one: name.replace("_", " ") for one, name in named}
+        self._ids = {name: one for one, name in named}
+        self.fixtures = {one: None for one, node in graph.nodes.items() if fixture(node)}  # ordered sets
+        self.movables = {one: None for one, node in graph.nodes.items() if movable(node)}
+
+    def name(self, thing: int) -> str:
+        return self._names[thing]
+
+    def words(self, thing: int) -> str:
+        """As a skill says it: "kitchencabinet 3"."""
+        return self._words[thing]
+
+    def id(self, name: str) -> int | None:
+        """The node of a name; None where there is none."""
+        return self._ids.get(name)
+
+    def __contains__(self, thing: object) -> bool:
+        return thing in self.fixtures or thing in self.movables

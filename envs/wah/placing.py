@@ -59,7 +59,7 @@ def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int
     """
     holder, kind = _find(graph, holder_id), kind_of(class_name)
     _check(holder)
-    inside = goes_inside(class_name, holder["class_name"])
+    inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
     room, others = _surroundings(graph, holder_id)
     box = _spot(_box(holder), kind, inside, others, rng)
     return add_node(graph, class_name, box, [(INSIDE, room), (INSIDE if inside else ON, holder_id)])

@@ -74,11 +74,7 @@ def _episode(
 
 def _cleared(apartment: Graph, classes: set[str]) -> Graph:
     """The apartment without things of some classes, and without a character."""
-    gone = {
-        node.id
-        for node in apartment.nodes.values()
-        if node.category == CHARACTERS or node.class_name in classes
-    }
+    gone = {node.id for node in apartment.nodes.values() if node.category == CHARACTERS or node.class_name in classes}
     kept = Graph(node for node in apartment.nodes.values() if node.id not in gone)
     for source, relation, target in apartment.edges():
         if source not in gone and target not in gone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from envs.setting import SkillSet, check_choice, checked_steps
 from envs.wah.checks import RULES, Rules
@@ -14,8 +15,12 @@ from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home
 from envs.wah.knowledge import OBSERVABILITIES, Knowledge, Observability
 from envs.wah.lota import LotaSkills
-from envs.wah.scene import Episode, Task
+from envs.wah.scene import Episode, Scene, Task
 from envs.wah.state import HomeState
+from keep_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from envs.wah.virtualhome.client import Simulator
 
 MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's
 
@@ -28,20 +33,39 @@ class WahSetting:
     observability: Observability = "full"
     rules: Rules = "lota"
     max_steps: int | None = None  # per task; None: what the skill set usually has
+    simulator: str | None = None  # URL of a VirtualHome simulator, or a recorded conversation; None: a graph alone
+    record: str | None = None  # file for the conversation with the simulator
     space: SkillSet = field(init=False)
+    _connection: Simulator | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         check_choice("skills", self.skills, MAX_STEPS)
         check_choice("observability", self.observability, OBSERVABILITIES)
         check_choice("rules", self.rules, RULES)
         self.max_steps = checked_steps(self.max_steps, MAX_STEPS[self.skills])
+        if self.record is not None and self.simulator is None:
+            raise ConfigError(f"env.record={self.record} needs a simulator to talk with; set env.simulator")
         self.space = LotaSkills(self.rules) if self.skills == "lota" else GroundedSkills()
 
     def begin(self, episode: Episode) -> HomeState:
-        scene = episode.scene
-        home = Home(read_graph(scene.graph, f"scene {scene.id}"), scene.room)
+        home = self._home(episode.scene)
         home.seats = any(one.kind == "sit" for task in episode.tasks for one in _parsed(task.goal))
         return home
+
+    def connect(self) -> None:
+        """Find the simulator, if there is one. Raises ConfigError for what is none, SimulatorError if none answers."""
+        if self.simulator is not None and self._connection is None:
+            from envs.wah.virtualhome.connect import connect  # here: a world without a simulator needs no network
+
+            self._connection = connect(self.simulator, self.record)
+
+    def _home(self, scene: Scene) -> HomeState:
+        if self.simulator is None:
+            return Home(read_graph(scene.graph, f"scene {scene.id}"), scene.room)
+        from envs.wah.virtualhome.home import SimulatedHome
+
+        self.connect()
+        return SimulatedHome(self._connection, scene)
 
     def knowledge(self, home: HomeState) -> Knowledge:
         return Knowledge(home, self.observability)
@@ -53,7 +77,9 @@ class WahSetting:
         return Expert(self.skills, observability or self.observability, self.rules)
 
     def close(self) -> None:
-        """Nothing is held."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from math import dist
 from typing import Self
 
+from envs.wah.geometry import never_close
 from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Graph
+from envs.wah.objects import Things
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +26,36 @@ class Focus:
 class HomeState:
     """A graph, the agent in it, and what it walked to last."""
 
-    __slots__ = ("at", "changed", "focus", "graph", "me", "room", "seats")
+    __slots__ = ("_loose", "at", "changed", "focus", "graph", "me", "room", "seats", "things")
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.things = Things(graph)
         self.me = 0
         self.at: int | None = None  # the furniture, room or thing on the floor that the agent stands at
         self.room: int | None = None
         self.focus = Focus()
         self.changed: set[int] = set()
         self.seats = False  # whether tasks here ask to sit down
+        self._loose: tuple[int, ...] | None = None  # found when asked for; None: something has been moved
 
     def copy(self) -> Self:
         """An independent household in the same state."""
         other = object.__new__(type(self))
         other.graph, other.me, other.at, other.room = self.graph.copy(), self.me, self.at, self.room
         other.focus, other.changed, other.seats = self.focus, self.changed.copy(), self.seats
+        other.things, other._loose = self.things, self._loose
         return other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HomeState):
+            return NotImplemented
+        return self._state() == other._state() and self.graph == other.graph
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _state(self) -> tuple[object, ...]:
+        return self.me, self.at, self.room, self.focus, self.seats
 
     def begin_task(self) -> None:
         """Forget what the last task found and put down; everything stays where it is."""
@@ -60,11 +75,10 @@ class HomeState:
         return self.graph.linked(thing, CLOSE, self.me)
 
     def holder(self, thing: int) -> int | None:
-        """What a thing lies directly in, or else on; None for the floor of a room and for what is carried."""
-        inside = self.graph.containers(thing)
-        if inside:
+        """What a thing lies directly in, or else on; None for what stands on a floor, hangs on a wall or is carried."""
+        if inside := self.graph.containers(thing):
             return inside[0]
-        above = [one for one in self.graph.targets(thing, ON) if self.graph[one].class_name != "floor"]
+        above = [one for one in self.graph.targets(thing, ON) if not never_close(self.graph[one])]
         return min(above, default=None)
 
     def around(self, thing: int) -> Iterator[int]:
@@ -90,10 +104,28 @@ class HomeState:
             todo += inner
         return [one for one in found if one not in (thing, self.me)]
 
+    def in_view(self, thing: int) -> list[int]:
+        """What of that one can see who stands there: all that no closed door is before."""
+        graph, found, todo = self.graph, {thing, self.me}, [thing]
+        for outer in todo:
+            inner = set(graph.sources(outer, ON))
+            if not graph[outer].shut:
+                inner |= graph.sources(outer, INSIDE)
+            fresh = sorted(one for one in inner if one not in found and not self._shut_in(one, outer))
+            found.update(fresh)
+            todo += fresh
+        return todo[1:]
+
+    def _shut_in(self, thing: int, known: int) -> bool:
+        """Whether another container than the one we know of hides it: what is in a cupboard is in the room, too."""
+        return any(one != known and self.graph[one].shut for one in self.graph.containers(thing))
+
     def fixture(self, thing: int) -> int:
-        """What one walks to in order to reach a thing: the outermost holder that is not carried about."""
+        """What one walks to to reach a thing: itself if nobody carries it about, else what it lies in or on."""
         place = thing
         for outer in self.around(thing):
+            if not self.graph[place].grabbable:
+                break
             place = outer
         return place
 
@@ -105,6 +137,13 @@ class HomeState:
                 hiding = outer
             inner = outer
         return hiding
+
+    def loose(self) -> tuple[int, ...]:
+        """What one can pick up and that lies around: in a room, but in or on nothing."""
+        if self._loose is None:
+            held = self.held
+            self._loose = tuple(one for one in self.things.movables if one not in held and self.holder(one) is None)
+        return self._loose
 
     def rooms(self) -> list[int]:
         return [node.id for node in self.graph.nodes.values() if node.category == ROOMS]

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from eval.metrics import cluster_of, goal_condition_rate, path_weighted_success, success_rate, summarize
+from eval.metrics import (
+    cluster_of,
+    goal_condition_rate,
+    path_weighted_success,
+    subgoal_success_rate,
+    success_rate,
+    summarize,
+)
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 
 
@@ -21,6 +28,7 @@ def test_rates_by_hand() -> None:
     tasks = [task(True, 10, 5), task(False, 4, 5, met=1, total=3), task(True, 5, 5, total=1)]
     assert success_rate(tasks) == pytest.approx(2 / 3)
     assert goal_condition_rate(tasks) == pytest.approx((2 + 1 + 1) / (2 + 3 + 1))
+    assert subgoal_success_rate(tasks) == pytest.approx((1 + 1 / 3 + 1) / 3) and subgoal_success_rate([]) == 0.0
     assert path_weighted_success(tasks) == pytest.approx((0.5 * 5 + 0 + 1 * 5) / 15)
 
 

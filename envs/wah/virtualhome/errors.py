@@ -51,7 +51,7 @@ class SimulatorTimeout(SimulatorError, TimeoutError):
 class SimulatorGone(SimulatorError, ConnectionError):
     """Nobody listens, or the connection broke."""
 
-    remedy = "start the simulator with -http-port={port} or set env.simulator.port"
+    remedy = "start the simulator with -http-port={port} or set env.simulator"
 
 
 class SimulatorAnswer(SimulatorError, ValueError):

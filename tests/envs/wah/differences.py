@@ -15,13 +15,14 @@ from envs.wah.action import CLOSE as SHUT
 from envs.wah.action import GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action
 from envs.wah.checks import Rules
 from envs.wah.formats import write_graph
-from envs.wah.geometry import NEVER_CLOSE, REACH
+from envs.wah.geometry import never_close
 from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, SITTING, Box
 from envs.wah.home import Home
 from tests.envs.wah.oracle import Fact, Oracle
 
 PUT = (PUT_IN, PUT_ON)
 SEATS = {"bed": 4, "sofa": 4, "bench": 2}  # of others there is one
+REACH = 1.3  # metres
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ def _holds_nothing(c: Clash) -> bool:
     return not (place.container if c.action.verb == PUT_IN else place.surface)
 
 
-def _into_itself(c: Clash) -> bool:
-    return c.about(False, *PUT) and c.action.thing == c.action.place
+def _into_the_hand(c: Clash) -> bool:
+    return c.about(False, *PUT) and c.action.place in c.before.held
 
 
 def _hidden_deeper(c: Clash) -> bool:
@@ -142,7 +143,7 @@ def _hidden_deeper(c: Clash) -> bool:
     return not any(c.before.graph[one].shut for one in c.before.graph.containers(c.action.thing))
 
 
-def _in_hand(c: Clash) -> bool:
+def _in_the_hand(c: Clash) -> bool:
     return c.about(False, WALK) and c.rules == "strict" and c.action.thing in c.before.held
 
 
@@ -150,8 +151,7 @@ def _shut(c: Clash) -> bool:
     if not c.about(True, PUT_IN):
         return False
     place = c.before.graph[c.action.place]
-    shut = place.shut if c.rules == "lota" else not place.shut
-    return place.openable and "OPEN" not in place.states and shut
+    return place.openable and "OPEN" not in place.states and (c.rules == "lota" or not place.shut)
 
 
 def _running(c: Clash) -> bool:
@@ -165,22 +165,16 @@ def _crowded(c: Clash) -> bool:
     return len(graph.sources(seat, ON)) >= SEATS.get(graph[seat].class_name, 1)
 
 
-def _nowhere(c: Clash) -> bool:
-    return c.about(True, WALK) and c.before.graph.room(c.action.thing) is None
-
-
 # What both do, to another effect
 
 
 def _seated(c: Clash) -> bool:
-    """The refusal, and what remains of the old seat where the step is done all the same."""
-    if c.before.sitting is None or c.action.verb not in (WALK, SIT, GRAB):
-        return False
+    """Sitting down twice, and what remains of a seat."""
+    seat, me = c.before.sitting, c.before.me
     if c.fact is None:
-        return c.about(True, WALK, SIT)
-    left = c.action.verb != GRAB or c.action.thing == c.before.sitting
-    me = c.before.me
-    return left and not c.here and c.fact in ((me, "SITTING", 0), (me, ON, c.before.sitting))
+        return c.about(False, SIT) and c.action.thing == seat
+    left = c.action.verb in (WALK, SIT) or (c.action.verb in (GRAB, *PUT) and c.action.thing == seat)
+    return left and not c.here and c.fact in ((me, "SITTING", 0), (me, ON, seat))
 
 
 def _carried(c: Clash) -> bool:
@@ -202,30 +196,45 @@ def _new_room(c: Clash) -> bool:
     return c.linked(True, INSIDE, PUT_ON) and c.fact == (c.action.thing, INSIDE, graph.room(c.action.place))
 
 
+def _left_behind(c: Clash) -> bool:
+    if c.fact is None or not c.linked(True, INSIDE, GRAB):
+        return False
+    grabbed = c.action.thing
+    return c.fact[0] in c.before.within(grabbed) and c.fact[2] == c.before.graph.room(grabbed)
+
+
 def _touching(c: Clash) -> bool:
     ends = {c.action.thing, c.action.place}
     return c.linked(False, CLOSE, *PUT) and c.fact is not None and {c.fact[0], c.fact[2]} == ends
 
 
-def _other(c: Clash) -> int:
-    """What a CLOSE edge says the agent is close to."""
-    assert c.fact is not None
+def _close_to(c: Clash, here: bool) -> int | None:
+    """What the agent is close to on that side only, after the step."""
+    if c.fact is None or c.fact[1] != CLOSE or c.here != here or c.before.me not in c.fact:
+        return None
     return c.fact[2] if c.fact[0] == c.before.me else c.fact[0]
 
 
 def _never_close(c: Clash) -> bool:
-    if c.fact is None or c.here or c.fact[1] != CLOSE or c.before.me not in c.fact:
-        return False
-    node = c.before.graph[_other(c)]
-    return node.class_name in NEVER_CLOSE or node.category == "Doors"
+    thing = _close_to(c, False)
+    return thing is not None and c.action.verb == WALK and never_close(c.before.graph[thing])
+
+
+def _lies_there(c: Clash) -> bool:
+    home, thing = c.before, c.action.thing
+    there = {*home.graph.containers(thing), *home.graph.targets(thing, ON)}
+    if c.action.verb == GRAB:
+        there |= {home.me, *(home.beneath(thing) if home.at == thing else ())}
+    return c.action.verb in (WALK, GRAB) and _close_to(c, False) in there
 
 
 def _within_reach(c: Clash) -> bool:
-    if c.fact is None or not c.here or c.fact[1] != CLOSE or c.before.me not in c.fact:
+    thing, home = _close_to(c, True), c.after
+    if thing is None or never_close(home.graph[thing]):
         return False
-    thing, home = _other(c), c.after
-    at_hand = thing in home.held or home.at in (thing, *home.around(thing))
-    return at_hand or _apart(home.graph[thing].box, home.graph[home.me].box) <= REACH
+    furniture = home.at is not None and not never_close(home.graph[home.at])
+    at_hand = furniture and (thing == home.at or thing in home.beneath(home.at))
+    return at_hand or thing in home.held or _apart(home.graph[thing].box, home.graph[home.me].box) <= REACH
 
 
 def _apart(one: Box | None, other: Box | None) -> float:
@@ -240,47 +249,45 @@ def _apart(one: Box | None, other: Box | None) -> float:
 
 
 DIFFERENCES: Mapping[str, Difference] = {
+    # refusals of ours alone
     "out of reach": Difference(
         "they reach what lies on something close; the simulator measures the distance to the thing itself",
         _out_of_reach,
     ),
     "full hands": Difference("they close and switch with both hands full; LoTA-Bench asks for a free one", _full_hands),
     "ajar": Difference(
-        "they switch on what is open, as strict rules do not, and what has no door, as LoTA-Bench does not either",
-        _ajar,
+        "they switch on what is open; strict rules do not, and LoTA-Bench nothing that is not CLOSED", _ajar
     ),
     "holds nothing": Difference(
         "they put things in what is no container and on what is no surface; LoTA-Bench asks for the property",
         _holds_nothing,
     ),
-    "into itself": Difference("they put a thing in or on itself", _into_itself),
+    "into the hand": Difference("they put things in and on what they hold, be it themselves", _into_the_hand),
     "hidden deeper": Difference(
         "they see what a thing is directly in; strict rules also see what is closed around that", _hidden_deeper
     ),
-    "in the hand": Difference("they walk to what they hold; strict rules do not", _in_hand),
+    "in the hand": Difference("they walk to what they hold; strict rules do not", _in_the_hand),
+    # refusals of theirs alone
     "shut": Difference(
-        "they put nothing into what is not open; LoTA-Bench does not ask, and strict rules ask for CLOSED only", _shut
+        "they put nothing into what is not OPEN; LoTA-Bench does not ask, and strict rules refuse what is CLOSED", _shut
     ),
     "running": Difference("they do not open what is on; LoTA-Bench does not ask", _running),
-    "crowded": Difference("they do not sit where something lies; nobody else asks", _crowded),
-    "nowhere": Difference("they do not walk to what is in no room: what has been put in a thing since taken", _nowhere),
-    "seated": Difference(
-        "they neither walk nor change seats before standing up, which leaves them ON the seat; neither does losing it",
-        _seated,
+    "crowded": Difference("they do not sit where things lie; nobody else asks", _crowded),
+    # other effects
+    "seated": Difference("they do not know that they sit: they sit down again, and never quite stand up", _seated),
+    "carried": Difference("what they carry stays INSIDE the room that they walk out of", _carried),
+    "left behind": Difference("what was in a thing that they take is in no room then", _left_behind),
+    "old edges": Difference("what they put down keeps its relations; the simulator removes them first", _old_edges),
+    "new room": Difference("what they put on something does not get INSIDE its room", _new_room),
+    # closeness, which they derive from relations, and the simulator measures
+    "touching": Difference(
+        "what they put down is CLOSE to its place; the simulator's things only to agents", _touching
     ),
-    "carried": Difference("what they carry stays INSIDE the room that they walked out of", _carried),
-    "old edges": Difference(
-        "what they put down keeps its relations, such as the room; the simulator removes them first", _old_edges
+    "never close": Difference("they get close to floors, walls, doors and curtains", _never_close),
+    "lies there": Difference(
+        "they get close to all that a thing is on or in; when they take it they stay close to what was on or in it, "
+        "and get close to themselves if it was nowhere",
+        _lies_there,
     ),
-    "new room": Difference(
-        "what they put on something is not INSIDE its room; the simulator links it to that", _new_room
-    ),
-    "touching": Difference("they make what is put down CLOSE to its place; the simulator only the agent", _touching),
-    "never close": Difference(
-        "they get close to what a thing is on; the simulator never to floors, walls, lamps and doors", _never_close
-    ),
-    "within reach": Difference(
-        "they are close to what they walked to, to what it is on, and to what is in it; the simulator measures",
-        _within_reach,
-    ),
+    "within reach": Difference("they are not close to what is near, nor to all of what they walk to", _within_reach),
 }

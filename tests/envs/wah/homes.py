@@ -11,7 +11,6 @@ from envs.wah.catalog import default_states, kind_of
 from envs.wah.formats import read_graph
 from envs.wah.graph import CHARACTERS, CLOSE, Graph
 from envs.wah.home import Home
-from envs.wah.objects import Names
 
 GraphJson = dict[str, list[dict[str, Any]]]
 RELATIONS: Mapping[str, str] = MappingProxyType({"in": "INSIDE", "on": "ON", "between": "BETWEEN"})
@@ -111,9 +110,13 @@ def home(graph: GraphJson | None = None, room: str | None = "kitchen") -> Home:
 
 def one(home: Home, name: str) -> int:
     """The id of "plate_2"."""
-    found = Names(home.graph).id(name)
-    assert found is not None, name
-    return found
+    kind, _, number = name.partition("_")
+    return home.graph.of_class(kind)[int(number) - 1]
+
+
+def names(graph: Graph) -> dict[int, str]:
+    """ "plate_2" by id."""
+    return {one: f"{kind}_{n}" for kind in graph.classes for n, one in enumerate(graph.of_class(kind), 1)}
 
 
 def action(home: Home, words: str) -> Action:
@@ -134,9 +137,9 @@ def states(home: Home, name: str) -> set[str]:
 
 def edges(graph: Graph, node_id: int) -> set[str]:
     """All relations of a node but CLOSE, with names: {"INSIDE kitchen_1", "apple_1 ON"}."""
-    names = Names(graph)
+    name = names(graph)
     found = {(a, relation, b) for a, relation, b in graph.edges() if node_id in (a, b) and relation != CLOSE}
-    return {f"{relation} {names[b]}" if a == node_id else f"{names[a]} {relation}" for a, relation, b in found}
+    return {f"{relation} {name[b]}" if a == node_id else f"{name[a]} {relation}" for a, relation, b in found}
 
 
 def place(home: Home, name: str) -> set[str]:
@@ -146,8 +149,8 @@ def place(home: Home, name: str) -> set[str]:
 
 def close(home: Home) -> set[str]:
     """What the agent is close to, by name; the graph says so in both directions, and of nobody else."""
-    graph, names = home.graph, Names(home.graph)
+    graph, name = home.graph, names(home.graph)
     pairs = {(a, b) for a, relation, b in graph.edges() if relation == CLOSE}
     assert pairs == {(b, a) for a, b in pairs}
     assert all(CHARACTERS in (graph[a].category, graph[b].category) for a, b in pairs)
-    return {names[b] for a, b in pairs if a == home.me}
+    return {name[b] for a, b in pairs if a == home.me}

@@ -112,6 +112,7 @@ def _broken(change: Callable[[GraphJson], object]) -> GraphJson:
         (lambda graph: row(graph, "sofa_1")["bounding_box"].update(size=[1.0, 2.0]), "export environment_graph anew"),
         (lambda graph: row(graph, "sofa_1").update(bounding_box={"center": [0, 0, 0]}), "'size'"),
         (lambda graph: graph["edges"][0].pop("to_id"), "'to_id'"),
+        (lambda graph: graph["edges"][0].update(from_id=[11]), "task 3 is no VirtualHome graph"),
         (lambda graph: row(graph, "sofa_1").update(id=row(graph, "tv_1")["id"]), "task 3 has 26 nodes but 25 ids"),
         (lambda graph: join(graph, 12, ON, 999), "task 3 has an edge 12 ON 999 to a node that it lacks"),
         (lambda graph: join(graph, 999, "FACING", 12), "task 3 has an edge 999 FACING 12 to a node that it lacks"),

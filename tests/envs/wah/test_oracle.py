@@ -5,32 +5,180 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from envs.wah.action import OPEN, PUT_IN, PUT_ON, VERBS, WALK, Action
-from envs.wah.checks import RULES, Rules, refusal
+from envs.wah.action import VERBS, Action
+from envs.wah.belongings import goes_inside
 from envs.wah.formats import read_graph, write_graph
+from envs.wah.furniture import ROOMS
 from envs.wah.generator import generate_episode
-from envs.wah.goals import goal_conditions, parse_goal, place_class
-from envs.wah.graph import CLOSE, Graph
+from envs.wah.goals import Predicate, goal_conditions, parse_goal, place_class
+from envs.wah.graph import Graph
 from envs.wah.home import Home
 from envs.wah.lota import LotaSkills
 from envs.wah.names import simulated
 from envs.wah.placing import GraphJson, likely_holders, place
 from tests.envs.wah.differences import DIFFERENCES, Tally, compare, oracle_of
 from tests.envs.wah.oracle import require_oracle
+from tests.envs.wah.walks import wander
 
-Record = dict[str, Any]
-EMBEDDED = (2, 14, 160)  # apartments, walks in each, steps a walk
-SHARED_STEPS = 25
-SENSIBLE = 0.6  # share of actions that are chosen among those allowed
+EMBEDDED = range(25)  # seeds of embedded apartments, one walk of so many steps in each
+EMBEDDED_STEPS = 130
+SHARED, SHARED_STEPS = 2, 90  # walks in each apartment of files
+SKILL = re.compile(r"(?:find an?|pick up the|open the|close the|switch on the|put down the) (.+)")
+
+
+@dataclass
+class Played(Tally):
+    """A run of whole plans."""
+
+    reached: int = 0
+    missed: list[int] = field(default_factory=list)  # ids of tasks whose goals were not reached
+
+
+class Remembering(LotaSkills):
+    """Skills of the benchmark's rules that tell what action they last meant."""
+
+    meant: Action | None = None
+
+    def _action(self, home: Home, verb: str, kind: str) -> Action | None:
+        self.meant = super()._action(home, verb, kind)
+        return self.meant
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed() -> None:
     require_oracle()
+
+
+@pytest.fixture(scope="module")
+def wah_data(data_root: Path) -> Path:
+    """The folder with apartments/ and tasks/, or a skip."""
+    path = data_root / "wah"
+    if not path.is_dir():
+        pytest.skip(f"needs {path}: KEEP_AGENT_DATA names a folder without wah/")
+    return path
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Tally:
+    tally = Tally()
+    for seed in EMBEDDED:
+        rng = Random(f"oracle-{seed}")
+        graph = write_graph(read_graph(generate_episode(seed, stream=2).scene.graph))
+        nest(graph, rng)
+        wander(Home(read_graph(graph), rng.choice(ROOMS)), rng, EMBEDDED_STEPS, tally)
+    return tally
+
+
+def nest(graph: GraphJson, rng: Random) -> None:
+    """Things in boxes and on plates, which are in cabinets: this deep nothing lies in an embedded apartment."""
+    for outer, inner in (("box", "toy"), ("plate", "cupcake"), ("fryingpan", "pie")):
+        cabinets = [row["id"] for row in graph["nodes"] if row["class_name"] in ("cabinet", "kitchencabinet")]
+        place(graph, inner, place(graph, outer, rng.choice(cabinets), rng), rng)
+
+
+@pytest.fixture(scope="module")
+def shared(wah_data: Path) -> Tally:
+    tally = Tally()
+    for path in sorted((wah_data / "apartments").glob("*.json.gz")):
+        for number in range(SHARED):
+            wander(Home(apartment(path)), Random(f"{path.name}-{number}"), SHARED_STEPS, tally)
+    return tally
+
+
+@pytest.fixture(scope="module")
+def plans(wah_data: Path) -> Played:
+    """WAH-NL's demonstrations, each in an apartment of a newer simulator that has all that it names."""
+    apartments = [apartment(path) for path in sorted((wah_data / "apartments").glob("unity_*.json.gz"))]
+    played = Played()
+    for record in json.loads((wah_data / "tasks" / "wah_nl_train_examples.json").read_text(encoding="utf-8")):
+        rng, goal = Random(f"plan-{record['task_id']}"), parse_goal(sorted(record["derived_goal"].items()))
+        needed = {kind(skill) for skill in record["task_plan"]} - {one.thing for one in goal}
+        fitting = [one for one in apartments if needed <= set(one.classes)]
+        home = Home(laid_out(rng.choice(fitting), record["task_plan"], goal, rng), rng.choice(ROOMS))
+        play(home, record["task_plan"], played)
+        met, asked = goal_conditions(home, goal)
+        played.reached += met == asked
+        played.missed += [] if met == asked else [record["task_id"]]
+    return played
+
+
+def apartment(path: Path) -> Graph:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return read_graph(json.load(file), str(path))
+
+
+def kind(skill: str) -> str:
+    """The class that a skill names."""
+    match = SKILL.fullmatch(skill)
+    name = simulated(match[1]) if match else None
+    assert name is not None, skill
+    return name
+
+
+def laid_out(apartment: Graph, plan: list[str], goal: tuple[Predicate, ...], rng: Random) -> Graph:
+    """The apartment with one of each thing that the goal asks for, where the plan goes to get it."""
+    wanted = sorted({one.thing for one in goal} - {""})
+    content = write_graph(apartment)
+    rows = [row for row in content["nodes"] if row["class_name"] not in wanted]
+    ids = {row["id"] for row in rows}
+    edges = [row for row in content["edges"] if {row["from_id"], row["to_id"]} <= ids]
+    graph: GraphJson = {"nodes": rows, "edges": edges}
+    for thing in wanted:
+        place(graph, thing, source(graph, plan, thing, place_class(goal), rng), rng)
+    return read_graph(graph)
+
+
+def source(graph: GraphJson, plan: list[str], thing: str, target: str, rng: Random) -> int:
+    """What the plan opens right before it looks for the thing, the last of its class; else some open place."""
+    first = next(number for number, skill in enumerate(plan) if skill.startswith("find") and kind(skill) == thing)
+    before = plan[first - 1] if first else ""
+    if before.startswith("open") and kind(before) != target:
+        return next(row["id"] for row in reversed(graph["nodes"]) if row["class_name"] == kind(before))
+    rows = {one: row for row in graph["nodes"] if (one := row["id"]) and row["class_name"] != target}
+    holders = [rows[one] for one in likely_holders(graph, thing) if one in rows]
+    seen = [one for one in holders if "CLOSED" not in one["states"] or not goes_inside(thing, one["class_name"])]
+    return rng.choice(seen)["id"]
+
+
+def play(home: Home, plan: list[str], played: Played) -> None:
+    """The plan's skills beside the oracle."""
+    oracle, skills = oracle_of(home), Remembering("lota")
+    for skill in plan:
+        before = home.copy()
+        done = skills.execute(home, skill).ok
+        assert skills.meant is not None, skill
+        compare(oracle, before, home if done else before, skills.meant, {"lota": done}, played)
+
+
+def test_embedded_walks_agree(embedded: Tally) -> None:
+    assert embedded.steps == len(EMBEDDED) * EMBEDDED_STEPS
+    assert not embedded.wrong, embedded.wrong[:5]
+
+
+def test_walks_in_apartments_of_files_agree(shared: Tally) -> None:
+    assert shared.steps >= 1_900
+    assert not shared.wrong, shared.wrong[:5]
+
+
+def test_walks_lead_somewhere(embedded: Tally) -> None:
+    assert embedded.done.total() >= 0.3 * embedded.steps
+    assert {verb: count for verb in VERBS if (count := embedded.done[verb]) < 36} == {}
+
+
+def test_every_difference_is_real(embedded: Tally) -> None:
+    assert set(embedded.met) == set(DIFFERENCES)
+
+
+def test_plans_reach_their_goals(plans: Played) -> None:
+    assert plans.reached == 169, plans.missed
+
+
+def test_plans_agree(plans: Played) -> None:
+    assert plans.steps == 2_902
+    assert not plans.wrong, plans.wrong[:5]

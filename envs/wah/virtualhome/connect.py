@@ -1,0 +1,39 @@
+"""From a setting to a simulator: one that runs behind a URL, or a conversation that was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envs.wah.virtualhome.client import Simulator
+from envs.wah.virtualhome.errors import SimulatorError
+from envs.wah.virtualhome.recording import Replay
+from envs.wah.virtualhome.transport import HttpTransport, Transport
+from keep_agent.errors import ConfigError
+
+TIMEOUT, DEADLINE = 30.0, 34.0  # seconds: of a request, and of a call with all that is sent again
+
+
+def connect(simulator: str, record: str | None = None) -> Simulator:
+    """``simulator`` is a URL or a recording; ``record`` a file that the conversation is written to.
+
+    :raises ConfigError: for what is neither
+    :raises SimulatorError: if nobody answers
+    """
+    found = Simulator(_transport(simulator), record)
+    try:
+        found.check()
+    except SimulatorError:
+        found.close()
+        raise
+    return found
+
+
+def _transport(simulator: str) -> Transport:
+    if simulator.startswith("http://"):
+        return HttpTransport(simulator, TIMEOUT, DEADLINE)
+    if Path(simulator).is_file():
+        return Replay(simulator)
+    raise ConfigError(
+        f"env.simulator={simulator} is neither the URL of a VirtualHome simulator, such as http://127.0.0.1:8080, "
+        "nor a recorded conversation"
+    )

@@ -1,0 +1,41 @@
+"""Our own graph world as what the stand-in for the simulator is in front of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envs.wah.action import parse_line
+from envs.wah.formats import read_graph, write_graph
+from envs.wah.home import Home
+from keep_agent.errors import KeepError
+
+
+class GraphHome:
+    """Apartments by number; None is the first. What is expanded stands for the scene from then on."""
+
+    def __init__(self, scenes: Sequence[Mapping[str, Any]]) -> None:
+        self._scenes = scenes
+        self._home: Home | None = None
+        self.reset(None)
+
+    def reset(self, scene: int | None) -> None:
+        if scene is not None and not 0 <= scene < len(self._scenes):
+            raise IndexError(scene)
+        self._graph, self._home = dict(self._scenes[scene or 0]), None
+
+    def graph(self) -> dict[str, Any]:
+        return self._graph if self._home is None else write_graph(self._home.graph)
+
+    def expand(self, graph: dict[str, Any]) -> None:
+        self._graph, self._home = graph, None
+
+    def add_character(self, room: str | None) -> bool:
+        self._home = Home(read_graph(self._graph), room)
+        return True
+
+    def run(self, lines: list[str]) -> tuple[bool, str]:
+        try:
+            return all(self._home.act(parse_line(line)) for line in lines), "it could not be done"
+        except KeepError as error:
+            return False, str(error)

@@ -1,0 +1,165 @@
+"""Tasks from files: WAH-NL's format, plans laid out in given apartments, and what is damaged or missing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.wah.apartments import apartment_seed
+from envs.wah.episodes import load_episodes
+from envs.wah.generator import generate_episode
+from envs.wah.goals import parse_goal
+from envs.wah.setting import WahSetting
+from keep_agent.errors import ConfigError, DataError
+
+GOAL = {"on_apple_coffeetable": 1, "on_wine_coffeetable": 0}
+
+
+def record(number: int = 0, **more: Any) -> dict[str, Any]:
+    graph = generate_episode(apartment_seed("valid", number)).scene.graph
+    return {
+        "task_id": number,
+        "task_name": "prepare_snack",
+        "env_id": 3,
+        "init_graph": graph,
+        "init_room": "bedroom",
+        "task_goal": GOAL,
+        "nl_instructions": ["An apple for the coffee table.", "Apple, coffee table!"],
+    } | more
+
+
+def write(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content).encode()
+    path.write_bytes(gzip.compress(text) if path.name.endswith(".gz") else text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["wah_nl_test.json", "wah_nl_test.json.gz"])
+def test_every_instruction_of_a_record_is_an_episode(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / name, [record(0), record(1)])
+    episodes = load_episodes(str(file), "test")
+    assert [episode.tasks[0].instruction for episode in episodes] == record()["nl_instructions"] * 2
+    assert len({episode.id for episode in episodes}) == 4 and len({e.tasks[0].id for e in episodes}) == 2
+    first = episodes[0]
+    assert first.scene.scene == 3 and first.scene.room == "bedroom"
+    assert first.tasks[0].goal == (("on_apple_coffeetable", 1),)
+    home = WahSetting().begin(first)
+    assert home.graph[home.room].class_name == "bedroom"
+
+
+def test_a_folder_is_read_by_split_and_a_limit_draws_with_the_seed(tmp_path: Path) -> None:
+    write(tmp_path / "wah_nl_test.json", [record(number) for number in range(3)])
+    write(tmp_path / "wah_nl_train.json", record(9))
+    assert len(load_episodes(str(tmp_path), "test")) == 6 and len(load_episodes(str(tmp_path), "train")) == 2
+    drawn = [[e.id for e in load_episodes(str(tmp_path), "test", seed=seed, limit=3)] for seed in (0, 0, 1, 2)]
+    assert drawn[0] == drawn[1] and len({tuple(ids) for ids in drawn}) > 1 and all(len(ids) == 3 for ids in drawn)
+    with pytest.raises(ConfigError, match=r"'valid' in its name"):
+        load_episodes(str(tmp_path), "valid")
+
+
+def test_a_record_without_instructions_is_said_in_our_words(tmp_path: Path) -> None:
+    bare = {key: value for key, value in record().items() if key not in ("nl_instructions", "task_goal")}
+    file = write(tmp_path / "one.json", bare | {"goal": GOAL})
+    (episode,), (again,) = load_episodes(str(file), ""), load_episodes(str(file), "")
+    assert "apple" in episode.tasks[0].instruction.lower() and episode.tasks == again.tasks
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"task_name": "dance"}, "'dance'"),
+        ({"task_goal": {"under_apple_table": 1}}, "'under_apple_table'"),
+        ({"task_goal": {"on_apple_coffeetable": -1}}, "whole number"),
+        ({"task_goal": [1]}, r"a goal \[1\]"),
+        ({"task_goal": {"on_apple_coffeetable": 0}}, "without predicates"),
+    ],
+)
+def test_a_record_that_is_no_task_is_an_error(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    file = write(tmp_path / "tasks.json", [record(), record(1) | change])
+    with pytest.raises(DataError, match=words):
+        load_episodes(str(file), "")
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path / "tasks.json", [{"task_name": "prepare_snack", "task_goal": GOAL}])
+    with pytest.raises(DataError, match=r"record 0 has no 'init_graph'"):
+        load_episodes(str(file), "")
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_episodes(str(tmp_path / "nowhere.json"), "")
+    for content in (b"{", b"\x1f\x8b broken"):
+        (tmp_path / "bad.json.gz").write_bytes(content)
+        with pytest.raises(DataError, match="cannot be read"):
+            load_episodes(str(tmp_path / "bad.json.gz"), "")
+    with pytest.raises(DataError, match="no list of tasks"):
+        load_episodes(str(write(tmp_path / "odd.json", [1, 2])), "")
+    with pytest.raises(ConfigError, match="needs the embedded apartments"):
+        load_episodes(str(file), "", stream=2)
+
+
+def folder_of_plans(tmp_path: Path, **more: Any) -> Path:
+    for number in range(3):
+        graph = generate_episode(apartment_seed("valid", number)).scene.graph
+        write(tmp_path / "apartments" / f"home{number}.json.gz", graph)
+    told = {key: value for key, value in record().items() if key in ("task_id", "task_name", "nl_instructions")}
+    plans = [told | {"task_id": number, "derived_goal": {"on_apple_coffeetable": 1}} | more for number in range(8)]
+    write(tmp_path / "tasks" / "examples.json", plans)
+    return tmp_path
+
+
+def test_plans_are_laid_out_with_the_seed(tmp_path: Path) -> None:
+    folder = folder_of_plans(tmp_path)
+    episodes = load_episodes(str(folder), "test")
+    assert len(episodes) == 16 and episodes[0].scene == episodes[1].scene
+    assert [e.scene for e in episodes] == [e.scene for e in load_episodes(str(folder), "train")]
+    assert [e.scene for e in episodes] != [e.scene for e in load_episodes(str(folder), "test", seed=1)]
+    assert len({episode.scene.id.rpartition("-")[2] for episode in episodes}) > 1
+
+
+def test_a_plan_that_fits_no_apartment_is_an_error(tmp_path: Path) -> None:
+    folder = folder_of_plans(tmp_path, derived_goal={"on_apple_billiardtable": 1})
+    with pytest.raises(ConfigError, match="none of 3 apartments"):
+        load_episodes(str(folder), "test")
+    (folder / "tasks" / "examples.json").unlink()
+    with pytest.raises(ConfigError, match="name another folder"):
+        load_episodes(str(folder), "test")
+
+
+def test_the_shared_tasks_are_false_at_first_and_can_be_done(data_root: Path) -> None:
+    folder = data_root / "wah"
+    if not folder.is_dir():
+        pytest.skip(f"needs {folder}: KEEP_AGENT_DATA names a folder without wah/")
+    episodes = load_episodes(str(folder), "test")
+    assert len(episodes) == 289 and len({episode.tasks[0].id for episode in episodes}) == 169
+    setting = WahSetting()
+    expert = setting.expert()
+    for episode in episodes[::6]:
+        home, task = setting.begin(episode), episode.tasks[0]
+        assert setting.conditions(home, task) == (0, sum(one.count for one in parse_goal(task.goal)))
+        for _ in range(setting.max_steps):
+            if (skill := expert.act(home, task)) == "done":
+                break
+            setting.space.execute(home, skill)
+        met, total = setting.conditions(home, task)
+        assert met == total, episode.id
+
+
+def test_the_shared_episodes_are_played_as_they_are(data_root: Path) -> None:
+    folder = data_root / "wah" / "episodes"
+    if not folder.is_dir():
+        pytest.skip(f"needs {folder}: KEEP_AGENT_DATA names a folder without it")
+    episodes = load_episodes(str(folder), "test")
+    assert {episode.tasks[0].type for episode in episodes} == {"read_book", "prepare_food"}
+    setting = WahSetting(rules="strict", max_steps=60)
+    expert = setting.expert()
+    for episode in episodes:
+        home, task = setting.begin(episode), episode.tasks[0]
+        assert home.seats == (task.type == "read_book")
+        while (skill := expert.act(home, task)) != "done":
+            assert skill in setting.space.admissible(home) and setting.space.execute(home, skill).ok, skill
+        met, total = setting.conditions(home, task)
+        assert met == total == 5

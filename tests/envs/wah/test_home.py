@@ -1,0 +1,403 @@
+"""What actions do to a household, by the simulator's graph rules, and what one can ask of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from envs.wah.action import Action, parse_line
+from envs.wah.graph import HANDS, INSIDE, ON, Graph, Node
+from envs.wah.home import Home
+from envs.wah.state import Focus
+from keep_agent.errors import ConfigError, DataError, SkillError
+from tests.envs.wah.conftest import Trace
+from tests.envs.wah.homes import action, add, apartment, close, do, home, one, place, put, row, states
+
+
+@pytest.fixture
+def house() -> Home:
+    return home()
+
+
+def here(house: Home) -> str:
+    """The class of the room that the agent is in."""
+    assert house.room == house.graph.room(house.me)
+    return "" if house.room is None else house.graph[house.room].class_name
+
+
+# beginnings
+
+
+def test_one_starts_in_the_middle_of_the_room_that_is_named() -> None:
+    for room, middle in (("kitchen", (3.0, 0.0, 3.0)), ("livingroom", (9.2, 0.0, 3.0))):
+        house = home(room=room)
+        assert (here(house), house.at, house.held) == (room, None, ())
+        assert house.graph[house.me].position == middle
+        assert place(house, "character_1") == {f"INSIDE {room}_1"}
+
+
+def test_without_a_room_one_starts_in_the_first() -> None:
+    assert here(home(room=None)) == "kitchen"
+
+
+def test_the_graphs_own_character_stays_where_it_is() -> None:
+    house = home(apartment(agent_in="livingroom_1"), room=None)
+    assert here(house) == "livingroom"
+    assert house.graph[house.me].position == (10.2, 0.85, 3.0)
+    assert close(house) == {"slippers_1"}
+    do(house, "walk coffeetable_1", "grab cupcake_1")
+    assert place(house, "cupcake_1") == {"INSIDE livingroom_1", "character_1 HOLDS_RH"}
+
+
+def test_the_graphs_own_character_goes_to_a_room_that_is_named() -> None:
+    house = home(apartment(agent_in="livingroom_1"), room="kitchen")
+    assert here(house) == "kitchen" and place(house, "character_1") == {"INSIDE kitchen_1"}
+
+
+def test_a_new_character_gets_an_id_of_its_own() -> None:
+    assert home().me == 1
+    content = apartment()
+    add(content, "apple", (0.0, 0.0, 0.0), "in kitchen_1", number=1)
+    house = home(content)
+    assert house.me not in {node["id"] for node in content["nodes"]}
+    assert house.graph[1].class_name == "apple"
+
+
+def test_an_apartment_needs_rooms_and_the_one_that_is_named() -> None:
+    with pytest.raises(DataError, match="a graph of 1 nodes has no room to start in"):
+        Home(Graph([Node(11, "sofa", "Furniture")]))
+    with pytest.raises(ConfigError, match="'attic' is not in this apartment; choose one of kitchen, livingroom"):
+        home(room="attic")
+
+
+# walking
+
+
+@pytest.mark.parametrize(
+    ("target", "at", "room"),
+    [
+        ("sofa_1", "sofa_1", "livingroom"),
+        ("apple_1", "kitchentable_1", "kitchen"),
+        ("toy_1", "bookshelf_1", "livingroom"),
+        ("slippers_1", "slippers_1", "livingroom"),
+        ("livingroom_1", "livingroom_1", "livingroom"),
+    ],
+)
+def test_one_walks_to_the_furniture_that_holds_a_thing(house: Home, target: str, at: str, room: str) -> None:
+    do(house, f"walk {target}")
+    assert house.at == one(house, at) and here(house) == room
+    assert place(house, "character_1") == {f"INSIDE {room}_1"}
+
+
+def test_one_is_close_to_what_one_stands_at_and_to_all_in_or_on_it() -> None:
+    content = apartment()
+    far = row(content, "box_1")["bounding_box"]["center"]
+    far[0] -= 4.0  # at the other end of a long shelf
+    house = home(content)
+    assert close(house) == set()
+    do(house, "walk bookshelf_1")
+    assert close(house) == {"bookshelf_1", "box_1", "toy_1"}
+    do(house, "walk fridge_1")
+    assert close(house) == {"fridge_1", "apple_2", "juice_1", "kitchencounter_1"}
+    do(house, "walk livingroom_1")
+    assert close(house) == {"slippers_1"}
+
+
+def test_a_wall_does_not_keep_things_from_being_close(house: Home) -> None:
+    do(house, "walk kitchencabinet_2")
+    assert close(house) == {"kitchencabinet_2", "waterglass_1", "tv_1"}
+
+
+def test_walking_takes_along_what_is_held(house: Home) -> None:
+    do(house, "walk fridge_1", "grab apple_2", "grab juice_1", "walk sofa_1")
+    for thing, hand in (("apple_2", "HOLDS_RH"), ("juice_1", "HOLDS_LH")):
+        assert place(house, thing) == {"INSIDE livingroom_1", f"character_1 {hand}"}
+        assert house.graph[one(house, thing)].position == house.graph[house.me].box.center
+    assert close(house) == {"sofa_1", "slippers_1", "apple_2", "juice_1"}
+
+
+def test_a_thing_in_no_room_can_be_walked_to() -> None:
+    content = apartment()
+    add(content, "window", (3.0, 1.5, 0.0))
+    house = home(content)
+    do(house, "walk kitchentable_1", "grab apple_1", "walk window_1")
+    assert here(house) == "kitchen" and place(house, "apple_1") == {"INSIDE kitchen_1", "character_1 HOLDS_RH"}
+
+
+# grabbing
+
+
+@pytest.mark.parametrize(
+    ("furniture", "thing"), [("fridge_1", "apple_2"), ("kitchentable_1", "apple_1"), ("slippers_1", "slippers_1")]
+)
+def test_what_is_grabbed_loses_all_else(house: Home, furniture: str, thing: str) -> None:
+    do(house, f"walk {furniture}", f"grab {thing}")
+    assert place(house, thing) == {f"INSIDE {here(house)}_1", "character_1 HOLDS_RH"}
+    assert house.held == (one(house, thing),) and thing in close(house)
+    assert house.graph[one(house, thing)].position == house.graph[house.me].box.center
+
+
+def test_the_right_hand_is_filled_first_then_the_left(house: Home) -> None:
+    do(house, "walk kitchentable_1", "grab cutleryfork_1", "grab apple_1")
+    assert house.held == (one(house, "cutleryfork_1"), one(house, "apple_1"))
+    assert "character_1 HOLDS_LH" in place(house, "apple_1")
+    before = house.graph.copy()
+    assert not house.act(action(house, "grab plate_1")), "no third hand"
+    assert house.graph == before
+    do(house, "putback cutleryfork_1 kitchentable_1", "grab cutleryfork_1")
+    assert "character_1 HOLDS_RH" in place(house, "cutleryfork_1"), "the hand that is free"
+
+
+def test_what_is_held_cannot_be_grabbed_again(house: Home) -> None:
+    do(house, "walk kitchentable_1", "grab apple_1")
+    assert not house.act(action(house, "grab apple_1"))
+    assert len(house.held) == 1
+
+
+def test_what_was_in_or_on_a_thing_that_is_grabbed_stays_in_the_room() -> None:
+    content = apartment()
+    put(content, "pancake", "on plate_1")
+    house = home(content)
+    do(house, "walk bookshelf_1", "grab box_1")
+    assert place(house, "toy_1") == {"INSIDE livingroom_1"}
+    do(house, "walk kitchencounter_1", "grab plate_1")
+    assert place(house, "pancake_1") == {"INSIDE kitchen_1"}
+
+
+def test_even_what_was_put_into_a_box_has_a_place_when_it_is_grabbed(house: Home) -> None:
+    do(house, "walk coffeetable_1", "grab cupcake_1", "walk bookshelf_1", "putin cupcake_1 box_1")
+    assert place(house, "cupcake_1") == {"INSIDE box_1"}
+    do(house, "grab box_1", "walk kitchen_1")
+    assert place(house, "cupcake_1") == {"INSIDE livingroom_1"}
+
+
+# putting
+
+
+def test_what_is_put_in_is_inside_that_alone(house: Home) -> None:
+    do(house, "walk kitchentable_1", "grab apple_1", "walk dishwasher_1", "putin apple_1 dishwasher_1")
+    assert place(house, "apple_1") == {"INSIDE dishwasher_1"}
+    assert house.graph.room(one(house, "apple_1")) == one(house, "kitchen_1")
+    assert house.graph[one(house, "apple_1")].position == house.graph[one(house, "dishwasher_1")].position
+    assert house.held == () and "apple_1" in close(house)
+
+
+def test_what_is_put_on_is_on_that_and_inside_its_room(house: Home) -> None:
+    do(house, "walk kitchentable_1", "grab apple_1", "walk sofa_1", "putback apple_1 sofa_1")
+    assert place(house, "apple_1") == {"ON sofa_1", "INSIDE livingroom_1"}
+    x, y, z = house.graph[one(house, "apple_1")].position
+    sofa, apple = (house.graph[one(house, name)].box for name in ("sofa_1", "apple_1"))
+    assert (x, z) == (sofa.center[0], sofa.center[2]) and y == pytest.approx(sofa.top + apple.size[1] / 2)
+
+
+def test_only_what_is_held_can_be_put(house: Home) -> None:
+    before = house.graph.copy()
+    assert not house.act(action(house, "putback apple_1 sofa_1"))
+    assert house.graph == before
+
+
+def test_nothing_is_put_on_what_is_held() -> None:
+    content = apartment()
+    put(content, "plate", "on kitchentable_1")
+    house = home(content)
+    do(house, "walk kitchentable_1", "grab plate_3", "grab apple_1")
+    before = house.graph.copy()
+    assert not house.act(action(house, "putback apple_1 plate_3"))
+    assert not house.act(action(house, "putback plate_3 plate_3"))
+    assert house.graph == before
+
+
+# states
+
+
+def test_doors_and_switches(house: Home) -> None:
+    assert states(house, "dishwasher_1") == {"CLOSED", "OFF"}
+    for verb, after in (
+        ("open", {"OPEN", "OFF"}),
+        ("switchon", {"OPEN", "ON"}),
+        ("close", {"CLOSED", "ON"}),
+        ("switchoff", {"CLOSED", "OFF"}),
+    ):
+        do(house, f"{verb} dishwasher_1")
+        assert states(house, "dishwasher_1") == after
+
+
+@pytest.mark.parametrize(
+    "words", ["close fridge_1", "switchon fridge_1", "switchoff tv_1", "open sofa_1", "switchon sofa_1", "open tv_1"]
+)
+def test_a_state_that_is_not_there_cannot_be_left(house: Home, words: str) -> None:
+    before = house.graph.copy()
+    assert not house.act(action(house, words))
+    assert house.graph == before
+
+
+def test_sitting_lasts_until_one_walks(house: Home) -> None:
+    do(house, "walk sofa_1", "sit sofa_1")
+    assert house.sitting == one(house, "sofa_1")
+    assert place(house, "character_1") == {"INSIDE livingroom_1", "SITTING sofa_1"}
+    do(house, "walk coffeetable_1")
+    assert house.sitting is None and place(house, "character_1") == {"INSIDE livingroom_1"}
+
+
+def test_one_sits_on_one_thing_at_a_time() -> None:
+    content = apartment()
+    add(content, "chair", (9.2, 0.2, 5.0), "in livingroom_1")
+    house = home(content)
+    do(house, "walk sofa_1", "sit sofa_1", "sit chair_1")
+    assert house.sitting == one(house, "chair_1")
+    assert place(house, "sofa_1") == {"INSIDE livingroom_1"}
+
+
+def test_an_unknown_verb_is_an_error(house: Home) -> None:
+    with pytest.raises(SkillError, match="'juggle' is no verb"):
+        house.act(Action("juggle", one(house, "apple_1")))
+
+
+# copies, tasks, changes
+
+
+def test_copies_do_not_touch_each_other(house: Home) -> None:
+    do(house, "walk kitchentable_1", "grab apple_1")
+    twin, before = house.copy(), house.graph.copy()
+    do(twin, "walk sofa_1", "putback apple_1 sofa_1", "sit sofa_1")
+    assert house.graph == before and house.at == one(house, "kitchentable_1") and house.sitting is None
+    do(house, "walk coffeetable_1")
+    assert "apple_1" in close(house), "it is still in this one's hand"
+    do(twin, "walk coffeetable_1")
+    assert "apple_1" not in close(twin)
+
+
+def test_a_new_task_forgets_what_was_found_and_nothing_else(house: Home) -> None:
+    do(house, "walk kitchentable_1", "grab apple_1")
+    house.focus = Focus("apple", one(house, "apple_1"), placed=frozenset((one(house, "apple_1"),)))
+    before = house.graph.copy()
+    house.begin_task()
+    assert house.focus == Focus()
+    assert house.graph == before and house.at == one(house, "kitchentable_1")
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "changed"),
+    [
+        ((), "walk fridge_1", {"character_1"}),
+        (("walk fridge_1",), "open fridge_1", {"fridge_1"}),
+        (("walk bookshelf_1",), "grab box_1", {"box_1", "toy_1", "character_1"}),
+        (("grab apple_1",), "putin apple_1 fridge_1", {"apple_1", "fridge_1", "character_1"}),
+        (("walk sofa_1",), "sit sofa_1", {"character_1"}),
+    ],
+)
+def test_what_an_action_touched_is_collected(
+    house: Home, before: tuple[str, ...], words: str, changed: set[str]
+) -> None:
+    assert house.changed == set(house.graph.nodes), "at first everything is new"
+    do(house, *before)
+    house.changed = set()
+    do(house, words)
+    assert house.changed == {one(house, name) for name in changed}
+
+
+# questions
+
+
+def test_holders_from_the_inside_out(house: Home) -> None:
+    toy, box, shelf = (one(house, name) for name in ("toy_1", "box_1", "bookshelf_1"))
+    assert list(house.around(toy)) == [box, shelf]
+    assert house.within(shelf) == [box] and house.beneath(shelf) == [box, toy]
+    assert house.fixture(toy) == shelf and house.fixture(shelf) == shelf
+    assert house.holder(one(house, "slippers_1")) is None, "the floor holds nothing"
+    assert house.holder(shelf) is None
+
+
+def test_what_lies_around(house: Home) -> None:
+    assert house.loose() == (one(house, "slippers_1"),)
+    do(house, "walk slippers_1", "grab slippers_1")
+    assert house.loose() == ()
+    do(house, "putback slippers_1 floor_1")
+    assert house.loose() == (one(house, "slippers_1"),)
+    do(house, "grab slippers_1", "putback slippers_1 sofa_1")
+    assert house.loose() == ()
+
+
+def test_what_a_door_hides() -> None:
+    content = apartment()
+    put(content, "book", "in box_1")
+    house = home(content)
+    toy, box, shelf = (one(house, name) for name in ("toy_1", "box_1", "bookshelf_1"))
+    assert house.hidden_in(toy) == box and house.hidden_in(box) is None
+    assert house.hidden_in(one(house, "apple_2")) == one(house, "fridge_1")
+    do(house, "open box_1")
+    assert house.hidden_in(toy) is None
+    house.graph.change(shelf, states=frozenset(("CLOSED",)))
+    house.graph.change(box, states=frozenset(("CLOSED",)))
+    assert house.hidden_in(toy) == shelf, "the outermost"
+
+
+def test_what_lies_on_a_closed_thing_is_in_sight() -> None:
+    content = apartment()
+    add(content, "cabinet", (7.0, 0.45, 3.0), "in livingroom_1")
+    put(content, "juice", "on cabinet_1")
+    house = home(content)
+    assert house.graph[one(house, "cabinet_1")].shut
+    assert house.hidden_in(one(house, "juice_2")) is None
+
+
+def test_distance_counts_height() -> None:
+    house = home(room="livingroom")
+    row_of = house.graph[one(house, "slippers_1")].position
+    assert house.distance(one(house, "slippers_1")) == pytest.approx(row_of[1])
+    assert house.distance(one(house, "kitchen_1")) == pytest.approx((6.2**2 + 1.4**2) ** 0.5)
+
+
+# script lines and the simulator's own record
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (Action("walk", 104), "<char0> [walk] <fridge> (104)"),
+        (Action("putin", 380, 104), "<char0> [putin] <apple> (380) <fridge> (104)"),
+    ],
+)
+def test_script_lines_read_back(given: Action, line: str) -> None:
+    assert given.line("fridge" if given.verb == "walk" else "apple", "fridge") == line
+    assert parse_line(f" {line} ") == given
+
+
+@pytest.mark.parametrize("line", ["", "walk fridge", "<char0> [walk] fridge (104)", "<char0> [dance] <fridge> (104)"])
+def test_what_is_no_script_line_is_an_error(line: str) -> None:
+    with pytest.raises(SkillError, match="is no script line; write <char0>"):
+        parse_line(line)
+
+
+def hand_of(graph: Graph) -> dict[int, str]:
+    """What the character holds, and in which hand."""
+    return {thing: hand for hand in HANDS for thing in graph.targets(graph.of_class("character")[0], hand)}
+
+
+def links(graph: Graph, thing: int) -> set[tuple[str, int]]:
+    return {(relation, other) for relation in (INSIDE, ON) for other in graph.targets(thing, relation)}
+
+
+def test_grabbing_leaves_the_edges_that_the_simulator_leaves(trace: Trace) -> None:
+    grabbed = 0
+    for before, after in pairwise(trace.graphs):
+        for thing, hand in hand_of(after).items():
+            if thing not in hand_of(before):
+                ours = Home(before.copy(), None)
+                assert ours.act(Action("grab", thing))
+                assert links(ours.graph, thing) == links(after, thing) and hand_of(ours.graph)[thing] == hand
+                grabbed += 1
+    assert grabbed >= 4
+
+
+def test_putting_leaves_the_edges_that_the_simulator_leaves(trace: Trace) -> None:
+    put_down = 0
+    for before, after in pairwise(trace.graphs):
+        for thing in hand_of(before).keys() - hand_of(after).keys():
+            ours = Home(before.copy(), None)
+            (table,) = after.targets(thing, ON)
+            assert ours.act(Action("putback", thing, table))
+            assert links(ours.graph, thing) == links(after, thing)
+            put_down += 1
+    assert put_down >= 4

@@ -1,0 +1,194 @@
+"""Random skills in random order: nothing raises, nothing contradicts itself, nothing depends on chance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.fact import Fact
+from envs.setting import SkillSet
+from envs.wah.generator import generate_episode
+from envs.wah.geometry import never_close
+from envs.wah.goals import goal_conditions, parse_goal
+from envs.wah.graph import CLOSE, ON
+from envs.wah.grounded import GroundedSkills
+from envs.wah.home import Home
+from envs.wah.knowledge import Knowledge
+from envs.wah.lota import LotaSkills
+from envs.wah.objects import movable
+from tests.envs.wah.homes import GraphJson, add, apartment, home, put
+
+LOTA, STRICT, GROUNDED = LotaSkills("lota"), LotaSkills("strict"), GroundedSkills()
+SETS: tuple[SkillSet, ...] = (LOTA, STRICT, GROUNDED)
+SKILL_SETS = pytest.mark.parametrize("skills", SETS, ids=["lota", "strict", "grounded"])
+STATES = (("OPEN", "CLOSED"), ("ON", "OFF"))
+EXTRAS = """
+    plate on coffeetable_1, box on kitchentable_1, pancake on plate_1, folder in box_1, radio on sofa_1,
+    coffeemaker on kitchencounter_1, fryingpan on kitchencounter_1, candle in kitchencabinet_1,
+    cuttingboard on kitchentable_1, cupcake on cuttingboard_1, book in box_2
+"""
+GOALS = [
+    parse_goal(goal)
+    for goal in (
+        [("on_plate_coffeetable", 2), ("on_apple_coffeetable", 1)],
+        [("inside_waterglass_dishwasher", 1), ("inside_plate_dishwasher", 3), ("turnOn_dishwasher", 1)],
+        [("holds_book", 1), ("sit_sofa", 1)],
+    )
+]
+
+
+def crowded() -> GraphJson:
+    """The small apartment with boxes in boxes, things on things, and a door and a window to walk to."""
+    content = apartment()
+    for extra in EXTRAS.split(","):
+        kind, relation, holder = extra.split()
+        put(content, kind, f"{relation} {holder}")
+    add(content, "chair", (8.0, 0.2, 4.0), "in livingroom_1")
+    add(content, "window", (3.0, 1.5, 0.0))
+    return content
+
+
+CROWDED = crowded()
+EMBEDDED = [generate_episode(seed).scene.graph for seed in range(3)]
+
+
+def begin(graph: GraphJson, seats: bool = True) -> Home:
+    house = home(graph)
+    house.seats = seats
+    return house
+
+
+def assert_sound(house: Home) -> None:
+    """One place each, two hands, doors open or closed, closeness in both directions, scores within bounds."""
+    graph = house.graph
+    assert len(house.held) <= 2
+    assert house.room is not None and house.room == graph.room(house.me)
+    assert graph.targets(house.me, CLOSE) == graph.sources(house.me, CLOSE)
+    assert set(house.held) <= graph.targets(house.me, CLOSE)
+    for one, node in graph.nodes.items():
+        assert not any(node.states.issuperset(pair) for pair in STATES), node
+        if not movable(node):
+            continue
+        holders = [*graph.containers(one), *(on for on in graph.targets(one, ON) if not never_close(graph[on]))]
+        assert len(holders) + (one in house.held) <= 1, (node, holders)
+        assert graph.room(one) is not None, node
+        assert all(graph.room(holder) == graph.room(one) for holder in holders), (node, holders)
+        assert one not in house.held or graph.room(one) == house.room
+        assert one not in house.around(one)
+    for goal in GOALS:
+        met, total = goal_conditions(house, goal)
+        assert 0 <= met <= total
+
+
+def assert_true(knowledge: Knowledge) -> None:
+    """What the agent remembers is so; with full knowledge that is everything."""
+    truth = {fact.id: fact for fact in Knowledge(knowledge.home.copy(), "full").update()}
+    if knowledge.observability == "full":
+        assert knowledge.facts == truth
+        return
+    for name, fact in knowledge.facts.items():
+        seen = tuple(state for state in fact.states if state != "unseen")
+        assert replace(fact, states=seen, sees=()) == replace(truth[name], sees=())
+        assert set(fact.sees) <= set(truth[name].sees)
+    house = knowledge.home
+    around = [one for one in house.beneath(house.room) if movable(house.graph[one]) and house.hidden_in(one) is None]
+    assert set(around) <= knowledge.known, "what lies in the open here is seen"
+
+
+def walk(house: Home, skills: SkillSet, seed: int, steps: int) -> tuple[Knowledge, list[object]]:
+    """A random walk, each verb as likely as another; what is known at its end, and everything reported."""
+    random = Random(seed)
+    knowledge = Knowledge(house, random.choice(("full", "partial")))
+    reported: list[object] = [knowledge.update()]
+    for step in range(steps):
+        admissible = skills.admissible(house, knowledge)
+        verb = random.choice(sorted({skill.split()[0] for skill in admissible}))
+        skill = random.choice([skill for skill in admissible if skill.startswith(verb)])
+        reported += [skill, skills.execute(house, skill), knowledge.update()]
+        assert_sound(house)
+        if step % 50 == 49:
+            assert_true(knowledge)
+    return knowledge, reported
+
+
+@SKILL_SETS
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_random_walks_stay_sound(skills: SkillSet, seed: int) -> None:
+    assert_true(walk(begin(CROWDED, seats=seed % 2 == 0), skills, seed, 110)[0])
+
+
+@SKILL_SETS
+@pytest.mark.parametrize("graph", EMBEDDED, ids=["first", "second", "third"])
+def test_random_walks_in_embedded_apartments_stay_sound(skills: SkillSet, graph: GraphJson) -> None:
+    assert_true(walk(begin(graph), skills, 1, 150)[0])
+
+
+@SKILL_SETS
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=8, deadline=None)
+def test_the_same_walk_gives_the_same_world(skills: SkillSet, seed: int) -> None:
+    first, second = begin(CROWDED), begin(CROWDED)
+    assert walk(first, skills, seed, 50) == walk(second, skills, seed, 50)
+    assert first == second
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_every_admissible_grounded_skill_works(seed: int) -> None:
+    random, house = Random(seed), begin(CROWDED)
+    knowledge = Knowledge(house, random.choice(("full", "partial")))
+    for _ in range(20):
+        knowledge.update()
+        admissible = GROUNDED.admissible(house, knowledge)
+        assert len(set(admissible)) == len(admissible)
+        for skill in admissible:
+            outcome = GROUNDED.execute(house.copy(), skill)
+            assert outcome.ok, f"{skill}: {outcome.message}"
+        GROUNDED.execute(house, random.choice(admissible))
+
+
+@SKILL_SETS
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_failures_change_nothing_and_have_a_reason_but_under_the_benchmarks_rule(skills: SkillSet, seed: int) -> None:
+    random, house = Random(seed), begin(CROWDED)
+    walk(house, skills, seed, 15)
+    for skill in random.sample(LOTA.admissible(house), 40) if skills is not GROUNDED else _any_grounded(house, random):
+        after = house.copy()
+        outcome = skills.execute(after, skill)
+        assert outcome.ok or (after.graph, after.at, after.room) == (house.graph, house.at, house.room)
+        assert bool(outcome.message) == (not outcome.ok and skills is not LOTA)
+
+
+def _any_grounded(house: Home, random: Random) -> list[str]:
+    """Skills on anything there is, and on what there is not."""
+    names = [f"{kind} {number}" for kind in house.graph.classes for number in (1, 2, 9)]
+    verbs = ("go to", "open", "close", "pick up", "turn on", "turn off", "sit on")
+    puts = [f"put {random.choice(names)} in {random.choice(names)}" for _ in range(20)]
+    return [f"{random.choice(verbs)} {random.choice(names)}" for _ in range(60)] + puts
+
+
+@SKILL_SETS
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=8, deadline=None)
+def test_copies_do_not_touch_each_other(skills: SkillSet, seed: int) -> None:
+    house = begin(CROWDED)
+    walk(house, skills, seed, 20)
+    twin, kept = house.copy(), house.copy()
+    assert twin == house
+    walk(twin, skills, seed + 1, 20)
+    assert house == kept
+
+
+def test_a_memory_that_lies_would_be_noticed() -> None:
+    house = begin(CROWDED)
+    knowledge = Knowledge(house)
+    knowledge.update()
+    knowledge.facts["apple_1"] = Fact("apple_1", "object", "apple", place="sofa_1")
+    with pytest.raises(AssertionError):
+        assert_true(knowledge)

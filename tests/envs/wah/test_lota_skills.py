@@ -1,0 +1,378 @@
+"""LoTA-Bench's type-level skills: which there are, what they mean under both rules, and what a failure says."""
+
+from __future__ import annotations
+
+import pytest
+
+from envs.wah.home import Home
+from envs.wah.lota import LotaSkills
+from envs.wah.words import PUT_INTO, PUT_ONTO
+from keep_agent.errors import SkillError
+from tests.envs.wah.homes import add, apartment, do, home, one, place, put, row, states
+
+LOTA, STRICT = LotaSkills("lota"), LotaSkills("strict")
+both = pytest.mark.parametrize("skills", [LOTA, STRICT], ids=["lota", "strict"])
+
+
+@pytest.fixture
+def house() -> Home:
+    return home()
+
+
+def run(skills: LotaSkills, house: Home, *said: str) -> None:
+    """Execute skills; each of them must work."""
+    for skill in said:
+        outcome = skills.execute(house, skill)
+        assert outcome.ok and not outcome.message, f"{skill}: {outcome.message}"
+
+
+def refusal(skills: LotaSkills, house: Home, skill: str) -> str:
+    """Why a skill fails; it changes nothing in the apartment."""
+    before, at = house.graph.copy(), house.at
+    outcome = skills.execute(house, skill)
+    assert not outcome.ok and house.graph == before and house.at == at, skill
+    return outcome.message
+
+
+def at(house: Home, name: str) -> bool:
+    return house.at == one(house, name)
+
+
+# which skills there are
+
+
+def test_the_skills_are_those_of_the_apartments_classes(house: Home) -> None:
+    skills = LOTA.admissible(house)
+    assert len(set(skills)) == len(skills) and skills[-1] == "done"
+    by_verb = {
+        verb: [skill.removeprefix(verb) for skill in skills if skill.startswith(verb)]
+        for verb in ("find", "pick up the ", "open the ", "close the ", "switch on the ", "put down the ")
+    }
+    assert sum(map(len, by_verb.values())) + 1 == len(skills)
+    assert [skill for found in by_verb.values() for skill in found] == [
+        skill.removeprefix(verb) for verb in by_verb for skill in skills if skill.startswith(verb)
+    ]
+    assert set(by_verb["find"]) == {
+        *(" an apple", " a bookshelf", " a box", " a book", " a coffee table", " a cupcake", " a cutlery fork"),
+        *(" a dishwasher", " a fridge", " a floor", " a juice", " a kitchen cabinet", " a kitchen counter"),
+        *(" a kitchen table", " a plate", " a slippers", " a sofa", " a toy", " a tv", " a water glass", " a door"),
+    }
+    assert set(by_verb["pick up the "]) == {
+        *("apple", "juice", "plate", "water glass", "cutlery fork", "box", "toy", "book", "cupcake", "slippers")
+    }
+    assert by_verb["open the "] == by_verb["close the "]
+    assert set(by_verb["open the "]) == {
+        *("fridge", "dishwasher", "kitchen cabinet", "bookshelf", "box", "book", "door"),
+    }
+    assert set(by_verb["switch on the "]) == {"fridge", "dishwasher", "tv"}
+
+
+def test_everything_can_be_put_down(house: Home) -> None:
+    said = {skill.removeprefix("put down the ") for skill in LOTA.admissible(house) if skill.startswith("put down")}
+    assert len(said) == len(house.graph.classes) - 1, "all but the agent"
+    assert {"apple", "fridge", "kitchen", "living room", "floor", "door"} < said
+
+
+def test_skills_come_verb_by_verb(house: Home) -> None:
+    verbs = [skill.split()[0] for skill in STRICT.admissible(house)]
+    assert list(dict.fromkeys(verbs)) == ["find", "pick", "open", "close", "switch", "put", "done"]
+    assert verbs == sorted(verbs, key=list(dict.fromkeys(verbs)).index)
+
+
+def test_skills_are_the_same_at_every_step(house: Home) -> None:
+    before = LOTA.admissible(house)
+    run(LOTA, house, "find a fridge", "open the fridge")
+    assert LOTA.admissible(house) == before
+
+
+def test_one_sits_only_where_a_task_asks_for_it(house: Home) -> None:
+    assert "sit on the sofa" not in LOTA.admissible(house)
+    house.seats = True
+    assert "sit on the sofa" in LOTA.admissible(house)
+
+
+@both
+@pytest.mark.parametrize(
+    ("skill", "closest"),
+    [
+        ("find an aple", "find an apple"),
+        ("open fridge", "open the fridge"),
+        ("find a kitchentable", "find a kitchen table"),
+        ("find a salmon", ""),
+        ("", ""),
+    ],
+)
+def test_unknown_words_are_an_error_with_a_suggestion(
+    house: Home, skills: LotaSkills, skill: str, closest: str
+) -> None:
+    with pytest.raises(SkillError, match=f"unknown skill '{skill}'; did you mean '{closest}"):
+        skills.execute(house, skill)
+
+
+@both
+def test_done_does_nothing(house: Home, skills: LotaSkills) -> None:
+    run(skills, house, "find a fridge")
+    before, focus = house.graph.copy(), house.focus
+    run(skills, house, "done")
+    assert (house.graph, house.focus) == (before, focus)
+
+
+# both rules
+
+
+@both
+@pytest.mark.parametrize(
+    ("found", "relation"),
+    [("kitchen cabinet", "INSIDE"), ("bookshelf", "INSIDE"), ("coffee table", "ON"), ("sofa", "ON")],
+)
+def test_things_go_into_what_the_benchmark_calls_a_container_and_onto_all_else(
+    house: Home, skills: LotaSkills, found: str, relation: str
+) -> None:
+    run(skills, house, "find a cupcake", "pick up the cupcake", f"find a {found}")
+    target = house.at
+    do(house, *(("open kitchencabinet_1", "open kitchencabinet_2") if found == "kitchen cabinet" else ()))
+    run(skills, house, "put down the cupcake")
+    cupcake = one(house, "cupcake_1")
+    assert target in house.graph.targets(cupcake, relation)
+    assert not house.held
+
+
+def test_what_is_in_both_lists_is_a_container() -> None:
+    assert {"kitchencabinet", "bookshelf", "cabinet", "nightstand", "stove", "fryingpan"} <= PUT_INTO & PUT_ONTO
+
+
+@both
+def test_a_plan_of_the_benchmark(skills: LotaSkills) -> None:
+    house = home()
+    run(skills, house, "find a dishwasher", "open the dishwasher", "find a water glass", "open the kitchen cabinet")
+    run(skills, house, "pick up the water glass", "find a dishwasher", "put down the water glass")
+    run(skills, house, "close the dishwasher", "switch on the dishwasher", "done")
+    assert place(house, "waterglass_1") == {"INSIDE dishwasher_1"}
+    assert states(house, "dishwasher_1") == {"CLOSED", "ON"}
+
+
+@both
+def test_sitting_down(house: Home, skills: LotaSkills) -> None:
+    run(skills, house, "find a sofa", "sit on the sofa")
+    assert house.sitting == one(house, "sofa_1")
+    run(skills, house, "find a coffee table")
+    assert house.sitting is None
+
+
+# the benchmark's rule
+
+
+def test_the_last_of_a_class_is_meant_wherever_it_is(house: Home) -> None:
+    run(LOTA, house, "find an apple")
+    assert at(house, "fridge_1")
+    run(LOTA, house, "find a kitchen table")
+    assert refusal(LOTA, house, "pick up the apple") == "", "the one in the fridge, though another one lies here"
+    run(LOTA, house, "find a plate")
+    assert at(house, "kitchencabinet_1")
+    assert refusal(LOTA, house, "open the kitchen cabinet") == "", "the other cabinet"
+
+
+def test_what_is_put_down_goes_to_the_last_of_the_class_found_last(house: Home) -> None:
+    run(LOTA, house, "find a cupcake", "pick up the cupcake", "find a kitchen cabinet")
+    assert LOTA.target(house, "cupcake") == one(house, "kitchencabinet_2")
+    do(house, "walk kitchencabinet_1")
+    assert refusal(LOTA, house, "put down the cupcake") == "", "it is not close"
+    run(LOTA, house, "find a kitchen cabinet", "put down the cupcake")
+    assert place(house, "cupcake_1") == {"INSIDE kitchencabinet_2"}
+
+
+def test_put_down_takes_the_last_of_a_class_even_if_another_is_held() -> None:
+    house = home()
+    do(house, "walk kitchentable_1", "grab apple_1")
+    run(LOTA, house, "find a sofa")
+    assert refusal(LOTA, house, "put down the apple") == ""
+    assert house.held == (one(house, "apple_1"),)
+
+
+def test_a_closed_container_takes_things_all_the_same(house: Home) -> None:
+    run(LOTA, house, "find a cupcake", "pick up the cupcake", "find a fridge", "put down the cupcake")
+    assert place(house, "cupcake_1") == {"INSIDE fridge_1"} and "CLOSED" in states(house, "fridge_1")
+
+
+def test_any_find_names_the_next_target(house: Home) -> None:
+    run(LOTA, house, "find a cupcake", "pick up the cupcake", "find a sofa", "find a juice")
+    assert refusal(LOTA, house, "put down the cupcake") == "", "nothing can be put on a juice"
+    run(LOTA, house, "find a sofa", "put down the cupcake")
+    assert place(house, "cupcake_1") == {"ON sofa_1", "INSIDE livingroom_1"}
+
+
+def test_without_a_find_a_thing_would_go_onto_itself(house: Home) -> None:
+    do(house, "walk coffeetable_1", "grab book_1")
+    assert LOTA.target(house, "book") == one(house, "book_1")
+    assert refusal(LOTA, house, "put down the book") == ""
+    do(house, "walk kitchentable_1", "grab cutleryfork_1")
+    house.graph.change(one(house, "cutleryfork_1"), properties=frozenset(("GRABBABLE", "SURFACES")))
+    assert refusal(LOTA, house, "put down the cutlery fork") == "", "nor does the simulator do that"
+
+
+def test_nothing_is_found_beyond_a_kilometre() -> None:
+    content = apartment()
+    row(content, "tv_1")["bounding_box"]["center"] = [1003.1, 0.5, 3.0]
+    house = home(content)
+    assert refusal(LOTA, house, "find a tv") == ""
+    row(content, "tv_1")["bounding_box"]["center"] = [1002.0, 0.5, 3.0]
+    run(LOTA, home(content), "find a tv")
+
+
+def test_even_what_is_not_found_becomes_the_target() -> None:
+    content = apartment()
+    row(content, "tv_1")["bounding_box"]["center"] = [3000.0, 0.5, 3.0]
+    house = home(content)
+    run(LOTA, house, "find a cupcake", "pick up the cupcake", "find a sofa")
+    assert LOTA.target(house, "cupcake") == one(house, "sofa_1")
+    assert refusal(LOTA, house, "find a tv") == refusal(LOTA, house, "put down the cupcake") == ""
+
+
+@pytest.mark.parametrize(
+    "skill", ["pick up the sofa", "open the fridge", "switch on the tv", "put down the apple", "close the fridge"]
+)
+def test_a_failure_says_nothing(house: Home, skill: str) -> None:
+    assert refusal(LOTA, house, skill) == ""
+
+
+def test_only_what_is_closed_can_be_switched_on(house: Home) -> None:
+    run(LOTA, house, "find a tv")
+    assert refusal(LOTA, house, "switch on the tv") == "", "it has no door"
+    run(LOTA, house, "find a dishwasher", "open the dishwasher")
+    assert refusal(LOTA, house, "switch on the dishwasher") == ""
+    run(LOTA, house, "close the dishwasher", "switch on the dishwasher")
+
+
+# the strict rule
+
+
+def test_what_no_door_hides_is_found_first_and_the_nearest_of_that() -> None:
+    content = apartment()
+    put(content, "apple", "on coffeetable_1")
+    for room, table in (("kitchen", "kitchentable_1"), ("livingroom", "coffeetable_1")):
+        house = home(content, room)
+        run(STRICT, house, "find an apple")
+        assert at(house, table)
+
+
+def test_the_same_find_said_again_goes_on_and_round(house: Home) -> None:
+    reached = []
+    for _ in range(5):
+        run(STRICT, house, "find a kitchen cabinet")
+        reached.append(house.at)
+    assert reached == [reached[0], reached[1]] * 2 + [reached[0]] and reached[0] != reached[1]
+
+
+@pytest.mark.parametrize("between", ["open the kitchen cabinet", "find a sofa"])
+def test_another_skill_in_between_starts_over(house: Home, between: str) -> None:
+    do(house, "walk kitchencabinet_1")
+    run(STRICT, house, "find a kitchen cabinet")
+    first = house.at
+    run(STRICT, house, between)
+    do(house, "walk kitchencabinet_1")
+    run(STRICT, house, "find a kitchen cabinet")
+    assert house.at == first
+
+
+def test_what_was_found_is_picked_up(house: Home) -> None:
+    do(house, "open kitchencabinet_1")
+    run(STRICT, house, "find a plate", "find a plate")
+    found = house.focus.target
+    run(STRICT, house, "pick up the plate")
+    assert house.held == (found,)
+
+
+def test_the_second_of_two_can_be_found_when_the_first_is_put_away(house: Home) -> None:
+    run(STRICT, house, "find a dishwasher", "open the dishwasher")
+    run(STRICT, house, "find a plate", "pick up the plate", "find a dishwasher", "put down the plate")
+    run(STRICT, house, "find a plate", "open the kitchen cabinet", "pick up the plate")
+    run(STRICT, house, "find a dishwasher", "put down the plate")
+    assert place(house, "plate_1") == place(house, "plate_2") == {"INSIDE dishwasher_1"}
+
+
+def test_both_hands_can_be_filled_with_the_same_class(house: Home) -> None:
+    run(STRICT, house, "find a plate", "pick up the plate", "find a plate", "open the kitchen cabinet")
+    run(STRICT, house, "pick up the plate", "find a sofa", "put down the plate", "put down the plate")
+    assert place(house, "plate_1") == place(house, "plate_2") == {"ON sofa_1", "INSIDE livingroom_1"}
+
+
+def test_a_new_task_finds_again_what_the_last_one_placed(house: Home) -> None:
+    run(STRICT, house, "find a plate", "pick up the plate", "find a kitchen table", "put down the plate")
+    run(STRICT, house, "find a plate")
+    assert at(house, "kitchencabinet_1")
+    house.begin_task()
+    run(STRICT, house, "find a kitchen table", "find a plate")
+    assert at(house, "kitchentable_1")
+
+
+def test_what_hides_the_found_thing_is_opened(house: Home) -> None:
+    run(STRICT, house, "find a water glass", "open the kitchen cabinet")
+    assert "OPEN" in states(house, "kitchencabinet_2") and "CLOSED" in states(house, "kitchencabinet_1")
+    run(STRICT, house, "find a plate", "find a plate", "open the kitchen cabinet")
+    assert "OPEN" in states(house, "kitchencabinet_1")
+
+
+def test_of_two_cabinets_at_hand_the_one_that_hides_the_found_thing_is_opened() -> None:
+    content = apartment()
+    add(content, "kitchencabinet", (5.8, 2.4, 5.5), "in kitchen_1")
+    put(content, "candle", "in kitchencabinet_3")
+    house = home(content)
+    run(STRICT, house, "find a candle")
+    assert house.distance(one(house, "kitchencabinet_2")) < house.distance(one(house, "kitchencabinet_3"))
+    run(STRICT, house, "open the kitchen cabinet")
+    assert "OPEN" in states(house, "kitchencabinet_3") and "CLOSED" in states(house, "kitchencabinet_2")
+
+
+def test_the_box_is_opened_before_what_is_in_it_is_taken(house: Home) -> None:
+    run(STRICT, house, "find a toy")
+    assert refusal(STRICT, house, "pick up the toy") == "the toy is in the box, which is closed"
+    run(STRICT, house, "open the box", "pick up the toy")
+
+
+def test_things_go_to_the_very_place_that_was_found(house: Home) -> None:
+    run(STRICT, house, "find an apple", "pick up the apple")
+    run(STRICT, house, "find a kitchen cabinet")
+    found = house.at
+    run(STRICT, house, "open the kitchen cabinet", "put down the apple")
+    assert house.holder(one(house, "apple_1")) == found
+    run(STRICT, house, "find a cupcake", "pick up the cupcake", "find a kitchen cabinet", "put down the cupcake")
+    assert house.holder(one(house, "cupcake_1")) == found, "where something was put before"
+
+
+def test_what_was_found_is_closed_and_switched_on() -> None:
+    content = apartment()
+    add(content, "tv", (12.0, 0.5, 5.0), "in livingroom_1")
+    house = home(content)
+    do(house, "open kitchencabinet_1", "open kitchencabinet_2")
+    run(STRICT, house, "find a kitchen cabinet", "find a kitchen cabinet", "close the kitchen cabinet")
+    assert house.graph[house.at].shut
+    run(STRICT, house, "find a tv", "find a tv", "switch on the tv")
+    assert "ON" in house.graph[house.at].states
+
+
+def test_a_tv_can_be_switched_on(house: Home) -> None:
+    run(STRICT, house, "find a tv", "switch on the tv")
+    assert states(house, "tv_1") == {"ON"}
+
+
+@pytest.mark.parametrize(
+    ("before", "skill", "sentence"),
+    [
+        (("find a fridge",), "open the dishwasher", "the dishwasher is not close"),
+        (("find an apple", "find an apple"), "pick up the apple", "the apple is in the fridge, which is closed"),
+        (("find a plate",), "put down the plate", "you are not holding the plate"),
+        (("find an apple", "pick up the apple"), "put down the apple", "nothing can be put on the apple"),
+        (("find an apple", "pick up the apple", "find a fridge"), "put down the apple", "the fridge is closed"),
+        (("find a fridge", "open the fridge"), "open the fridge", "the fridge is already open"),
+        (("find a plate", "pick up the plate"), "put down the plate", "you are holding the plate"),
+        (("find a cupcake", "pick up the cupcake"), "find a cupcake", "you are holding the cupcake"),
+    ],
+)
+def test_sentences(house: Home, before: tuple[str, ...], skill: str, sentence: str) -> None:
+    run(STRICT, house, *before)
+    assert refusal(STRICT, house, skill) == sentence
+
+
+def test_a_place_has_to_be_found_first(house: Home) -> None:
+    do(house, "walk kitchentable_1", "grab apple_1")
+    assert refusal(STRICT, house, "put down the apple") == "cannot put down the apple: no place for it was found"

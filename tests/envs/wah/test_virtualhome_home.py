@@ -1,0 +1,168 @@
+"""The world in a simulator is the graph world: same facts, same outcomes, whatever is played; a recording is enough."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from envs.wah.apartments import apartment_seed
+from envs.wah.env import WatchAndHelpEnv
+from envs.wah.generator import generate_episode
+from envs.wah.scene import Episode
+from envs.wah.virtualhome import connect
+from envs.wah.virtualhome.errors import ReplayDeparted, SimulatorError, SimulatorGone
+from envs.wah.virtualhome.home import added_ids_moved
+from keep_agent.errors import ConfigError
+from tests.envs.wah.graph_home import GraphHome
+from tests.envs.wah.standin import FAULTS, StandIn
+
+HARMLESS = {"bad_image"}  # no picture is asked for
+SETTINGS = [("lota", "full", "lota"), ("lota", "full", "strict"), ("grounded", "partial", "strict")]
+
+
+def drawn(number: int, stream: int = 1) -> Episode:
+    return generate_episode(apartment_seed("valid", number), stream)
+
+
+def standin(*episodes: Episode) -> StandIn:
+    return StandIn(GraphHome([episode.scene.graph for episode in episodes]))
+
+
+def play(env: WatchAndHelpEnv, episode: Episode, stray: float = 0.2, seed: int = 0) -> list[Any]:
+    """What an observer of the expert sees who now and then does something at random."""
+    rng = Random(seed)
+    expert = env.setting.expert()
+    observation, info = env.reset(options={"episode": episode})
+    seen: list[Any] = [(observation, info["facts"], info["skills"])]
+    over = False
+    while not over:
+        skill = expert.act(info["world"], info["task"], info["knowledge"])
+        if skill != "done" and rng.random() < stray:
+            skill = rng.choice([one for one in info["skills"] if one != "done"])
+        observation, reward, terminated, truncated, info = env.step(skill)
+        over = terminated or truncated
+        seen.append((skill, observation, reward, info["facts"], info["skills"], info["goal"], info["outcome_ok"]))
+    return seen
+
+
+def simulated(url: str, *episodes: Episode, record: Path | None = None, **choices: Any) -> WatchAndHelpEnv:
+    return WatchAndHelpEnv(episodes=episodes, simulator=url, record=None if record is None else str(record), **choices)
+
+
+@pytest.mark.parametrize(("skills", "observability", "rules"), SETTINGS)
+@pytest.mark.parametrize("number", range(3))
+def test_the_simulated_world_is_the_graph_world(skills: str, observability: str, rules: str, number: int) -> None:
+    episode = drawn(number, stream=2)
+    choices = {"skills": skills, "observability": observability, "rules": rules}
+    alone = play(WatchAndHelpEnv(episodes=[episode], **choices), episode, seed=number)
+    with standin(episode) as server:
+        env = simulated(server.url, episode, **choices)
+        assert play(env, episode, seed=number) == alone
+        env.close()
+    assert len(alone) > 5
+
+
+def test_a_recorded_conversation_replays_identically(tmp_path: Path) -> None:
+    episode, file = drawn(4), tmp_path / "talk.jsonl.gz"
+    with standin(episode) as server:
+        env = simulated(server.url, episode, record=file)
+        lived = play(env, episode)
+        env.close()
+    env = simulated(str(file), episode)
+    assert play(env, episode) == lived
+    with pytest.raises(ReplayDeparted):
+        env.reset(options={"episode": episode})
+    env.close()
+    other = simulated(str(file), episode)
+    with pytest.raises(ReplayDeparted):
+        play(other, episode, stray=0.9, seed=7)
+    other.close()
+
+
+def test_trying_things_out_on_a_copy_does_not_reach_the_simulator() -> None:
+    episode = drawn(5)
+    with standin(episode) as server:
+        env = simulated(server.url, episode)
+        _, info = env.reset(options={"episode": episode})
+        asked = len(server.seen)
+        copy = info["world"].copy()
+        for _ in range(5):
+            env.setting.space.execute(copy, env.setting.expert().act(copy, info["task"]))
+        assert len(server.seen) == asked and copy.graph != info["world"].graph
+        env.close()
+
+
+def test_an_episode_begins_as_the_benchmarks_do() -> None:
+    episode = drawn(6)
+    with standin(episode) as server:
+        env = simulated(server.url, episode)
+        env.reset(options={"episode": episode})
+        begun = [
+            "idle",
+            "reset",
+            "environment_graph",
+            "expand_scene",
+            "camera_count",
+            "add_character",
+            "environment_graph",
+        ]
+        assert server.actions() == begun
+        env.step(env.action_space.examples[0])
+        assert server.actions()[1 + len(begun) :] == ["render_script", "environment_graph"]
+        env.close()
+
+
+def test_ids_of_what_the_scene_does_not_have_are_moved() -> None:
+    graph = {"nodes": [{"id": 11}, {"id": 12}], "edges": [{"from_id": 12, "to_id": 11, "relation_type": "INSIDE"}]}
+    assert added_ids_moved(graph, 11) == {
+        "nodes": [{"id": 11}, {"id": 1001}],
+        "edges": [{"from_id": 1001, "to_id": 11, "relation_type": "INSIDE"}],
+    }
+    assert added_ids_moved(graph, 12) == graph
+
+
+@pytest.mark.parametrize("fault", sorted(set(FAULTS) - HARMLESS))
+@pytest.mark.parametrize("during", ["reset", "step"])
+def test_every_fault_is_a_named_error_or_overcome_and_soon(
+    fault: str, during: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "TIMEOUT", 2.0)
+    monkeypatch.setattr(connect, "DEADLINE", 2.5)
+    episode = drawn(7)
+    with standin(episode) as server:
+        env = simulated(server.url, episode)
+        if during == "step":
+            env.reset(options={"episode": episode})
+        server.faults.extend([fault] * 12)
+        began = time.monotonic()
+        with pytest.raises(SimulatorError) as caught:
+            env.reset(options={"episode": episode}) if during == "reset" else env.step("find a fridge")
+        assert time.monotonic() - began < 5 and "localhost" not in str(caught.value)
+        assert server.url in str(caught.value)
+        env.close()
+
+
+def test_a_busy_simulator_is_waited_for_and_a_dead_one_is_named() -> None:
+    episode = drawn(8)
+    with standin(episode) as server:
+        env = simulated(server.url, episode)
+        env.reset(options={"episode": episode})
+        server.faults.extend(["busy", "busy"])
+        assert env.step("find a fridge")[4]["outcome_ok"]
+        server.kill()
+        with pytest.raises(SimulatorGone, match="start the simulator"):
+            env.step("find a fridge")
+        env.close()
+
+
+def test_what_is_neither_a_url_nor_a_recording_is_refused(tmp_path: Path) -> None:
+    episode = drawn(9)
+    for wrong in ("127.0.0.1:8080", str(tmp_path), str(tmp_path / "nothing.jsonl")):
+        with pytest.raises(ConfigError, match="neither the URL"):
+            simulated(wrong, episode)
+    with pytest.raises(ConfigError, match="needs a simulator"):
+        WatchAndHelpEnv(episodes=[episode], record=str(tmp_path / "talk.jsonl"))

@@ -1,0 +1,103 @@
+"""``eval.wah`` as a user calls it: the same runs as ALFRED's, its own settings, and a simulator behind them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from envs.wah.episodes import load_episodes
+from eval import compare, wah
+from keep_agent.guard import BAD_INPUT
+from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
+from keep_agent.trace import read_trace
+from tests.envs.wah.graph_home import GraphHome
+from tests.envs.wah.standin import StandIn
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """Run a main with arguments from an empty directory; (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(main: Callable[[], None], *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["command", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        GlobalHydra.instance().clear()
+        return (stop.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def summaries(under: str) -> list[dict]:
+    return [json.loads((folder / SUMMARY).read_text()) for folder in sorted(find_runs(Path(under)))]
+
+
+def test_the_expert_solves_the_embedded_tasks_and_chance_does_not(call: Command) -> None:
+    for planner in ("expert", "random"):
+        code, out, _ = call(wah.main, f"planner={planner}", "eval.episodes=4", "eval.out=both")
+        assert code == 0 and "sub-goals %" in out
+    expert, random = summaries("both")
+    assert expert["subgoal_success_rate"] == expert["success_rate"] == 1.0 and random["success_rate"] == 0.0
+    assert set(expert["per_task_type"]) <= {
+        "prepare_snack",
+        "prepare_food",
+        "setup_table",
+        "put_dishwasher",
+        "put_fridge",
+    }
+    code, out, _ = call(compare.main, "both")
+    assert code == 0 and "sub-goals %" in out and "-100.0" in out
+
+
+def test_keep_plays_with_its_memory_in_both_settings(call: Command) -> None:
+    more = ("planner=keep", "eval.episodes=1", "eval.threads=1", "env.max_steps=4")
+    for setting in ((), ("env.skills=grounded", "env.observability=partial", "prompt.style=linked")):
+        code, out, _ = call(wah.main, *more, *setting, f"eval.out=out{len(setting)}")
+        assert code == 0 and "ttft_ms" in out
+        (summary,) = summaries(f"out{len(setting)}")
+        assert summary["crashed"] == 0 and summary["encoded_token_layers"] > 0 and summary["computed_ratio"] < 1
+
+
+def test_a_run_in_the_simulator_and_its_recording_are_the_run_without(call: Command) -> None:
+    scenes = [episode.scene.graph for episode in load_episodes(None, "test", limit=2)]
+    runs = {}
+    with StandIn(GraphHome(scenes)) as server:
+        told = {"alone": (), "live": (f"env.simulator={server.url}", "env.record=talk.jsonl.gz")}
+        for name, more in told.items():
+            assert call(wah.main, "planner=random", "eval.episodes=2", f"eval.out={name}", *more)[0] == 0
+            runs[name] = played(name)
+    assert call(wah.main, "planner=random", "eval.episodes=2", "eval.out=again", "env.simulator=talk.jsonl.gz")[0] == 0
+    assert runs["alone"] == runs["live"] == played("again")
+
+
+def played(under: str) -> list[tuple]:
+    (folder,) = find_runs(Path(under))
+    steps = [entry for entry in read_trace(folder / TRACE) if entry["event"] == "step"]
+    assert len((folder / EPISODES).read_text().splitlines()) == 2
+    return [(step["episode"], step["skill"], step["ok"], step["message"], step["facts"]) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("env.rules=kind",), "rules='kind' is unknown; use one of lota, strict"),
+        (("env.split=valid_seen",), "unknown split 'valid_seen'"),
+        (("env.data=nowhere",), "env.data=nowhere does not exist"),
+        (("env.simulator=nowhere",), "neither the URL"),
+        (("env.record=talk.jsonl",), "needs a simulator"),
+        (("env.goal_matching=type",), "goal_matching"),
+        (("env.simulator=http://127.0.0.1:9",), "start the simulator"),
+    ],
+)
+def test_bad_input_is_one_line_and_no_folder(call: Command, arguments: tuple[str, ...], words: str) -> None:
+    code, _, err = call(wah.main, "planner=expert", "eval.episodes=1", *arguments)
+    assert code == BAD_INPUT and words in err and len(err.strip().splitlines()) == 1
+    assert not Path("outputs").exists()
