@@ -30,7 +30,7 @@ KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 AMOUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # things a task asks for, and how often
-_TRIES = 50
+LARGEST = 6  # things that a task asks for, copies counted
 
 
 def generate_episode(seed: int, stream: int = 1, most: int = 1, task_type: str | None = None) -> Episode:
@@ -54,31 +54,39 @@ def generate_episode(seed: int, stream: int = 1, most: int = 1, task_type: str |
 
 
 def _draw_tasks(rng: Random, stream: int, most: int, task_type: str | None) -> list[tuple[str, Goal]]:
-    """Types and goals: no thing is asked to the same place twice, and a dishwasher is started once."""
+    """Types and goals: no thing is asked to the same place twice, and a dishwasher is started once.
+
+    A long stream asks for little at a time, so that there is something left for its last task.
+    """
     drawn: list[tuple[str, Goal]] = []
     taken: set[str] = set()
-    for _ in range(stream):
-        for attempt in range(_TRIES):
-            kind = task_type or rng.choice(tuple(KINDS))
-            goal = _draw_goal(kind, rng, most, taken)
-            if goal:
-                break
-            if attempt + 1 == _TRIES:
-                raise ConfigError(f"a stream of {stream} tasks asks for more than an apartment has; use fewer")
+    for number in range(stream):
+        free = {kind: _free(kind, taken) for kind in ((task_type,) if task_type else KINDS)}
+        left = sum(map(len, free.values())) // (stream - number)
+        if not left:
+            raise ConfigError(f"a stream of {stream} tasks asks for more than an apartment has; use fewer")
+        kind = rng.choice([kind for kind, things in free.items() if things])
+        goal = _draw_goal(kind, free[kind], left, rng, most, taken)
         taken.update(predicate for predicate, _ in goal)
         drawn.append((kind, goal))
     return drawn
 
 
-def _draw_goal(kind: str, rng: Random, most: int, taken: set[str]) -> Goal:
-    """Predicates by name; () if none of the type is left."""
+def _free(kind: str, taken: set[str]) -> list[str]:
     relation, where, things = KINDS[kind]
-    free = [thing for thing in things if f"{relation}_{thing}_{where}" not in taken]
-    if not free:
-        return ()
+    return [thing for thing in things if f"{relation}_{thing}_{where}" not in taken]
+
+
+def _draw_goal(kind: str, free: list[str], left: int, rng: Random, most: int, taken: set[str]) -> Goal:
+    """At most ``left`` predicates, by name, which ask for at most `LARGEST` things."""
+    relation, where, _ = KINDS[kind]
     wanted = rng.choices([amount for amount, _ in AMOUNTS], [weight for _, weight in AMOUNTS])[0]
-    chosen = sorted(rng.sample(free, min(wanted, len(free))))
-    goal = [(f"{relation}_{thing}_{where}", 1 if rng.random() < 0.75 else rng.randint(1, most)) for thing in chosen]
+    chosen = sorted(rng.sample(free, min(wanted, left, len(free))))
+    spare, goal = LARGEST - len(chosen), []
+    for thing in chosen:
+        more = 0 if rng.random() < 0.75 else rng.randint(0, min(most - 1, spare))
+        spare -= more
+        goal.append((f"{relation}_{thing}_{where}", 1 + more))
     start = f"turnOn_{where}"
     if kind == "put_dishwasher" and start not in taken and rng.random() < 0.85:
         goal.append((start, 1))

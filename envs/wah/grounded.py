@@ -96,11 +96,12 @@ def destinations(home: HomeState) -> Iterator[int]:
 
 
 def _resolve(home: HomeState, skill: str, words: str) -> int | None:
-    """The id of a thing of a known class; None for a number that there is not."""
+    """The id of a thing of a known class; None for a number that there is not, and for parts of the building."""
     kind, _, number = words.partition(" ")
     if not home.graph.of_class(kind):
         raise unknown_skill(skill, _possible(home))
-    return home.things.id(f"{kind}_{number}")
+    found = home.things.id(f"{kind}_{number}")
+    return found if found in home.things else None
 
 
 def _possible(home: HomeState) -> Iterator[str]:

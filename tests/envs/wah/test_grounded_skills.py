@@ -63,6 +63,21 @@ def test_things_are_put_in_containers_and_on_all_else(house: Home, where: str, r
     assert place(house, "apple_1") == relations
 
 
+@pytest.mark.parametrize(
+    ("properties", "relations"),
+    [
+        (("CONTAINERS", "SURFACES"), {"ON sofa_1", "INSIDE livingroom_1"}),
+        (("CONTAINERS",), {"INSIDE sofa_1"}),
+    ],
+)
+def test_what_the_benchmark_does_not_list_is_a_surface_if_it_can_be(
+    house: Home, properties: tuple[str, ...], relations: set[str]
+) -> None:
+    house.graph.change(one(house, "sofa_1"), properties=frozenset(properties))
+    run(house, "go to kitchentable 1", "pick up apple 1", "go to sofa 1", "put apple 1 in sofa 1")
+    assert place(house, "apple_1") == relations
+
+
 def test_what_lies_around_can_be_gone_to(house: Home) -> None:
     run(house, "go to slippers 1", "pick up slippers 1", "go to sofa 1", "put slippers 1 in sofa 1")
     assert place(house, "slippers_1") == {"ON sofa_1", "INSIDE livingroom_1"}
