@@ -6,8 +6,6 @@ point of the other's box, tried both ways, is at most 1.3 m; candidates lie with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from envs.wah.graph import CHARACTERS, ROOMS, Box, Graph, Node, Vector
@@ -82,11 +80,3 @@ def _clamped(value: float, room: Box, axis: int) -> float:
     low = room.center[axis] - room.size[axis] / 2 + MARGIN
     high = room.center[axis] + room.size[axis] / 2 - MARGIN
     return float(min(max(value, low), max(low, high)))
-
-
-def bounds(boxes: Iterable[Box]) -> tuple[Vector, Vector]:
-    """The corners of all of them together."""
-    found = list(boxes)
-    low = tuple(min(box.center[axis] - box.size[axis] / 2 for box in found) for axis in range(3))
-    high = tuple(max(box.center[axis] + box.size[axis] / 2 for box in found) for axis in range(3))
-    return low, high

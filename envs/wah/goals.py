@@ -28,10 +28,6 @@ class Predicate:
     place: str
     count: int
 
-    @property
-    def text(self) -> str:
-        return "_".join(part for part in (self.kind, self.thing, self.place) if part)
-
 
 def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
     """The predicates of a goal; those that are asked zero times are left out. Raises DataError for what is none."""

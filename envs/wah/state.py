@@ -8,7 +8,7 @@ from math import dist
 from typing import Self
 
 from envs.wah.geometry import never_close
-from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, ROOMS, SITTING, Graph
+from envs.wah.graph import CLOSE, HANDS, INSIDE, ON, SITTING, Graph
 from envs.wah.objects import Things
 
 
@@ -144,9 +144,6 @@ class HomeState:
             held = self.held
             self._loose = tuple(one for one in self.things.movables if one not in held and self.holder(one) is None)
         return self._loose
-
-    def rooms(self) -> list[int]:
-        return [node.id for node in self.graph.nodes.values() if node.category == ROOMS]
 
     def distance(self, thing: int) -> float:
         """Metres from the agent, as LoTA-Bench measures: between positions, heights included."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.wah.geometry import ARM, BODY, MARGIN, Boxes, bounds, standing_point
+from envs.wah.geometry import ARM, BODY, MARGIN, Boxes, standing_point
 from envs.wah.graph import CHARACTERS, CLOSE, ROOMS, Box, Graph, Node
 from tests.envs.wah.conftest import Trace
 
@@ -120,8 +120,3 @@ def test_without_a_room_one_stands_before_a_thing_and_close_to_it() -> None:
     spot = standing_point(target, None)
     assert spot == pytest.approx((1.0, 0.0, 1.5 - ARM))
     assert close(Box(spot, BODY), target)
-
-
-def test_bounds_are_the_corners_of_all() -> None:
-    boxes = [Box((0.0, 1.0, 0.0), (2.0, 2.0, 2.0)), Box((5.0, 0.5, -1.0), (1.0, 1.0, 1.0))]
-    assert bounds(boxes) == ((-1.0, 0.0, -1.5), (5.5, 2.0, 1.0))

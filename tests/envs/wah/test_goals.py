@@ -40,7 +40,6 @@ def test_a_goal_is_read_part_by_part() -> None:
         Predicate("sit", "", "sofa", 1),
         Predicate("on", "pie", "bed", 3),
     )
-    assert [one.text for one in parsed] == list(counts)
 
 
 def test_what_is_asked_zero_times_is_left_out() -> None:
