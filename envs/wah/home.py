@@ -142,15 +142,15 @@ class Home(HomeState):
         if hand is None or thing in self.held:
             return False
         content, room = self.within(thing), self.graph.room(thing)
-        self._loose = None
         self.graph.detach(thing, EVERYTHING)
         self._leave(content, room)
         self.graph.link(self.me, hand, thing)
+        self._loose = self._lying(*self.loose(), *content)
         self._carry(thing)
         return True
 
     def _leave(self, content: Iterable[int], room: int | None) -> None:
-        """What was in or on something that is grabbed stays behind, in its room."""
+        """What was in or on something that is grabbed stays behind, around in its room."""
         for one in content:
             if room is not None and self.graph.room(one) is None:
                 self.graph.link(one, INSIDE, room)
@@ -167,7 +167,7 @@ class Home(HomeState):
     def _put(self, thing: int, place: int, relation: str) -> bool:
         if thing not in self.held or place in self.held:
             return False
-        graph, self._loose = self.graph, None
+        graph = self.graph
         graph.detach(thing, EVERYTHING)
         graph.link(thing, relation, place)
         room = graph.room(place)
@@ -177,6 +177,7 @@ class Home(HomeState):
         if outer is not None and inner is not None:
             height = outer.center[1] if relation == INSIDE else outer.top + inner.size[1] / 2
             self._place(thing, (outer.center[0], height, outer.center[2]))
+        self._loose = self._lying(*self.loose(), thing)
         self._look(graph[self.me].box)
         self.changed.update((thing, place))
         return True

@@ -139,11 +139,15 @@ class HomeState:
         return hiding
 
     def loose(self) -> tuple[int, ...]:
-        """What one can pick up and that lies around: in a room, but in or on nothing."""
+        """What one can pick up and that lies around: in a room, but in or on nothing. By id."""
         if self._loose is None:
-            held = self.held
-            self._loose = tuple(one for one in self.things.movables if one not in held and self.holder(one) is None)
+            self._loose = self._lying(*self.things.movables)
         return self._loose
+
+    def _lying(self, *things: int) -> tuple[int, ...]:
+        """Those of some things that lie around."""
+        here = self.things.movables.keys() & (set(things) - set(self.held))
+        return tuple(sorted(one for one in here if self.holder(one) is None))
 
     def distance(self, thing: int) -> float:
         """Metres from the agent, as LoTA-Bench measures: between positions, heights included."""
