@@ -33,7 +33,7 @@ def data_root() -> Path:
     """The folder that holds alfred/, wah/ and locomo/, or a skip that says how to name it."""
     value = os.environ.get("KEEP_AGENT_DATA")
     if not value:
-        pytest.skip("needs the data folder: set KEEP_AGENT_DATA to the folder that holds alfred/")
+        pytest.skip("needs the data folder: set KEEP_AGENT_DATA to the folder that holds alfred/ and wah/")
     return Path(value)
 
 
