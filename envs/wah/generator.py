@@ -5,7 +5,7 @@ The goal of a task is false when it begins, as long as the tasks before it were 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
@@ -13,7 +13,7 @@ from envs.wah.apartments import draw_apartment, split_of
 from envs.wah.furniture import ROOMS
 from envs.wah.layout import Goal, lay_out
 from envs.wah.phrases import phrase
-from envs.wah.scene import Episode, Scene, Task
+from envs.wah.scene import TASK_TYPES, Episode, Scene, Task
 from keep_agent.errors import ConfigError
 
 SNACKS = ("apple", "cupcake", "juice", "pudding", "wine")
@@ -29,22 +29,25 @@ KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = MappingProxyType(
         "put_fridge": ("inside", "fridge", GROCERIES),
     }
 )
+READING = "read_book"  # sit down with a book, perhaps beside a snack; LoTA-Bench leaves it out
 AMOUNTS = ((1, 2), (2, 6), (3, 8), (4, 4), (5, 2), (6, 1))  # things a task asks for, and how often
 LARGEST = 6  # things that a task asks for, copies counted
 
 
-def generate_episode(seed: int, stream: int = 1, most: int = 1, task_type: str | None = None) -> Episode:
+def generate_episode(seed: int, stream: int = 1, most: int = 1, types: Sequence[str] = tuple(KINDS)) -> Episode:
     """The apartment of a seed (`apartment_seed`) with ``stream`` tasks that ask for at most ``most`` of a class.
+
+    ``types`` are drawn from: LoTA-Bench's five, unless something else is said.
 
     :raises ConfigError: for settings that cannot work
     """
     if stream < 1 or most < 1:
         raise ConfigError(f"a stream of {stream} tasks that ask for up to {most} of a class; use 1 or more of both")
-    if task_type is not None and task_type not in KINDS:
-        raise ConfigError(f"unknown task type {task_type!r}; choose one of {', '.join(KINDS)}")
+    if strange := [kind for kind in types if kind not in TASK_TYPES]:
+        raise ConfigError(f"unknown task type {strange[0]!r}; choose from {', '.join(TASK_TYPES)}")
     rng = Random(f"wah-{seed}")
     graph = draw_apartment(split_of(seed), rng).graph
-    drawn = _draw_tasks(rng, stream, most, task_type)
+    drawn = _draw_tasks(rng, stream, most, types)
     lay_out(graph, [goal for _, goal in drawn], rng, _others(rng))
     name = f"apartment-{seed}"
     tasks = tuple(
@@ -53,7 +56,7 @@ def generate_episode(seed: int, stream: int = 1, most: int = 1, task_type: str |
     return Episode(f"{name}-x{stream}", Scene(name, graph, rng.choice(ROOMS)), tasks)
 
 
-def _draw_tasks(rng: Random, stream: int, most: int, task_type: str | None) -> list[tuple[str, Goal]]:
+def _draw_tasks(rng: Random, stream: int, most: int, types: Sequence[str]) -> list[tuple[str, Goal]]:
     """Types and goals: no thing is asked to the same place twice, and a dishwasher is started once.
 
     A long stream asks for little at a time, so that there is something left for its last task.
@@ -61,18 +64,22 @@ def _draw_tasks(rng: Random, stream: int, most: int, task_type: str | None) -> l
     drawn: list[tuple[str, Goal]] = []
     taken: set[str] = set()
     for number in range(stream):
-        free = {kind: _free(kind, taken) for kind in ((task_type,) if task_type else KINDS)}
+        free = {kind: _free(kind, taken) for kind in types}
         left = sum(map(len, free.values())) // (stream - number)
         if not left:
             raise ConfigError(f"a stream of {stream} tasks asks for more than an apartment has; use fewer")
         kind = rng.choice([kind for kind, things in free.items() if things])
-        goal = _draw_goal(kind, free[kind], left, rng, most, taken)
+        reading = kind == READING
+        goal = _reading(free[kind], rng) if reading else _draw_goal(kind, free[kind], left, rng, most, taken)
         taken.update(predicate for predicate, _ in goal)
         drawn.append((kind, goal))
     return drawn
 
 
 def _free(kind: str, taken: set[str]) -> list[str]:
+    """What a task of the type could ask for; who has the book in the hand has nothing to read about."""
+    if kind == READING:
+        return [] if "holds_book" in taken else ["book", *_free("prepare_snack", taken)]
     relation, where, things = KINDS[kind]
     return [thing for thing in things if f"{relation}_{thing}_{where}" not in taken]
 
@@ -91,6 +98,11 @@ def _draw_goal(kind: str, free: list[str], left: int, rng: Random, most: int, ta
     if kind == "put_dishwasher" and start not in taken and rng.random() < 0.85:
         goal.append((start, 1))
     return tuple(goal)
+
+
+def _reading(free: Sequence[str], rng: Random) -> Goal:
+    snacks = sorted(rng.sample(free[1:], min(rng.choice((0, 0, 1, 2)), len(free) - 1)))
+    return ("holds_book", 1), *((f"on_{thing}_coffeetable", 1) for thing in snacks), ("sit_sofa", 1)
 
 
 def _others(rng: Random) -> list[str]:

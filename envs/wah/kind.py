@@ -9,7 +9,7 @@ from typing import Any
 from envs.wah.episodes import LAST_SEED, load_episodes
 from envs.wah.knowledge import Observability
 from envs.wah.phrases import phrase
-from envs.wah.scene import Episode, Task
+from envs.wah.scene import TASK_TYPES, Episode, Task
 from envs.wah.setting import WahSetting
 
 STRICT = 0.4  # share of the other training episodes
@@ -30,7 +30,7 @@ class WatchAndHelp:
 
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
         """Embedded ones, whatever is played: files of Watch-And-Help are not for training."""
-        return load_episodes(None, "train", stream, seed, limit, most=2)
+        return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
     def recorded(
         self, skills: str, observability: Observability, episode: Episode | None = None, rng: Random | None = None

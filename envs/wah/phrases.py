@@ -9,6 +9,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from envs.wah.names import MEASURES, article, names_for, plural
+from envs.wah.scene import TASK_TYPES
 from envs.wah.templates import (
     COMMANDS,
     DETERMINERS,
@@ -30,7 +31,6 @@ Goal = Sequence[tuple[str, int]]
 _WORD = re.compile(r"\[(\w+)\]")
 _SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
 _LENGTHS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
-TASK_TYPES = ("prepare_snack", "prepare_food", "setup_table", "put_dishwasher", "put_fridge", "read_book")
 # Which of two tables "the table" is, where that goes without saying.
 _THE_TABLE = {
     "prepare_snack": "coffeetable",

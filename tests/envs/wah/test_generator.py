@@ -86,7 +86,7 @@ def test_there_is_enough_of_what_is_asked_for() -> None:
 def test_tasks_are_of_their_type(task_type: str) -> None:
     relation, where, allowed = KINDS[task_type]
     for seed in range(8):
-        (task,) = generate_episode(seed, task_type=task_type).tasks
+        (task,) = generate_episode(seed, types=(task_type,)).tasks
         goal = parse_goal(task.goal)
         assert task.type == task_type and task.instruction
         brought = [one for one in goal if one.kind == relation]
@@ -127,10 +127,10 @@ def test_bad_choices_name_the_remedy() -> None:
         generate_episode(0, stream=0)
     with pytest.raises(ConfigError, match="up to 0 of a class; use 1 or more"):
         generate_episode(0, most=0)
-    with pytest.raises(ConfigError, match="unknown task type 'juggle'; choose one of prepare_snack"):
-        generate_episode(0, task_type="juggle")
+    with pytest.raises(ConfigError, match="unknown task type 'juggle'; choose from prepare_snack"):
+        generate_episode(0, types=("juggle",))
     with pytest.raises(ConfigError, match="asks for more than an apartment has; use fewer"):
-        generate_episode(0, stream=10, task_type="put_dishwasher")
+        generate_episode(0, stream=10, types=("put_dishwasher",))
 
 
 # as a sequence of a split
@@ -165,3 +165,20 @@ def test_seeds_and_splits_share_no_episode() -> None:
 def test_settings_that_cannot_work_are_refused(choices: dict[str, int | str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_episodes(None, **{"split": "test", **choices})
+
+
+def test_reading_is_drawn_where_it_is_asked_for_and_once() -> None:
+    types = {task.type for seed in range(40) for task in generate_episode(seed).tasks}
+    assert "read_book" not in types
+    for seed in range(8):
+        episode = generate_episode(seed, stream=3, types=("read_book", "setup_table"))
+        read = [task for task in episode.tasks if task.type == "read_book"]
+        assert len(read) <= 1
+        for task in read:
+            kinds = [one.kind for one in parse_goal(task.goal)]
+            assert kinds[0] == "holds" and kinds[-1] == "sit" and set(kinds[1:-1]) <= {"on"}
+
+
+def test_a_long_stream_leaves_something_for_its_last_task() -> None:
+    tasks = generate_episode(5, stream=20).tasks
+    assert len({predicate for task in tasks for predicate, _ in task.goal}) == sum(len(task.goal) for task in tasks)
