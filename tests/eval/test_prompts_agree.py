@@ -8,8 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from envs.alfred.episodes import load_episodes
-from eval.dataset import Recorder
+from envs.wah.catalog import KINDS
+from envs.wah.furniture import ROOMS
+from envs.worlds import world_of
+from eval.dataset import WORLDS, Recorder, Source
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.encoder import CachedEncoder, HashedNgrams
@@ -23,11 +25,12 @@ from memory.recompute.none import Nothing
 from memory.retrieval.all import All
 from memory.session import MemorySession
 from planners.base import Finished
-from planners.checkpoint import BUNDLED
+from planners.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
 from planners.formats import PlainFormat
 from planners.kv import KVPlanner
 from planners.packing import IGNORE, Mix, Pack, Packer, Slot
 from planners.records import Rollout
+from planners.tokenizer import USUAL, extend_tokenizer, load_tokenizer
 
 SETTINGS = [("lota", "full"), ("grounded", "partial")]
 UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
@@ -35,7 +38,11 @@ UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast.from_pretrained(BUNDLED)
+    """The bundled one with every class and name of the other world as one token: a focus is three tokens."""
+    made = load_tokenizer(BUNDLED / TOKENIZER)
+    classes = [*KINDS, *ROOMS]
+    extend_tokenizer(made, classes * USUAL, [f"{kind}_{number}" for kind in classes for number in range(1, 31)])
+    return PreTrainedTokenizerFast(tokenizer_object=made, **TOKENIZER_CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +101,14 @@ def prompts(
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
 @pytest.mark.parametrize(("skills", "observability"), SETTINGS)
+@pytest.mark.parametrize("world", WORLDS)
 def test_trained_prompts_are_the_planners(
-    skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
+    world: str, skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
 ) -> None:
     form, recorder = PlainFormat(tokenizer), Recorder(skills, observability, 0.3, 1)
-    longest = 0
-    for episode in load_episodes(None, "train", stream=3, limit=4):
-        rollout = recorder.rollout(episode, [[task.instruction] for task in episode.tasks])
+    longest, played = 0, world_of(WORLDS[world])
+    for episode in played.training(None, stream=3, limit=4 if world == "alfred" else 2):
+        rollout = recorder.rollout(Source(played, [episode]))
         mix = Mix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
         packs = list(EveryStep(form.line, mix).packs(rollout, style))
         rebuilt = prompts(rollout, packs, style, "memory", form, engine)
