@@ -22,10 +22,9 @@ from envs.alfred.env import AlfredEnv
 from envs.alfred.episodes import load_episodes
 from envs.alfred.expert import Expert
 from envs.alfred.goals import MATCHINGS
-from envs.alfred.knowledge import OBSERVABILITIES
 from envs.alfred.scene import Episode
 from envs.alfred.setting import MAX_STEPS
-from envs.setting import TaskResult
+from envs.setting import OBSERVABILITIES, TaskResult
 from keep_agent.errors import KeepError
 
 SETTINGS = (("lota", "full"), ("grounded", "full"), ("grounded", "partial"))

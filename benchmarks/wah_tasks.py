@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
+from envs.setting import demonstrated, succeeded
 from envs.wah.episodes import load_episodes
 from envs.wah.goals import parse_goal
 from envs.wah.scene import Episode
@@ -30,13 +31,9 @@ def places(home: HomeState, episode: Episode) -> Iterator[str]:
 
 def solved(setting: WahSetting, episode: Episode) -> bool:
     """Whether the scripted expert reaches the goal within the limit of skills."""
-    home, task, expert = setting.begin(episode), episode.tasks[0], setting.expert()
-    for _ in range(setting.max_steps):
-        if (skill := expert.act(home, task)) == "done":
-            break
-        setting.space.execute(home, skill)
-    met, total = setting.conditions(home, task)
-    return met == total
+    home, task = setting.begin(episode), episode.tasks[0]
+    demonstrated(setting, home, task, setting.max_steps)
+    return succeeded(setting, home, task)
 
 
 def main() -> int:

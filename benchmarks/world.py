@@ -18,9 +18,8 @@ from time import perf_counter
 import gymnasium
 
 from envs.setting import Episode, Setting
-from envs.worlds import World, world_of
+from envs.worlds import WORLDS, World, world_of
 
-WORLDS = {"alfred": "keep_agent:Alfred-v0", "wah": "keep_agent:WatchAndHelp-v0"}
 SETTINGS = tuple((skills, known) for skills in ("lota", "grounded") for known in ("full", "partial"))
 HOUSES = 8
 EPISODE_STEPS = 50

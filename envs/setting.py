@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.errors import ConfigError
+
+Observability = Literal["full", "partial"]  # what the agent knows: everything, or what it has seen
+OBSERVABILITIES: tuple[Observability, ...] = ("full", "partial")
 
 
 class World(Protocol):
@@ -122,6 +125,17 @@ def checked_steps(max_steps: int | None, usual: int) -> int:
     if max_steps is not None and max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; a task needs at least 1 step")
     return max_steps or usual
+
+
+def demonstrated(setting: Setting, world: World, task: Any, limit: int) -> list[str]:
+    """The skills of the expert who knows everything, done in ``world``: at most so many, the last "done" if it ends."""
+    expert = setting.expert("full")
+    skills: list[str] = []
+    while len(skills) < limit and "done" not in skills[-1:]:
+        skills.append(expert.act(world, task))
+        if skills[-1] != "done":
+            setting.space.execute(world, skills[-1])
+    return skills
 
 
 def succeeded(setting: Setting, world: World, task: Task) -> bool:

@@ -17,7 +17,6 @@ class World(Protocol):
 
     name: str
     choices: tuple[str, ...]  # what its setting takes, by name; an environment takes the same
-    last_seed: int  # of embedded episodes
 
     def setting(self, **choices: Any) -> Setting:
         """Raises ConfigError for bad choices."""
@@ -42,9 +41,8 @@ class World(Protocol):
         ...
 
 
-_MODULES: Mapping[str, str] = MappingProxyType(
-    {"keep_agent:Alfred-v0": "envs.alfred.kind", "keep_agent:WatchAndHelp-v0": "envs.wah.kind"}
-)
+WORLDS: Mapping[str, str] = MappingProxyType({"alfred": "keep_agent:Alfred-v0", "wah": "keep_agent:WatchAndHelp-v0"})
+_MODULES = {env_id: f"envs.{name}.kind" for name, env_id in WORLDS.items()}
 
 
 def world_of(env_id: str) -> World:

@@ -20,17 +20,16 @@ from typing import Any
 from rich.progress import track
 
 from envs.fact import Fact
-from envs.setting import Episode, Expert, Knowledge, Setting, Task, succeeded
-from envs.worlds import World, world_of
+from envs.setting import OBSERVABILITIES, Episode, Expert, Knowledge, Setting, Task, succeeded
+from envs.worlds import WORLDS, World, world_of
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from keep_agent.loop import DONE
 from memory.disk.atomic import write_atomic
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 
-WORLDS = {"alfred": "keep_agent:Alfred-v0", "wah": "keep_agent:WatchAndHelp-v0"}
 SETTINGS = ("lota+full", "grounded+partial")
-SKILLS, OBSERVABILITIES = ("lota", "grounded"), ("full", "partial")
+SKILLS = ("lota", "grounded")
 PER_FILE = 1000
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 from omegaconf import DictConfig
 
-from envs.setting import Episode, Setting, succeeded
+from envs.setting import Episode, Setting, demonstrated, succeeded
 from envs.worlds import world_of
 from keep_agent.errors import ConfigError
 from keep_agent.loop import DONE
@@ -16,7 +16,7 @@ from planners.base import Planner
 from planners.simple import ExpertPlanner, RandomPlanner
 
 EMBEDDED_EPISODES = 20  # a demonstration; official splits are played whole
-DEMONSTRATION_LIMIT = 200  # skills
+DEMONSTRATION_LIMIT = 199  # skills
 Oracle = Callable[[Mapping[str, Any]], str]  # from a world's info to a skill
 
 
@@ -48,16 +48,11 @@ def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:
     It fails where nothing is left to reach the goal with, after what an earlier task did to the house.
     """
     setting = make_setting(env)
-    expert = setting.expert("full")
 
     def length(info: Mapping[str, Any]) -> int:
         world = info["world"].copy()
-        for steps in range(1, DEMONSTRATION_LIMIT):
-            skill = expert.act(world, info["task"])
-            if skill == DONE:
-                return steps if succeeded(setting, world, info["task"]) else 0
-            setting.space.execute(world, skill)
-        return 0
+        skills = demonstrated(setting, world, info["task"], DEMONSTRATION_LIMIT)
+        return len(skills) if skills[-1] == DONE and succeeded(setting, world, info["task"]) else 0
 
     return length
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from envs.setting import Episode, Setting
+from envs.setting import Episode, Setting, demonstrated
+from envs.splits import LAST_SEED
 from envs.worlds import world_of
 from keep_agent.errors import ConfigError
-from keep_agent.loop import DONE
 from planners.formats import Example
 
 POOL = 40  # training episodes to choose from
@@ -26,7 +26,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
         raise ConfigError("env.split=train would be shown its own plans; play another split, or with prompt.examples=0")
     by_type: dict[str, list[Episode]] = {}
     world = world_of(env.id)
-    for episode in world.training(env.data, seed=world.last_seed - seed, limit=max(POOL, 2 * count)):
+    for episode in world.training(env.data, seed=LAST_SEED - seed, limit=max(POOL, 2 * count)):
         by_type.setdefault(episode.tasks[0].type, []).append(episode)
     ranked = sorted((rank, name) for name, found in by_type.items() for rank in range(len(found)))
     if len(ranked) < count:
@@ -37,10 +37,6 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
 
 def _example(setting: Setting, episode: Episode) -> Example:
     """What the expert, who knows everything, does in the first task of an episode."""
-    world, expert, task = setting.begin(episode), setting.expert(), episode.tasks[0]
-    plan: list[str] = []
-    while len(plan) < LONGEST and (not plan or plan[-1] != DONE):
-        plan.append(expert.act(world, task))
-        if plan[-1] != DONE:
-            setting.space.execute(world, plan[-1])
+    task = episode.tasks[0]
+    plan = demonstrated(setting, setting.begin(episode), task, LONGEST)
     return Example(task.instruction, tuple(plan))

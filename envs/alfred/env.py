@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envs.alfred.episodes import load_episodes
 from envs.alfred.goals import Matching
-from envs.alfred.knowledge import Observability
 from envs.alfred.scene import Episode
 from envs.alfred.setting import AlfredSetting
 from envs.household import HouseholdEnv
+from envs.setting import Observability
 
 
 class AlfredEnv(HouseholdEnv[Episode]):
@@ -29,10 +30,5 @@ class AlfredEnv(HouseholdEnv[Episode]):
     ) -> None:
         """``episodes`` replaces ``data``, ``split``, ``stream`` and ``seed``. Raises ConfigError for bad choices."""
         setting = AlfredSetting(skills, observability, goal_matching, max_steps)
-        super().__init__(setting, _load(data, split, stream, seed) if episodes is None else episodes, render_mode)
-
-
-def _load(data: str | None, split: str, stream: int, seed: int) -> Sequence[Episode]:
-    from envs.alfred.episodes import load_episodes  # here: reading data is no part of stepping a given episode
-
-    return load_episodes(data, split, stream=stream, seed=seed)
+        found = load_episodes(data, split, stream, seed) if episodes is None else episodes
+        super().__init__(setting, found, render_mode)

@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from functools import partial
 
 from envs.alfred.scene import Episode
-from keep_agent.errors import ConfigError
-
-HOUSES_PER_SEED = 10_000  # two seeds share no house unless more are asked for
-LAST_SEED = 99_999
-
-
-class HouseEpisodes(Sequence[Episode]):
-    """Embedded houses of one split, generated when they are asked for."""
-
-    def __init__(self, split: str, stream: int, houses: range) -> None:
-        """``houses`` are indices within the split."""
-        self._split, self._stream, self._houses = split, stream, houses
-
-    def __len__(self) -> int:
-        return len(self._houses)
-
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
-
-    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
-        from envs.alfred.generator import generate_episode, house_seed
-
-        if isinstance(index, slice):
-            return HouseEpisodes(self._split, self._stream, self._houses[index])
-        return generate_episode(house_seed(self._split, self._houses[index]), self._stream)
+from envs.lazy import LazyEpisodes, check_request
+from envs.splits import indices
 
 
 def load_episodes(
@@ -45,25 +19,15 @@ def load_episodes(
     same split. Official: one episode per annotation, ``limit`` drawn with ``seed``. Raises ConfigError for settings
     that cannot work, DataError for missing or damaged files.
     """
-    if stream < 1:
-        raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
-    if limit is not None and limit < 1:
-        raise ConfigError(f"a limit of {limit} episodes; it needs at least 1, or none")
+    check_request(data, stream, limit, "house")
     if data is None:
-        return _houses(split, stream, seed, limit)
-    if stream > 1:
-        raise ConfigError(f"a stream of {stream} tasks needs the embedded houses; leave env.data out, or use 1 task")
-    from envs.alfred.official import load_official
+        return LazyEpisodes(partial(_house, split, stream), indices(split, seed, limit, "house"))
+    from envs.alfred.official import load_official  # here, as below: who plays one source does not load the other
 
     return load_official(data, split, seed, limit)
 
 
-def _houses(split: str, stream: int, seed: int, limit: int | None) -> HouseEpisodes:
-    from envs.alfred.generator import SEEDS_PER_SPLIT, SPLITS
+def _house(split: str, stream: int, index: int) -> Episode:
+    from envs.alfred.generator import generate_episode, house_seed
 
-    if split not in SPLITS:
-        raise ConfigError(f"unknown split {split!r} of the embedded houses; choose one of {', '.join(SPLITS)}")
-    houses = range(seed * HOUSES_PER_SEED, seed * HOUSES_PER_SEED + (limit or HOUSES_PER_SEED))
-    if not 0 <= houses.start < houses.stop <= SEEDS_PER_SPLIT:
-        raise ConfigError(f"seed {seed} with {len(houses)} houses is beyond the split; use a seed of 0 to {LAST_SEED}")
-    return HouseEpisodes(split, stream, houses)
+    return generate_episode(house_seed(split, index), stream)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from envs.alfred.expert_grounded import grounded_skill
 from envs.alfred.expert_lota import lota_skill
-from envs.alfred.knowledge import OBSERVABILITIES, Knowledge, Observability
+from envs.alfred.knowledge import Knowledge
 from envs.alfred.scene import Task
 from envs.alfred.strategy import View
 from envs.alfred.world import World
+from envs.setting import OBSERVABILITIES, Observability
 from keep_agent.errors import ConfigError
 
 _SKILLS = {"lota": lota_skill, "grounded": grounded_skill}

@@ -18,11 +18,9 @@ from envs.alfred.objects import RECEPTACLES as RECEPTACLE_TYPES
 from envs.alfred.phrases import phrase
 from envs.alfred.rooms import FLOOR_TYPES, HOLDS_ONE, OBJECTS, PLACE_WEIGHT, SURFACE
 from envs.alfred.scene import Episode, Item, Position, Scene, Task
+from envs.splits import seed_of, split_of, split_of_hash
 from keep_agent.errors import ConfigError, DataError
 
-SPLITS = ("train", "valid", "test")
-SEEDS_PER_SPLIT = 10**9
-_HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of the furniture's hash modulo 4
 RECEPTACLES = (8, 30)
 NESTED = 0.05  # share of small things that start in a bowl, mug, box, ...
 ON_FLOOR = 0.3  # share of balls, boots, ... that lie on the floor
@@ -31,22 +29,7 @@ _ATTEMPTS = 1000
 
 def house_seed(split: str, index: int) -> int:
     """The seed of a split's index-th house; splits share neither seeds nor houses."""
-    if split not in SPLITS:
-        raise DataError(f"unknown split {split!r} of the embedded houses; choose one of {', '.join(SPLITS)}")
-    if not 0 <= index < SEEDS_PER_SPLIT:
-        raise DataError(f"house {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
-    return SPLITS.index(split) * SEEDS_PER_SPLIT + index
-
-
-def split_of(seed: int) -> str:
-    """The split a seed belongs to."""
-    return SPLITS[seed // SEEDS_PER_SPLIT % len(SPLITS)]
-
-
-def split_of_house(house: House) -> str:
-    """The split a house belongs to, from the hash of its furniture alone."""
-    remainder = int(house.signature[:8], 16) % 4
-    return next(split for split, classes in _HASH_CLASSES.items() if remainder in classes)
+    return seed_of(split, index, "house")
 
 
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
@@ -107,7 +90,7 @@ def draw_house(room: str, split: str, rng: Random) -> House:
     while True:
         house = furnish(room, rng)
         count = sum(kind in RECEPTACLE_TYPES for kind, _ in house.fixtures)
-        if RECEPTACLES[0] <= count <= RECEPTACLES[1] and split_of_house(house) == split:
+        if RECEPTACLES[0] <= count <= RECEPTACLES[1] and split_of_hash(house.signature) == split:
             return house
 
 

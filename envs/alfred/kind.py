@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from envs.alfred.episodes import LAST_SEED, load_episodes
-from envs.alfred.knowledge import Observability
+from envs.alfred.episodes import load_episodes
 from envs.alfred.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
+from envs.setting import Observability
 
 
 class Alfred:
     name = "alfred"
     choices = ("skills", "observability", "goal_matching", "max_steps")
-    last_seed = LAST_SEED
 
     def setting(self, **choices: Any) -> AlfredSetting:
         return AlfredSetting(**choices)

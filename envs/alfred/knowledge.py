@@ -9,16 +9,13 @@ the agent moves things, so a memory never lies.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from envs.alfred.objects import SLICED, snake
 from envs.alfred.thing import Thing
 from envs.alfred.world import World
 from envs.fact import Fact
-from keep_agent.errors import ConfigError
+from envs.setting import OBSERVABILITIES, Observability, check_choice
 
-Observability = Literal["full", "partial"]
-OBSERVABILITIES: tuple[Observability, ...] = ("full", "partial")
 _Marks = tuple[bool, bool, bool, bool, bool]  # hot, cold, clean, held, seen
 
 
@@ -27,8 +24,7 @@ class Knowledge:
 
     def __init__(self, world: World, observability: Observability = "full") -> None:
         """Know what can be known at the start. Raises ConfigError for an unknown observability."""
-        if observability not in OBSERVABILITIES:
-            raise ConfigError(f"observability {observability!r} is unknown; use one of {', '.join(OBSERVABILITIES)}")
+        check_choice("observability", observability, OBSERVABILITIES)
         self.world = world
         self.observability = observability
         self.known: set[str] = set()  # ids of the things the agent knows of

@@ -8,13 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
-from typing import overload
 
 from envs.alfred.mining import Survey
 from envs.alfred.scene import Episode, Scene, Task
 from envs.alfred.start import build_scene
 from envs.alfred.survey_cache import load_survey
 from envs.alfred.trajectories import Corpus, Trajectory
+from envs.lazy import LazyEpisodes
 from keep_agent.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -23,28 +23,17 @@ SPLITS_FILE = "oct21.json"
 _KEPT_SCENES = 64  # annotations of a trial share its scene
 
 
-class OfficialEpisodes(Sequence[Episode]):
+class OfficialEpisodes(LazyEpisodes[Episode]):
     """Episodes of one split by task, trial and annotation; scenes are built when they are asked for."""
 
     def __init__(self, entries: Sequence[tuple[Trajectory, int]], survey: Survey) -> None:
         """``entries`` are trajectories with the number of the annotation to use."""
-        self._entries = entries
+        super().__init__(self._episode, entries)
         self._survey = survey
         self._scenes: OrderedDict[str, Scene] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
-
-    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
-        if isinstance(index, slice):
-            return OfficialEpisodes(self._entries[index], self._survey)
-        trajectory, annotation = self._entries[index]
+    def _episode(self, entry: tuple[Trajectory, int]) -> Episode:
+        trajectory, annotation = entry
         task = task_of(trajectory, annotation)
         return Episode(f"{trajectory.trial}-{annotation}", self._scene(trajectory, task), (task,))
 

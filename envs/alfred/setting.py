@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from envs.alfred.expert import Expert
 from envs.alfred.goals import MATCHINGS, Matching, goal_conditions
 from envs.alfred.grounded import GroundedSkills
-from envs.alfred.knowledge import OBSERVABILITIES, Knowledge, Observability
+from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import LotaSkills
 from envs.alfred.scene import Episode, Task
 from envs.alfred.world import World
-from envs.setting import SkillSet, check_choice, checked_steps
+from envs.setting import OBSERVABILITIES, Observability, SkillSet, check_choice, checked_steps
 
 SKILL_SETS: dict[str, type[SkillSet]] = {"lota": LotaSkills, "grounded": GroundedSkills}
 MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; 25 is LoTA-Bench's

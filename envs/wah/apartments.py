@@ -12,17 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from envs.splits import SPLITS, check_split, seed_of, split_of, split_of_hash
 from envs.wah.belongings import GOAL_OBJECTS, LIKELY
 from envs.wah.catalog import KINDS
 from envs.wah.fitting import THICKNESS, Fixture, fit, rounded, shell
 from envs.wah.furniture import ROOMS, furnishing
 from envs.wah.graph import BETWEEN, INSIDE, Box
 from envs.wah.placing import GraphJson, Row, add_node, holders_among, likely_holders, place
-from keep_agent.errors import DataError
 
 __all__ = [
     "GOAL_OBJECTS",
-    "SEEDS_PER_SPLIT",
     "SPLITS",
     "Apartment",
     "apartment_seed",
@@ -33,10 +32,6 @@ __all__ = [
     "split_of",
     "split_of_apartment",
 ]
-
-SPLITS = ("train", "valid", "test")
-SEEDS_PER_SPLIT = 10**9
-_HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of the furniture's hash modulo 4
 
 SIDES = (5.0, 8.0)  # metres
 HEIGHTS = (2.5, 3.0)
@@ -69,39 +64,21 @@ class _Room:
 
 def apartment_seed(split: str, index: int) -> int:
     """The seed of a split's index-th apartment; splits share neither seeds nor apartments."""
-    _check(split)
-    if not 0 <= index < SEEDS_PER_SPLIT:
-        raise DataError(f"apartment {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
-    return SPLITS.index(split) * SEEDS_PER_SPLIT + index
-
-
-def split_of(seed: int) -> str:
-    """The split a seed belongs to."""
-    return SPLITS[seed // SEEDS_PER_SPLIT % len(SPLITS)]
+    return seed_of(split, index, "apartment")
 
 
 def split_of_apartment(apartment: Apartment) -> str:
     """The split an apartment belongs to, from the hash of its furniture alone."""
-    return _split_of(apartment.signature)
-
-
-def _split_of(signature: str) -> str:
-    remainder = int(signature[:8], 16) % 4
-    return next(split for split, classes in _HASH_CLASSES.items() if remainder in classes)
-
-
-def _check(split: str) -> None:
-    if split not in SPLITS:
-        raise DataError(f"unknown split {split!r} of the embedded apartments; choose one of {', '.join(SPLITS)}")
+    return split_of_hash(apartment.signature)
 
 
 def draw_apartment(split: str, rng: Random) -> Apartment:
     """An apartment of a split."""
-    _check(split)
+    check_split(split, "apartment")
     while True:
         rooms = _furnish(rng)
         signature = _signature(rooms)
-        if _split_of(signature) == split:
+        if split_of_hash(signature) == split:
             return Apartment(_build(rooms, rng), signature)
 
 

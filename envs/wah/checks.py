@@ -65,41 +65,38 @@ def _enclosed(home: HomeState, node: Node, strict: bool) -> str:
     return f"{_name(node)} is in {_name(home.graph[shut[0]])}, which is closed" if shut else ""
 
 
+def _unready(node: Node, able: bool, cannot: str, state: str, already: str) -> str:
+    """Why a thing has not the state that an action begins in."""
+    if not able:
+        return f"{_name(node)} {cannot}"
+    return "" if state in node.states else f"{_name(node)} is already {already}"
+
+
+def _out_of_hand(home: HomeState, node: Node) -> str:
+    """Why nothing can be done to a thing with a free hand."""
+    return _far(home, node.id) or _busy(home)
+
+
 def _open(home: HomeState, action: Action, strict: bool) -> str:
     node = home.graph[action.thing]
-    if not node.openable:
-        return f"{_name(node)} cannot be opened"
-    if "CLOSED" not in node.states:
-        return f"{_name(node)} is already open"
-    return _far(home, node.id) or _busy(home)
+    return _unready(node, node.openable, "cannot be opened", "CLOSED", "open") or _out_of_hand(home, node)
 
 
 def _close(home: HomeState, action: Action, strict: bool) -> str:
     node = home.graph[action.thing]
-    if not node.openable:
-        return f"{_name(node)} cannot be closed"
-    if "OPEN" not in node.states:
-        return f"{_name(node)} is already closed"
-    return _far(home, node.id) or _busy(home)
+    return _unready(node, node.openable, "cannot be closed", "OPEN", "closed") or _out_of_hand(home, node)
 
 
 def _switch_on(home: HomeState, action: Action, strict: bool) -> str:
     node = home.graph[action.thing]
-    if not node.switchable:
-        return f"{_name(node)} has no switch"
-    if "OFF" not in node.states:
-        return f"{_name(node)} is already on"
     ajar = "OPEN" in node.states if strict else "CLOSED" not in node.states
-    return (f"{_name(node)} is open, close it first" if ajar else "") or _far(home, node.id) or _busy(home)
+    why = _unready(node, node.switchable, "has no switch", "OFF", "on")
+    return why or (f"{_name(node)} is open, close it first" if ajar else "") or _out_of_hand(home, node)
 
 
 def _switch_off(home: HomeState, action: Action, strict: bool) -> str:
     node = home.graph[action.thing]
-    if not node.switchable:
-        return f"{_name(node)} has no switch"
-    if "ON" not in node.states:
-        return f"{_name(node)} is already off"
-    return _far(home, node.id) or _busy(home)
+    return _unready(node, node.switchable, "has no switch", "ON", "off") or _out_of_hand(home, node)
 
 
 def _held(home: HomeState, thing: int) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envs.household import HouseholdEnv
+from envs.setting import Observability
 from envs.wah.checks import Rules
-from envs.wah.knowledge import Observability
+from envs.wah.episodes import load_episodes
 from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
 
@@ -34,10 +35,5 @@ class WatchAndHelpEnv(HouseholdEnv[Episode]):
         """
         setting = WahSetting(skills, observability, rules, max_steps, simulator, record)
         setting.connect()
-        super().__init__(setting, _load(data, split, stream, seed) if episodes is None else episodes, render_mode)
-
-
-def _load(data: str | None, split: str, stream: int, seed: int) -> Sequence[Episode]:
-    from envs.wah.episodes import load_episodes  # here: reading data is no part of stepping a given episode
-
-    return load_episodes(data, split, stream=stream, seed=seed)
+        found = load_episodes(data, split, stream, seed) if episodes is None else episodes
+        super().__init__(setting, found, render_mode)

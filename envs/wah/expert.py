@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from envs.setting import Observability
 from envs.wah.checks import Rules
 from envs.wah.expert_grounded import grounded_skill
 from envs.wah.expert_lota import lota_skill
-from envs.wah.goals import parse_goal
-from envs.wah.knowledge import Knowledge, Observability
+from envs.wah.goals import goal_of
+from envs.wah.knowledge import Knowledge
 from envs.wah.lota import LotaSkills
 from envs.wah.scene import Task
 from envs.wah.state import HomeState
@@ -24,7 +25,7 @@ class Expert:
 
     def act(self, home: HomeState, task: Task, knowledge: Knowledge | None = None) -> str:
         """The next skill; "done" when the goal is reached or nothing more can be done."""
-        goal = parse_goal(task.goal)
+        goal = goal_of(task)
         if self._lota is not None:
             return lota_skill(home, goal, self._lota)
         if knowledge is None or self.observability == "full":

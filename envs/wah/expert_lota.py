@@ -118,9 +118,8 @@ class _Plan:
     def _there(self, thing: int) -> bool:
         """Whether it lies where the goal wants it."""
         holder = self.home.holder(thing)
-        if holder is None or not self.home.focus.placed >= {thing}:
-            return False
-        return self.home.graph[holder].class_name == self.kind
+        placed = holder is not None and thing in self.home.focus.placed
+        return placed and self.home.graph[holder].class_name == self.kind
 
     def _finish(self) -> str:
         """Switch on, take in the hand, sit down."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from envs.wah.graph import INSIDE, ON
+from envs.wah.scene import Task
 from envs.wah.state import HomeState
 from keep_agent.errors import DataError
 
@@ -35,6 +37,12 @@ def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
     if not found:
         raise DataError("a goal without predicates cannot be reached; leave the task out")
     return found
+
+
+@lru_cache(maxsize=256)
+def goal_of(task: Task) -> tuple[Predicate, ...]:
+    """The predicates of a task: asked for at every step, parsed once."""
+    return parse_goal(task.goal)
 
 
 def _predicate(text: str, count: int) -> Predicate:

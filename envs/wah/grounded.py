@@ -46,13 +46,13 @@ class GroundedSkills:
             thing, place = (_resolve(home, skill, said) for said in match.groups())
             if thing is None or thing not in home.held:
                 return failed(f"you are not holding {match[1]}")
-            away = self._away(home, place, match[2])
+            away = _away(home, place, match[2])
             return away or _act(home, Action(putting(home, place), thing, place))
         if match := _FORM.fullmatch(skill):
             thing = _resolve(home, skill, match[2])
             if match[1] == "go to":
                 return _go(home, thing, match[2])
-            return self._away(home, thing, match[2]) or _act(home, Action(_VERBS[match[1]], thing))
+            return _away(home, thing, match[2]) or _act(home, Action(_VERBS[match[1]], thing))
         raise unknown_skill(skill, _possible(home))
 
     def admissible(self, home: HomeState, knowledge: Knowledge | None = None) -> tuple[str, ...]:
@@ -62,17 +62,6 @@ class GroundedSkills:
         skills = [f"go to {words(one)}" for one in destinations(home) if one in known and one != home.at]
         skills += [skill for one in at_hand(home) if one in known for skill in _on(home, one)]
         return (*skills, "done")
-
-    def _away(self, home: HomeState, thing: int | None, words: str) -> Outcome | None:
-        """Why a thing cannot be touched from here, without telling where it is."""
-        if thing is not None and thing in home.held:
-            return failed(f"you are holding {words}")
-        if thing is not None and thing in at_hand(home):
-            return None
-        shut = home.at is not None and home.graph[home.at].shut
-        if thing is not None and thing in home.things.fixtures:
-            return failed(f"you are not at {words}")
-        return failed("what you stand at is closed" if shut else f"{words} is not here")
 
 
 def putting(home: HomeState, place: int) -> str:
@@ -121,6 +110,18 @@ def _go(home: HomeState, thing: int | None, words: str) -> Outcome:
     if thing is None or (thing not in home.things.fixtures and home.holder(thing) is not None):
         return failed(f"{words} does not lie around, go to a room or to furniture")
     return _act(home, Action(verbs.WALK, thing))
+
+
+def _away(home: HomeState, thing: int | None, words: str) -> Outcome | None:
+    """Why a thing cannot be touched from here, without telling where it is."""
+    if thing is not None and thing in home.held:
+        return failed(f"you are holding {words}")
+    if thing is not None and thing in at_hand(home):
+        return None
+    shut = home.at is not None and home.graph[home.at].shut
+    if thing is not None and thing in home.things.fixtures:
+        return failed(f"you are not at {words}")
+    return failed("what you stand at is closed" if shut else f"{words} is not here")
 
 
 def _act(home: HomeState, action: Action) -> Outcome:

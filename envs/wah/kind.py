@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from envs.wah.episodes import LAST_SEED, load_episodes
-from envs.wah.knowledge import Observability
+from envs.setting import Observability
+from envs.wah.episodes import load_episodes
 from envs.wah.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Task
 from envs.wah.setting import WahSetting
@@ -18,7 +18,6 @@ STRICT = 0.4  # share of the other training episodes
 class WatchAndHelp:
     name = "wah"
     choices = ("skills", "observability", "rules", "max_steps", "simulator", "record")
-    last_seed = LAST_SEED
 
     def setting(self, **choices: Any) -> WahSetting:
         return WahSetting(**choices)

@@ -8,15 +8,12 @@ and containers are ``unseen``. What was seen is remembered; nobody but the agent
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from envs.fact import Fact
+from envs.setting import OBSERVABILITIES, Observability, check_choice
 from envs.wah.graph import ROOMS, Node
 from envs.wah.state import HomeState
-from keep_agent.errors import ConfigError
 
-Observability = Literal["full", "partial"]
-OBSERVABILITIES: tuple[Observability, ...] = ("full", "partial")
 STATES = ("OPEN", "CLOSED", "ON", "OFF")
 
 
@@ -25,8 +22,7 @@ class Knowledge:
 
     def __init__(self, home: HomeState, observability: Observability = "full") -> None:
         """Raises ConfigError for an unknown observability."""
-        if observability not in OBSERVABILITIES:
-            raise ConfigError(f"observability {observability!r} is unknown; use one of {', '.join(OBSERVABILITIES)}")
+        check_choice("observability", observability, OBSERVABILITIES)
         self.home = home
         self.observability = observability
         self.seen: set[int] = set()  # rooms entered, containers looked into

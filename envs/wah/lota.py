@@ -97,8 +97,10 @@ class LotaSkills:
 
     def _action(self, home: HomeState, verb: str, kind: str) -> Action | None:
         thing = self.choose(home, verb, kind)
-        if thing is None or verb != PUT:
-            return None if thing is None else Action(_VERBS[verb], thing)
+        if thing is None:
+            return None
+        if verb != PUT:
+            return Action(_VERBS[verb], thing)
         place = self.target(home, kind)
         if place is None:
             return None

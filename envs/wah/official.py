@@ -7,10 +7,12 @@ task_goal and nl_instructions. Records without instructions, as Watch-And-Help's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import call
 from pathlib import Path
 from random import Random
-from typing import Any, overload
+from typing import Any
 
+from envs.lazy import LazyEpisodes
 from envs.wah.phrases import phrase
 from envs.wah.plans import is_plans, load_plans
 from envs.wah.records import field_of, json_files, read_json, task_of
@@ -18,27 +20,6 @@ from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError
 
 Make = Callable[[], Episode]
-
-
-class MadeEpisodes(Sequence[Episode]):
-    """Episodes that are made when they are asked for."""
-
-    def __init__(self, makers: Sequence[Make]) -> None:
-        self._makers = makers
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
-
-    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
-        if isinstance(index, slice):
-            return MadeEpisodes(self._makers[index])
-        return self._makers[index]()
 
 
 def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
@@ -53,7 +34,7 @@ def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None
     makers = load_plans(path, seed) if is_plans(path) else _records(path, split)
     if limit is not None and limit < len(makers):
         makers = [makers[index] for index in sorted(Random(seed).sample(range(len(makers)), limit))]
-    return MadeEpisodes(makers)
+    return LazyEpisodes(call, makers)
 
 
 def _records(path: Path, split: str) -> list[Make]:

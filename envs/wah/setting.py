@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from envs.setting import SkillSet, check_choice, checked_steps
+from envs.setting import OBSERVABILITIES, Observability, SkillSet, check_choice, checked_steps
 from envs.wah.checks import RULES, Rules
 from envs.wah.expert import Expert
 from envs.wah.formats import read_graph
-from envs.wah.goals import Predicate, goal_conditions, parse_goal
+from envs.wah.goals import goal_conditions, goal_of
 from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home
-from envs.wah.knowledge import OBSERVABILITIES, Knowledge, Observability
+from envs.wah.knowledge import Knowledge
 from envs.wah.lota import LotaSkills
 from envs.wah.scene import Episode, Scene, Task
 from envs.wah.state import HomeState
@@ -49,7 +48,7 @@ class WahSetting:
 
     def begin(self, episode: Episode) -> HomeState:
         home = self._home(episode.scene)
-        home.seats = any(one.kind == "sit" for task in episode.tasks for one in _parsed(task.goal))
+        home.seats = any(one.kind == "sit" for task in episode.tasks for one in goal_of(task))
         return home
 
     def connect(self) -> None:
@@ -71,7 +70,7 @@ class WahSetting:
         return Knowledge(home, self.observability)
 
     def conditions(self, home: HomeState, task: Task) -> tuple[int, int]:
-        return goal_conditions(home, _parsed(task.goal))
+        return goal_conditions(home, goal_of(task))
 
     def expert(self, observability: Observability | None = None) -> Expert:
         return Expert(self.skills, observability or self.observability, self.rules)
@@ -80,8 +79,3 @@ class WahSetting:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-@lru_cache(maxsize=256)
-def _parsed(goal: tuple[tuple[str, int], ...]) -> tuple[Predicate, ...]:
-    return parse_goal(goal)

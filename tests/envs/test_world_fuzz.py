@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from envs.alfred.goals import TASK_TYPES, goal_conditions
 from envs.alfred.grounded import GroundedSkills
-from envs.alfred.knowledge import Knowledge, Observability
+from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import LotaSkills
 from envs.alfred.scene import Scene, Task
 from envs.alfred.world import World
 from envs.fact import Fact
-from envs.setting import SkillSet
+from envs.setting import Observability, SkillSet
 from tests.envs.rooms import bedroom, kitchen
 
 SCENES = (kitchen(), bedroom())

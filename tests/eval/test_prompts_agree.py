@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from envs.wah.catalog import KINDS
 from envs.wah.furniture import ROOMS
-from envs.worlds import world_of
-from eval.dataset import WORLDS, Recorder, Source
+from envs.worlds import WORLDS, world_of
+from eval.dataset import Recorder, Source
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.encoder import CachedEncoder, HashedNgrams

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from envs.setting import succeeded
+from envs.setting import Observability, succeeded
 from envs.wah.apartments import apartment_seed
 from envs.wah.checks import Rules
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.expert import Expert
 from envs.wah.generator import generate_episode
-from envs.wah.knowledge import Observability
 from envs.wah.plans import is_plans
 from envs.wah.scene import Episode, Scene, Task
 from envs.wah.setting import WahSetting

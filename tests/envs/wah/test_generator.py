@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from envs.setting import succeeded
+from envs.splits import EPISODES_PER_SEED, LAST_SEED
 from envs.wah.apartments import apartment_seed
-from envs.wah.episodes import APARTMENTS_PER_SEED, LAST_SEED, load_episodes
+from envs.wah.episodes import load_episodes
 from envs.wah.furniture import ROOMS
 from envs.wah.generator import KINDS, generate_episode
 from envs.wah.goals import parse_goal, place_class
@@ -149,7 +150,7 @@ def test_seeds_and_splits_share_no_episode() -> None:
     choices = [("train", 0), ("train", 1), ("valid", 0), ("test", 0), ("test", LAST_SEED)]
     ids = [load_episodes(None, split, seed=seed)[0].id for split, seed in choices]
     assert len(set(ids)) == len(choices)
-    assert len(load_episodes(None, "valid")) == APARTMENTS_PER_SEED
+    assert len(load_episodes(None, "valid")) == EPISODES_PER_SEED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""Splits of what is generated from seeds: each has its own range of them, and its own share of hashes.
+
+Whoever keeps only houses whose hash belongs to the split of their seed has no house in two splits, whatever the seeds.
+"""
+
+from __future__ import annotations
+
+from keep_agent.errors import ConfigError, DataError
+
+SPLITS = ("train", "valid", "test")
+SEEDS_PER_SPLIT = 10**9
+EPISODES_PER_SEED = 10_000  # of a user's seed: two of them share no house unless more are asked for
+LAST_SEED = 99_999
+_HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of a hash modulo 4
+
+
+def check_split(split: str, what: str) -> None:
+    """Raises DataError for a split that there is not; ``what`` is one of the things that are split ("house")."""
+    if split not in SPLITS:
+        raise DataError(f"unknown split {split!r} of the embedded {what}s; choose one of {', '.join(SPLITS)}")
+
+
+def seed_of(split: str, index: int, what: str) -> int:
+    """The seed of a split's index-th thing; splits share no seeds."""
+    check_split(split, what)
+    if not 0 <= index < SEEDS_PER_SPLIT:
+        raise DataError(f"{what} {index} is outside 0..{SEEDS_PER_SPLIT - 1}")
+    return SPLITS.index(split) * SEEDS_PER_SPLIT + index
+
+
+def split_of(seed: int) -> str:
+    """The split a seed belongs to."""
+    return SPLITS[seed // SEEDS_PER_SPLIT % len(SPLITS)]
+
+
+def split_of_hash(digest: str) -> str:
+    """The split that a hexadecimal hash belongs to."""
+    remainder = int(digest[:8], 16) % 4
+    return next(split for split, classes in _HASH_CLASSES.items() if remainder in classes)
+
+
+def indices(split: str, seed: int, limit: int | None, what: str) -> range:
+    """Which of a split's things a user's seed stands for, `EPISODES_PER_SEED` by default. Raises ConfigError."""
+    if split not in SPLITS:
+        raise ConfigError(f"unknown split {split!r} of the embedded {what}s; choose one of {', '.join(SPLITS)}")
+    found = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
+    if not 0 <= found.start < found.stop <= SEEDS_PER_SPLIT:
+        raise ConfigError(f"seed {seed} with {len(found)} {what}s is beyond the split; use 0 to {LAST_SEED}")
+    return found
