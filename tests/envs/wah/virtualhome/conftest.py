@@ -1,0 +1,33 @@
+"""A stand-in that serves a toy home."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from envs.wah.virtualhome import transport
+from tests.envs.wah.standin import StandIn
+from tests.envs.wah.virtualhome.toy import ToyHome
+
+
+@pytest.fixture
+def home() -> ToyHome:
+    return ToyHome()
+
+
+@pytest.fixture
+def standin(home: ToyHome) -> Iterator[StandIn]:
+    """Afterwards none of its threads is left."""
+    threads = set(threading.enumerate())
+    with StandIn(home) as standin:
+        yield standin
+        home.gate.set()
+    assert set(threading.enumerate()) == threads
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short ones."""
+    monkeypatch.setattr(transport, "FIRST_PAUSE", 0.005)

@@ -1,0 +1,284 @@
+"""The client against a stand-in that answers badly, late or not at all."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import socket
+import threading
+import time
+import warnings
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.wah.virtualhome import answers
+from envs.wah.virtualhome.client import Simulator
+from envs.wah.virtualhome.errors import (
+    SimulatorAnswer,
+    SimulatorBusy,
+    SimulatorError,
+    SimulatorGone,
+    SimulatorTimeout,
+)
+from envs.wah.virtualhome.transport import IDEMPOTENT, TRIES, HttpTransport
+from keep_agent.errors import KeepError
+from tests.envs.wah.standin import FAULTS, StandIn
+from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, LINE, ToyHome, http
+
+pytestmark = [
+    pytest.mark.filterwarnings("error::ResourceWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+
+EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswer) | {
+    "busy": SimulatorBusy,
+    "timeout": SimulatorTimeout,
+    "hang": SimulatorTimeout,
+    "drip": SimulatorTimeout,
+    "close": SimulatorGone,
+    "half": SimulatorGone,
+}
+SLOW = ("busy", "hang", "drip")  # end with the deadline
+OWN = {  # of some calls only
+    "no_value": ("camera_count", "camera_image", "environment_graph"),
+    "bad_graph": ("environment_graph",),
+    "no_graph": ("environment_graph",),
+    "bad_image": ("camera_image",),
+}
+PASSING = ("timeout", "error", "close", "half")  # tried again where that does no harm
+QUICK_CASES = [
+    (fault, call) for fault in FAULTS if fault not in (*SLOW, "raw") for call in OWN.get(fault, tuple(CALLS))
+]
+SLOW_CASES = [(fault, call) for fault in SLOW for call in ("environment_graph", "reset", *CHANGING)]
+
+
+@pytest.mark.parametrize(("fault", "call"), QUICK_CASES)
+def test_every_fault_has_a_name(standin: StandIn, pauses: None, fault: str, call: str) -> None:
+    standin.faults.extend([fault] * 100)
+    client = http(standin)
+    with pytest.raises(EXPECTED[fault]) as caught:
+        CALLS[call](Simulator(client))
+    expect_numbers(caught.value, standin, call)
+    tries = TRIES if fault in PASSING and call in IDEMPOTENT else 1
+    assert len(standin.seen) == caught.value.tries == client.repeats + 1 == tries
+
+
+@pytest.mark.parametrize(("fault", "call"), SLOW_CASES)
+def test_faults_that_last_end_with_the_deadline(standin: StandIn, fault: str, call: str) -> None:
+    standin.faults.extend([fault] * 100)
+    client, start = http(standin, 0.3, 0.8), time.monotonic()
+    with pytest.raises(EXPECTED[fault]) as caught:
+        CALLS[call](Simulator(client))
+    assert time.monotonic() - start < 5
+    expect_numbers(caught.value, standin, call)
+    assert len(standin.seen) == caught.value.tries
+    if call in CHANGING and fault != "busy":
+        assert caught.value.tries == 1
+    else:
+        assert caught.value.tries > 1
+
+
+def expect_numbers(error: SimulatorError, standin: StandIn, call: str) -> None:
+    """The message names all that is known, and what to do; it survives a process border."""
+    text = str(error)
+    assert isinstance(error, KeepError)
+    assert (error.action, error.at) == (call, standin.url) and text.startswith(f"{call} at {standin.url}: ")
+    assert error.status is None or error.status == 200 or f"status {error.status}" in text
+    assert text.endswith(error.remedy.format(port=standin.port))
+    changed = call in CHANGING and error.status != 429
+    assert error.uncertain == changed == ("may have been done" in text)
+    assert str(pickle.loads(pickle.dumps(error))) == text
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_dead_server(home: ToyHome, pauses: None, call: str) -> None:
+    with StandIn(home) as standin:
+        simulator = Simulator(http(standin))
+        simulator.check()
+        standin.kill()
+        with pytest.raises(
+            SimulatorGone, match=rf"start the simulator with -http-port={standin.port} or set"
+        ) as caught:
+            CALLS[call](simulator)
+    assert caught.value.tries == (TRIES if call in IDEMPOTENT else 1)
+    assert not caught.value.uncertain  # nothing was sent
+
+
+def test_a_server_that_dies_at_work(standin: StandIn) -> None:
+    standin.faults.append("hang")
+    killer = threading.Timer(0.1, standin.kill)
+    killer.start()
+    with pytest.raises(SimulatorGone, match="may have been done"):
+        CALLS["render_script"](Simulator(http(standin)))
+    killer.join()
+
+
+def test_a_server_that_never_accepts() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        crowd = [socket.socket() for _ in range(4)]
+        for other in crowd:  # fills the queue
+            other.setblocking(False)
+            other.connect_ex(listener.getsockname())
+        start = time.monotonic()
+        with pytest.raises(SimulatorTimeout):
+            Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.2, 0.5)).check()
+        assert time.monotonic() - start < 5
+        for other in crowd:
+            other.close()
+
+
+def test_a_server_that_does_not_read() -> None:
+    """A request larger than all buffers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.3, 0.8))
+        start = time.monotonic()
+        with pytest.raises(SimulatorTimeout, match="may have been done"):
+            simulator.expand_scene({"nodes": [{"id": "x" * (16 << 20)}], "edges": []})
+        assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("fault", ["busy", "timeout", "error", "close", "half", "hang", "drip"])
+def test_once_and_then_fine(standin: StandIn, home: ToyHome, fault: str) -> None:
+    standin.faults.append(fault)
+    client = http(standin, 0.5, 3.0)
+    assert Simulator(client).environment_graph() == home.graph()
+    assert (client.repeats, standin.actions()) == (1, ["environment_graph"] * 2)
+
+
+def test_a_busy_simulator_is_asked_again_whatever_the_action(standin: StandIn, home: ToyHome) -> None:
+    simulator = Simulator(http(standin))
+    simulator.add_character()
+    standin.faults.extend(["busy", "busy"])
+    assert simulator.render_script([LINE]) == (True, "")
+    assert home.lines == [LINE] and standin.actions().count("render_script") == 3
+
+
+@pytest.mark.parametrize("fault", ["half", "wrong_id", "no_success", "bad_json"])
+def test_what_was_done_is_never_done_twice(standin: StandIn, home: ToyHome, fault: str) -> None:
+    simulator = Simulator(http(standin))
+    simulator.add_character()
+    standin.faults.append(fault)
+    with pytest.raises(SimulatorError, match="may have been done all the same"):
+        simulator.render_script([LINE])
+    assert home.lines == [LINE]
+
+
+def test_two_clients_of_one_simulator(standin: StandIn, home: ToyHome) -> None:
+    """The one that comes second is told so, and waits."""
+    home.gate.clear()
+    first = threading.Thread(target=Simulator(http(standin)).environment_graph)
+    first.start()
+    while not standin.seen:
+        time.sleep(0.001)
+    with pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
+        Simulator(http(standin, 0.3, 0.5)).check()
+    opener = threading.Timer(0.2, home.gate.set)
+    opener.start()
+    client = http(standin)
+    Simulator(client).check()
+    assert client.repeats
+    first.join()
+    opener.join()
+
+
+def test_two_threads_of_one_client(standin: StandIn, home: ToyHome) -> None:
+    """One request at a time; the wait for the other thread counts."""
+    simulator = Simulator(http(standin, 0.6, 0.6))
+    home.gate.clear()
+    first = threading.Thread(target=simulator.environment_graph)
+    first.start()
+    while not standin.seen:
+        time.sleep(0.001)
+    opener = threading.Timer(0.2, home.gate.set)
+    opener.start()
+    simulator.check()
+    assert standin.actions() == ["environment_graph", "idle"]
+    first.join()
+    opener.join()
+
+
+def test_the_longest_answer_that_is_read(standin: StandIn, home: ToyHome) -> None:
+    home.extra = [{"id": 2000, "text": "x" * (LIMIT // 2)}]
+    assert Simulator(http(standin)).environment_graph() == home.graph()
+    home.extra = [{"id": 2000, "text": "x" * LIMIT}]
+    with pytest.raises(SimulatorAnswer, match=f"more than {LIMIT} bytes"):
+        Simulator(http(standin)).environment_graph()
+
+
+def test_a_chunk_without_end(standin: StandIn) -> None:
+    """Of size -1, which http.client takes for all there is."""
+    standin.raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n" + b" " * (8 * LIMIT)
+    standin.faults.append("raw")
+    with pytest.raises(SimulatorAnswer, match=f"more than {LIMIT} bytes"):
+        Simulator(http(standin)).check()
+
+
+def test_replies_with_damage_end_in_a_result_or_a_named_error(standin: StandIn) -> None:
+    random, simulator = Random(0), Simulator(http(standin, 1.0, 2.0))
+    body = b'{"id": "ID", "success": true, "message": "[\\"\xc3\xa9\\"]", "value": 0, "message_list": null}'
+    sound = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sound += b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 17, body)  # an id has 19 digits
+    outcomes = set()
+    for _ in range(300):
+        place, length = random.randrange(len(sound)), random.randrange(20)
+        patch = random.choice([b"", random.randbytes(length), sound[place : place + length] * 2, b"\r\n", b"-1"])
+        standin.raw = sound[:place] + patch + sound[place + random.randrange(20) :]
+        standin.faults.append("raw")
+        try:
+            simulator.expand_scene({})
+            outcomes.add("result")
+        except SimulatorError as error:
+            outcomes.add(type(error).__name__)
+    assert outcomes >= {"result", "SimulatorAnswer", "SimulatorGone"}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("success", "message", "value", "message_list"), JSON)
+) | st.fixed_dictionaries({"success": st.just(True), "message": JSON.map(json.dumps)})
+
+
+@settings(deadline=None)
+@given(fields=FIELDS)
+def test_whatever_fields_come_only_one_error_is_raised(fields: dict[str, Any]) -> None:
+    for read in (answers.done, answers.count, answers.graph, answers.messages, answers.report, answers.images):
+        try:
+            read(answers.parse(fields))
+        except SimulatorAnswer as error:
+            assert error.what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["hang", "drip", "huge"])
+@pytest.mark.parametrize("call", ["environment_graph", "render_script"])
+def test_the_defaults_end_every_fault_within_35_seconds(home: ToyHome, fault: str, call: str) -> None:
+    with StandIn(home, drip_seconds=1.0) as standin:
+        standin.faults.extend([fault] * 100)
+        start = time.monotonic()
+        with pytest.raises(EXPECTED[fault]):
+            CALLS[call](Simulator(HttpTransport(standin.url)))
+        assert time.monotonic() - start < 35
+
+
+def test_no_socket_is_left_open(home: ToyHome, pauses: None) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with StandIn(home) as standin:
+            simulator = Simulator(http(standin, 0.3, 0.4))
+            for fault in FAULTS:
+                standin.faults.append(fault)
+                with suppress(SimulatorError):
+                    simulator.expand_scene({"nodes": [], "edges": []})
+        gc.collect()
+    assert not [str(warning.message) for warning in told if warning.category is ResourceWarning]

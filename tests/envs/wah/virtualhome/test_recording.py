@@ -1,0 +1,198 @@
+"""Conversations with the stand-in, written down and replayed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.wah.virtualhome.client import Simulator
+from envs.wah.virtualhome.difference import first_difference
+from envs.wah.virtualhome.errors import (
+    ReplayDeparted,
+    SimulatorAnswer,
+)
+from envs.wah.virtualhome.recording import Recording, Replay
+from keep_agent.errors import CapacityError, ConfigError, DataError
+from tests.envs.wah.standin import StandIn
+from tests.envs.wah.virtualhome.toy import LINE, http
+
+pytestmark = [
+    pytest.mark.filterwarnings("error::ResourceWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+
+
+def converse(simulator: Simulator) -> list[Any]:
+    simulator.reset(1)
+    simulator.add_character()
+    return [simulator.environment_graph(), simulator.render_script([LINE]), simulator.camera_image([0])]
+
+
+@pytest.mark.parametrize("name", ["talk.jsonl", "deep/er/talk.jsonl.gz"])
+def test_a_replay_is_identical(standin: StandIn, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with Simulator(http(standin), record=path) as simulator:
+        said = converse(simulator)
+        assert not path.exists()
+    standin.kill()
+    again = path.with_name(f"again-{path.name}")
+    with Simulator(Replay(path), record=again) as simulator:
+        assert converse(simulator) == said
+    assert again.read_bytes() == path.read_bytes()
+    assert sorted(file.name for file in path.parent.iterdir()) == sorted([path.name, again.name])
+
+
+@pytest.fixture
+def recorded(standin: StandIn, tmp_path: Path) -> Path:
+    path = tmp_path / "talk.jsonl"
+    with Simulator(http(standin), record=path) as simulator:
+        converse(simulator)
+    return path
+
+
+def test_a_replay_that_departs(recorded: Path) -> None:
+    with Simulator(Replay(recorded)) as simulator:
+        simulator.reset(1)
+        with pytest.raises(ReplayDeparted, match=r"add_character at recording .*line 2: stringParams\[0\] was .*Fem"):
+            simulator.add_character("Chars/Male2")
+    with (
+        Simulator(Replay(recorded)) as simulator,
+        pytest.raises(ReplayDeparted, match=r"intParams\[0\] was 1, is 0"),
+    ):
+        simulator.reset(0)
+    with (
+        Simulator(Replay(recorded)) as simulator,
+        pytest.raises(ReplayDeparted, match=r"action was 'reset', is 'idle'"),
+    ):
+        simulator.check()
+
+
+def test_a_replay_at_its_end(recorded: Path) -> None:
+    with Simulator(Replay(recorded)) as simulator:
+        converse(simulator)
+        for _ in range(2):
+            with pytest.raises(ReplayDeparted, match=r"idle at recording .*talk.jsonl: the recording is at its end"):
+                simulator.check()
+
+
+def test_a_recorded_refusal_is_one_again(standin: StandIn, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    with Simulator(http(standin), record=path) as simulator, pytest.raises(SimulatorAnswer, match="Invalid scene"):
+        simulator.reset(9)
+    with Simulator(Replay(path)) as simulator, pytest.raises(SimulatorAnswer, match="at recording .*Invalid scene"):
+        simulator.reset(9)
+
+
+def test_ids_are_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    line = {"request": {"id": "7", "action": "idle"}, "answer": {"id": "8", "success": True}}
+    path.write_text(json.dumps(line) + '\n{"end": 1}\n')
+    with Simulator(Replay(path)) as simulator:
+        simulator.check()
+
+
+def test_a_recording_that_goes_on_after_its_end(recorded: Path) -> None:
+    recorded.write_bytes(recorded.read_bytes() * 2)
+    with Simulator(Replay(recorded)) as simulator:
+        converse(simulator)
+        with pytest.raises(DataError, match="talk.jsonl:6 is"):
+            simulator.check()
+
+
+@pytest.mark.parametrize("kept", range(6))
+def test_recordings_cut_between_lines(recorded: Path, kept: int) -> None:
+    lines = recorded.read_text().splitlines(keepends=True)
+    assert len(lines) == 6
+    recorded.write_text("".join(lines[:kept]))
+    with Simulator(Replay(recorded)) as simulator, pytest.raises(DataError, match=rf"talk.jsonl:{kept + 1} is damaged"):
+        converse(simulator)
+        simulator.check()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "[]", "{}", '{"end": 3}', '{"request": {}, "answer": 1}', '{"request": {}}', "\x00", "[" * 9999],
+)
+def test_damaged_lines(recorded: Path, line: str) -> None:
+    lines = recorded.read_text().splitlines()
+    recorded.write_text("\n".join([lines[0], line, *lines[2:]]))
+    with Simulator(Replay(recorded)) as simulator, pytest.raises(DataError, match="talk.jsonl:2 is"):
+        converse(simulator)
+
+
+def test_damaged_archives(standin: StandIn, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl.gz"
+    with Simulator(http(standin), record=path) as simulator:
+        converse(simulator)
+    sound = path.read_bytes()
+    flipped = sound[:40] + bytes([sound[40] ^ 255]) + sound[41:]
+    for damaged in (b"", b"no gzip", sound[: len(sound) // 2], sound[:-9], flipped):
+        path.write_bytes(damaged)
+        with Simulator(Replay(path)) as simulator, pytest.raises(DataError, match=r"talk.jsonl.gz:\d+ is"):
+            converse(simulator)
+            simulator.check()
+    assert gzip.decompress(sound).count(b"\n") == 6
+
+
+def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        Replay(tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match="cannot be read"):
+        Replay(tmp_path)
+
+
+def test_an_unfinished_recording_leaves_the_old_one(standin: StandIn, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    path.write_text("old")
+    recording = Recording(http(standin), path)
+    simulator = Simulator(recording)
+    simulator.check()
+    assert path.read_text() == "old"
+    simulator.close()
+    simulator.close()
+    assert [json.loads(line) for line in path.read_text().splitlines()][-1] == {"end": 1}
+
+
+def test_calls_that_fail_are_not_recorded(standin: StandIn, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    with pytest.raises(SimulatorAnswer), Simulator(http(standin), record=path) as simulator:
+        simulator.check()
+        standin.faults.append("bad_json")
+        simulator.check()
+    assert path.read_text().splitlines()[1:] == ['{"end":1}']
+
+
+def test_a_place_that_cannot_be_written(standin: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot|can be recorded"):
+        Simulator(http(standin), record=tmp_path / "file" / "talk.jsonl")
+
+
+@pytest.mark.parametrize("name", ["talk.jsonl", "talk.jsonl.gz"])
+def test_a_full_disk(standin: StandIn, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulator = Simulator(http(standin), record=tmp_path / name)
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CapacityError, match="free some room"), simulator:
+        simulator.check()
+    assert not list(tmp_path.iterdir())
+
+
+def full(number: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_differences() -> None:
+    assert first_difference({"a": [1, "x"]}, {"a": [1, "x"]}) is None
+    assert first_difference({"a": [1, "x"]}, {"a": [1, "y"]}) == "a[1] was 'x', is 'y'"
+    assert first_difference({"a": []}, {"a": {}}) == "a was [], is {}"
+    assert first_difference({"a": 1}, {"b": 1}) == "a was 1, is not there"
+    assert (
+        first_difference({"a": "x" * 99 + "y"}, {"a": "x" * 100}) == f"a was ...{'x' * 40 + 'y'!r}, is ...{'x' * 41!r}"
+    )
+    assert first_difference({"a": 1}, {"a": 1, "b": "z" * 99}) == f"b was not there, is {'z' * 80!r}..."
+    assert first_difference({"a.b": 1}, {"a": {"b": 1}}) == "the same values are nested otherwise"
