@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from envs.wah.formats import ALIASES
 from envs.wah.graph import INSIDE, ON
 from envs.wah.scene import Task
 from envs.wah.state import HomeState
@@ -32,10 +33,16 @@ class Predicate:
 
 
 def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
-    """The predicates of a goal; those that are asked zero times are left out. Raises DataError for what is none."""
+    """The predicates of a goal; those that are asked zero times are left out. Raises DataError for what is none.
+
+    Names that the older simulator has are those of graphs that were read: see `envs.wah.formats.ALIASES`.
+    """
     found = tuple(_predicate(text, count) for text, count in goal if count != 0)
     if not found:
         raise DataError("a goal without predicates cannot be reached; leave the task out")
+    places = {one.place for one in found if one.kind in (*RELATIONS, "turnOn")}
+    if len(places) > 1:
+        raise DataError(f"a goal is about one place, not {' and '.join(sorted(places))}; make it two tasks")
     return found
 
 
@@ -47,6 +54,7 @@ def goal_of(task: Task) -> tuple[Predicate, ...]:
 
 def _predicate(text: str, count: int) -> Predicate:
     kind, *words = text.split("_")
+    words = [ALIASES.get(word, word) for word in words]
     if not isinstance(count, int) or count < 0:
         raise DataError(f"goal {text!r} is asked {count!r} times; give a whole number")
     match kind, words:
@@ -77,8 +85,8 @@ def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
 
 
 def place_class(goal: Sequence[Predicate]) -> str:
-    """The class of the one place that a goal is about: the first predicate's that names one."""
-    return next((one.place for one in goal if one.kind in RELATIONS), next((p.place for p in goal if p.place), ""))
+    """The class of the one place that a goal is about, a seat only if there is no other; "" where it names none."""
+    return next((one.place for one in goal if one.place and one.kind != "sit"), next((p.place for p in goal if p.place), ""))
 
 
 def _share(counts: Iterable[int], goal: Sequence[Predicate]) -> float:

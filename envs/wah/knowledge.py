@@ -118,7 +118,7 @@ class Knowledge:
 
     def _agent(self) -> Fact:
         home, name = self.home, self.home.things.name
-        at = home.at if home.at is not None else home.room
+        at = home.at if home.at in home.things else home.room  # who was sent to a door is in a room
         held = " ".join(name(one) for one in home.held) or None
         inner = [] if at is None or home.graph[at].category == ROOMS else home.in_view(at)
         sees = tuple(name(one) for one in inner if one in self.known and one in home.things.movables)

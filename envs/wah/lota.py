@@ -91,7 +91,7 @@ class LotaSkills:
     def _parse(self, home: HomeState, skill: str) -> tuple[str, str]:
         match = _FORM.fullmatch(skill)
         kind = simulated(match[3]) if match else None
-        if match is None or kind is None or not home.graph.of_class(kind):
+        if match is None or kind is None or kind == "character" or not home.graph.of_class(kind):
             raise unknown_skill(skill, _skills(home.graph.classes, sit=True))
         return match[1] or match[2], kind
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from envs.wah.graph import CHARACTERS, ROOMS, Graph, Node
+from envs.wah.graph import CHARACTERS, INSIDE, ON, ROOMS, Graph, Node
 
 # Parts of the building: they have properties (a floor is a surface), but nobody needs to remember them.
 BUILDING = frozenset(("wall", "floor", "ceiling", "door", "doorjamb", "window", "curtains", "powersocket"))
 
 
 def fixture(node: Node) -> bool:
-    """A room, or furniture that matters: something goes in or on it, it opens, or it has a switch."""
+    """A room, or furniture by its properties: something goes in or on it, it opens, or it has a switch."""
     if node.category == ROOMS:
         return True
     useful = node.container or node.surface or node.openable or node.switchable
-    return useful and not node.grabbable and node.class_name not in BUILDING
+    return useful and _furniture(node)
+
+
+def _furniture(node: Node) -> bool:
+    return not node.grabbable and node.category != CHARACTERS and node.class_name not in BUILDING
+
+
+def _carries(graph: Graph, node: Node) -> bool:
+    """Whether something lies in or on it, whatever its properties say: a wall shelf may have none."""
+    above = (*graph.sources(node.id, ON), *graph.sources(node.id, INSIDE))
+    return _furniture(node) and any(movable(graph[one]) for one in above)
 
 
 def movable(node: Node) -> bool:
@@ -34,8 +44,9 @@ class Things:
         self._names = dict(named)
         self._words = {one: name.replace("_", " ") for one, name in named}
         self._ids = {name: one for one, name in named}
-        self.fixtures = {one: None for one, node in graph.nodes.items() if fixture(node)}  # ordered sets
-        self.movables = {one: None for one, node in graph.nodes.items() if movable(node)}
+        nodes = graph.nodes.items()
+        self.fixtures = {one: None for one, node in nodes if fixture(node) or _carries(graph, node)}  # ordered sets
+        self.movables = {one: None for one, node in nodes if movable(node)}
 
     def name(self, thing: int) -> str:
         return self._names[thing]

@@ -13,9 +13,10 @@ from random import Random
 from typing import Any
 
 from envs.lazy import LazyEpisodes
+from envs.wah.layout import Goal
 from envs.wah.phrases import phrase
 from envs.wah.plans import is_plans, load_plans
-from envs.wah.records import field_of, json_files, read_json, task_of
+from envs.wah.records import field_of, json_files, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError
 
@@ -47,22 +48,27 @@ def _records(path: Path, split: str) -> list[Make]:
 
 
 def _makers(file: Path) -> list[Make]:
-    content = read_json(file)
-    rows = content if isinstance(content, list) else [content]
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise DataError(f"{file} is no list of tasks; give records as in LoTA-Bench's wah_nl_test.json")
+    name = file.name.split(".json")[0]
     return [
-        maker for number, row in enumerate(rows) for maker in _of_record(row, f"{file}: record {number}", file.stem)
+        maker
+        for number, (row, where) in enumerate(records_of(file))
+        for maker in _of_record(row, where, f"{name}-{row.get('task_id', number)}")
     ]
 
 
-def _of_record(row: Mapping[str, Any], where: str, name: str) -> list[Make]:
+def _of_record(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:
     kind, goal = task_of(row, where)
-    identity = f"{name.removesuffix('.json')}-{row.get('task_id', 0)}"
-    told = row.get("nl_instructions") or [phrase(kind, goal, Random(identity))]
+    told = told_of(row, where) or [_said(kind, goal, identity, where)]
     scene = Scene(identity, field_of(row, ("init_graph",), where), row.get("init_room"), row.get("env_id"))
-    tasks = [Task(kind, goal, str(text), identity) for text in told]
+    tasks = [Task(kind, goal, text, identity) for text in told]
     return [_maker(Episode(f"{identity}-{number}", scene, (task,))) for number, task in enumerate(tasks)]
+
+
+def _said(kind: str, goal: Goal, identity: str, where: str) -> str:
+    try:
+        return phrase(kind, goal, Random(identity))
+    except DataError as error:
+        raise DataError(f"{where} has no nl_instructions, and we have no words for it ({error}); add some") from error
 
 
 def _maker(episode: Episode) -> Make:

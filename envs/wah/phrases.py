@@ -115,7 +115,7 @@ def _patterns(task_type: str, parts: _Parts) -> tuple[tuple[str, ...], tuple[str
     reads = task_type == "read_book"
     if (bool(parts.book), bool(parts.seat)) != (reads, reads) or not (reads or parts.things):
         needed = "a book and a seat" if reads else "things, and no book or seat"
-        raise DataError(f"the goal of {task_type} needs {needed}: {parts}")
+        raise DataError(f"the goal of a {task_type} needs {needed}")
     if parts.runs and task_type != "put_dishwasher":
         raise DataError(f"{task_type} turns nothing on, but the goal wants {parts.place} to run")
     kind = "run_dishwasher" if parts.runs else "read_and_snack" if reads and parts.things else task_type

@@ -16,7 +16,7 @@ from envs.wah.formats import read_graph, write_graph
 from envs.wah.goals import parse_goal, place_class
 from envs.wah.graph import CHARACTERS, ROOMS, Graph
 from envs.wah.layout import Goal, lay_out
-from envs.wah.records import field_of, json_files, read_json, task_of
+from envs.wah.records import field_of, json_files, read_json, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError
 
@@ -37,8 +37,8 @@ def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
     }
     makers = []
     for file in json_files(folder / TASKS, "examples"):
-        for number, row in enumerate(read_json(file)):
-            makers += _of_plan(row, f"{file}: record {number}", apartments, seed)
+        for row, where in records_of(file):
+            makers += _of_plan(row, where, apartments, seed)
     if not makers:
         raise ConfigError(f"{folder / TASKS} has no *examples*.json with tasks; name another folder")
     return makers
@@ -57,8 +57,7 @@ def _of_plan(
         )
     name = rng.choice(fitting)
     make = partial(_episode, apartments[name], name, kind, goal, identity, seed)
-    told = field_of(row, ("nl_instructions",), where)
-    return [partial(make, number, str(text)) for number, text in enumerate(told)]
+    return [partial(make, number, text) for number, text in enumerate(told_of(row, where))]
 
 
 def _episode(

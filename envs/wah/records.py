@@ -31,6 +31,15 @@ def json_files(folder: Path, containing: str = "") -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name.endswith(ENDINGS) and containing in path.name)
 
 
+def records_of(path: Path) -> list[tuple[Mapping[str, Any], str]]:
+    """The records of a file, each with where it is for messages. Raises DataError."""
+    content = read_json(path)
+    rows = content if isinstance(content, list) else [content]
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise DataError(f"{path} is no list of tasks; give records as in LoTA-Bench's wah_nl_test.json")
+    return [(row, f"{path}: record {number}") for number, row in enumerate(rows)]
+
+
 def field_of(row: Mapping[str, Any], names: Iterable[str], where: str) -> Any:
     """The first of several fields that a row has. Raises DataError saying which it lacks."""
     names = tuple(names)
@@ -44,8 +53,21 @@ def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
     """Type and goal of a record. Raises DataError naming ``where``."""
     kind = str(field_of(row, ("task_name",), where))
     counts = field_of(row, ("task_goal", "goal", "derived_goal"), where)
-    if kind not in TASK_TYPES or not isinstance(counts, Mapping):
-        raise DataError(f"{where} has the type {kind!r} and a goal {counts!r}; use one of {', '.join(TASK_TYPES)}")
+    if kind not in TASK_TYPES:
+        raise DataError(f"{where} has the type {kind!r}; use one of {', '.join(TASK_TYPES)}")
+    if not isinstance(counts, Mapping):
+        raise DataError(f"{where} has the goal {counts!r}; give predicates with their counts")
     goal = tuple((str(text), count) for text, count in counts.items() if count != 0)
-    parse_goal(goal)
+    try:
+        parse_goal(goal)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
     return kind, goal
+
+
+def told_of(row: Mapping[str, Any], where: str) -> list[str]:
+    """The instructions of a record, empty where it has none. Raises DataError for what is no list of texts."""
+    told = row.get("nl_instructions") or []
+    if not isinstance(told, list) or not all(isinstance(text, str) for text in told):
+        raise DataError(f"{where} has nl_instructions={told!r:.80}; give a list of texts")
+    return told

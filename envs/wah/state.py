@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import dist
 from typing import Self
@@ -77,9 +77,13 @@ class HomeState:
     def holder(self, thing: int) -> int | None:
         """What a thing lies directly in, or else on; None for what stands on a floor, hangs on a wall or is carried."""
         if inside := self.graph.containers(thing):
-            return inside[0]
+            return inside[0] if len(inside) == 1 else self._innermost(inside)
         above = [one for one in self.graph.targets(thing, ON) if not never_close(self.graph[one])]
         return min(above, default=None)
+
+    def _innermost(self, containers: Sequence[int]) -> int:
+        """Of nested containers that all claim a thing the one that is in most others; of equals the first."""
+        return max(containers, key=lambda one: len(self.graph.containers(one)))
 
     def around(self, thing: int) -> Iterator[int]:
         """The things around a thing, innermost first, rooms left out."""

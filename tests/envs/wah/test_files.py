@@ -75,8 +75,12 @@ def test_a_record_without_instructions_is_said_in_our_words(tmp_path: Path) -> N
         ({"task_name": "dance"}, "'dance'"),
         ({"task_goal": {"under_apple_table": 1}}, "'under_apple_table'"),
         ({"task_goal": {"on_apple_coffeetable": -1}}, "whole number"),
-        ({"task_goal": [1]}, r"a goal \[1\]"),
-        ({"task_goal": {"on_apple_coffeetable": 0}}, "without predicates"),
+        ({"task_goal": [1]}, r"record 1 has the goal \[1\]"),
+        ({"task_goal": {"on_apple_coffeetable": 0}}, r"record 1: .* without predicates"),
+        ({"task_goal": {"on_apple_coffeetable": 1, "turnOn_stove": 1}}, "one place, not coffeetable and stove"),
+        ({"nl_instructions": "bring an apple"}, r"record 1 has nl_instructions='bring an apple'"),
+        ({"nl_instructions": [5]}, "give a list of texts"),
+        ({"nl_instructions": None, "task_name": "read_book"}, r"record 1 has no nl_instructions, .* a book and a seat"),
     ],
 )
 def test_a_record_that_is_no_task_is_an_error(tmp_path: Path, change: dict[str, Any], words: str) -> None:

@@ -31,15 +31,32 @@ SNACK = goal(on_apple_coffeetable=1, on_plate_coffeetable=1)
 
 
 def test_a_goal_is_read_part_by_part() -> None:
-    counts = {"inside_plate_dishwasher": 2, "turnOn_dishwasher": 1, "holds_book": 1, "sit_sofa": 1, "on_pie_bed": 3}
+    counts = {
+        "inside_plate_dishwasher": 2,
+        "turnOn_dishwasher": 1,
+        "holds_book": 1,
+        "sit_sofa": 1,
+        "on_pie_dishwasher": 3,
+    }
     parsed = goal(**counts)
     assert parsed == (
         Predicate("inside", "plate", "dishwasher", 2),
         Predicate("turnOn", "", "dishwasher", 1),
         Predicate("holds", "book", "", 1),
         Predicate("sit", "", "sofa", 1),
-        Predicate("on", "pie", "bed", 3),
+        Predicate("on", "pie", "dishwasher", 3),
     )
+
+
+def test_names_of_the_older_simulator_are_those_of_graphs_that_were_read() -> None:
+    assert goal(inside_wine_kitchencabinets=1) == goal(inside_wine_kitchencabinet=1)
+
+
+def test_a_goal_is_about_one_place() -> None:
+    with pytest.raises(DataError, match="one place, not coffeetable and microwave"):
+        goal(turnOn_microwave=1, on_apple_coffeetable=1)
+    assert place_class(goal(sit_sofa=1, on_apple_coffeetable=1)) == "coffeetable"
+    assert place_class(goal(holds_book=1, sit_sofa=1)) == "sofa" and place_class(goal(holds_book=1)) == ""
 
 
 def test_what_is_asked_zero_times_is_left_out() -> None:

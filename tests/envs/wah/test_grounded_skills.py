@@ -8,7 +8,7 @@ from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
 from keep_agent.errors import SkillError
-from tests.envs.wah.homes import add, apartment, do, home, one, place, put, states
+from tests.envs.wah.homes import add, apartment, do, home, one, place, put, row, states
 
 GROUNDED = GroundedSkills()
 
@@ -81,6 +81,25 @@ def test_what_the_benchmark_does_not_list_is_a_surface_if_it_can_be(
 def test_what_lies_around_can_be_gone_to(house: Home) -> None:
     run(house, "go to slippers 1", "pick up slippers 1", "go to sofa 1", "put slippers 1 in sofa 1")
     assert place(house, "slippers_1") == {"ON sofa_1", "INSIDE livingroom_1"}
+
+
+def test_what_carries_things_is_furniture_whatever_its_properties() -> None:
+    """A wall shelf may have none; nothing can be put there, but what lies there can be taken."""
+    content = apartment()
+    add(content, "stall", (7.0, 0.5, 3.0), "in livingroom_1")
+    add(content, "stall", (8.0, 0.5, 3.0), "in livingroom_1")
+    put(content, "pie", "on stall_1")
+    for kind in ("stall_1", "stall_2"):
+        row(content, kind)["properties"] = []
+    house = home(content)
+    knowledge = Knowledge(house, "partial")
+    known = {fact.id for fact in knowledge.update()}
+    assert "stall_1" in known and "stall_2" not in known and "pie_1" not in known
+    run(house, "go to livingroom 1", "go to stall 1")
+    assert {fact.id: fact.place for fact in knowledge.update()}["pie_1"] == "stall_1"
+    assert local(house, knowledge) == ["pick up pie 1"]
+    run(house, "pick up pie 1")
+    assert local(house, knowledge) == []
 
 
 def test_a_thing_is_put_on_another_that_lies_at_hand(house: Home) -> None:

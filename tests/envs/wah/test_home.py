@@ -333,6 +333,19 @@ def test_what_a_door_hides() -> None:
     assert house.hidden_in(toy) == shelf, "the outermost"
 
 
+def test_a_box_in_a_cupboard_hides_what_both_claim() -> None:
+    """The simulator says of what is in the box that it is in the cupboard, too."""
+    content = apartment()
+    put(content, "pie", "in bookshelf_1")
+    house = home(content)
+    pie, box, shelf = (one(house, name) for name in ("pie_1", "box_1", "bookshelf_1"))
+    house.graph.link(pie, "INSIDE", box)
+    assert house.graph.containers(pie) == sorted((shelf, box))
+    assert house.holder(pie) == house.hidden_in(pie) == box and list(house.around(pie)) == [box, shelf]
+    do(house, "open box_1")
+    assert house.hidden_in(pie) is None and house.fixture(pie) == shelf
+
+
 def test_what_lies_on_a_closed_thing_is_in_sight() -> None:
     content = apartment()
     add(content, "cabinet", (7.0, 0.45, 3.0), "in livingroom_1")

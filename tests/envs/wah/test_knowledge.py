@@ -189,6 +189,13 @@ def test_the_agent_sees_what_lies_before_it(words: str, place: str, sees: tuple[
     assert (agent.place, agent.sees) == (place, sees)
 
 
+def test_who_was_sent_to_a_door_is_in_a_room(house: Home) -> None:
+    knowledge = Knowledge(house)
+    knowledge.update()
+    do(house, "walk floor_1")
+    assert told(knowledge)["agent"].place == "livingroom_1"
+
+
 def test_sitting_is_told(house: Home) -> None:
     knowledge = Knowledge(house)
     do(house, "walk sofa_1", "sit sofa_1")

@@ -99,6 +99,7 @@ def test_one_sits_only_where_a_task_asks_for_it(house: Home) -> None:
         ("open fridge", "open the fridge"),
         ("find a kitchentable", "find a kitchen table"),
         ("find a salmon", ""),
+        ("find a user", "find a"),
         ("", ""),
     ],
 )
