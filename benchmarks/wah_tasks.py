@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from envs.setting import demonstrated, succeeded
 from envs.wah.episodes import load_episodes
@@ -36,24 +36,27 @@ def solved(setting: WahSetting, episode: Episode) -> bool:
     return succeeded(setting, home, task)
 
 
+def tell(episodes: Sequence[Episode], with_expert: bool) -> None:
+    """Print them."""
+    setting, won = WahSetting(), 0
+    for episode in episodes:
+        task = episode.tasks[0]
+        goal = " ".join(f"{predicate}:{count}" for predicate, count in task.goal)
+        print(f"{episode.id}  {episode.scene.id}  {goal}  |  {', '.join(places(setting.begin(episode), episode))}")
+        won += with_expert and solved(setting, episode)
+    print(f"{len(episodes)} tasks" + (f", {won} solved by the scripted expert" if with_expert else ""))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with apartments/ and tasks/")
     parser.add_argument("--seed", type=int, default=0, help="where things lie (default 0)")
     parser.add_argument("--expert", action="store_true", help="let the scripted expert play them")
     arguments = parser.parse_args()
-    setting = WahSetting()
     try:
-        episodes = load_episodes(arguments.data, "", seed=arguments.seed)
+        tell(load_episodes(arguments.data, "", seed=arguments.seed), arguments.expert)
     except KeepError as error:
         parser.error(str(error))
-    won = 0
-    for episode in episodes:
-        task = episode.tasks[0]
-        goal = " ".join(f"{predicate}:{count}" for predicate, count in task.goal)
-        print(f"{episode.id}  {episode.scene.id}  {goal}  |  {', '.join(places(setting.begin(episode), episode))}")
-        won += arguments.expert and solved(setting, episode)
-    print(f"{len(episodes)} tasks" + (f", {won} solved by the scripted expert" if arguments.expert else ""))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -45,10 +46,11 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     ) -> tuple[dict[str, str], dict[str, Any]]:
         """Start an episode: ``options={"episode": index or episode}``, else one drawn with the seed."""
         super().reset(seed=seed)
-        self.episode = self._choose((options or {}).get("episode"))
-        self.world = self.setting.begin(self.episode)
+        self._finished = True  # whatever fails now, the last episode is over
+        episode = self._choose((options or {}).get("episode"))
+        self.world = self.setting.begin(episode)
         self.knowledge = self.setting.knowledge(self.world)
-        self._index, self._steps, self._finished = 0, 0, False
+        self.episode, self._index, self._steps, self._finished = episode, 0, 0, False
         return self._observation(""), self._info(Outcome(True), None)
 
     def step(self, action: str) -> tuple[dict[str, str], float, bool, bool, dict[str, Any]]:
@@ -97,7 +99,10 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
     def _choose(self, wanted: int | E | None) -> E:
         if hasattr(wanted, "tasks"):
             return wanted
-        index = int(self.np_random.integers(len(self.episodes))) if wanted is None else int(wanted)
+        try:
+            index = int(self.np_random.integers(len(self.episodes))) if wanted is None else operator.index(wanted)
+        except TypeError:
+            raise ConfigError(f"episode {wanted!r} is neither an index nor an episode") from None
         if not 0 <= index < len(self.episodes):
             raise ConfigError(f"episode {index} does not exist; there are {len(self.episodes)}, counted from 0")
         return self.episodes[index]

@@ -15,9 +15,9 @@ _HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of a hash modu
 
 
 def check_split(split: str, what: str) -> None:
-    """Raises DataError for a split that there is not; ``what`` is one of the things that are split ("house")."""
+    """Raises ConfigError for a split that there is not; ``what`` is one of the things that are split ("house")."""
     if split not in SPLITS:
-        raise DataError(f"unknown split {split!r} of the embedded {what}s; choose one of {', '.join(SPLITS)}")
+        raise ConfigError(f"unknown split {split!r} of the embedded {what}s; choose one of {', '.join(SPLITS)}")
 
 
 def seed_of(split: str, index: int, what: str) -> int:
@@ -41,8 +41,7 @@ def split_of_hash(digest: str) -> str:
 
 def indices(split: str, seed: int, limit: int | None, what: str) -> range:
     """Which of a split's things a user's seed stands for, `EPISODES_PER_SEED` by default. Raises ConfigError."""
-    if split not in SPLITS:
-        raise ConfigError(f"unknown split {split!r} of the embedded {what}s; choose one of {', '.join(SPLITS)}")
+    check_split(split, what)
     found = range(seed * EPISODES_PER_SEED, seed * EPISODES_PER_SEED + (limit or EPISODES_PER_SEED))
     if not 0 <= found.start < found.stop <= SEEDS_PER_SPLIT:
         raise ConfigError(f"seed {seed} with {len(found)} {what}s is beyond the split; use 0 to {LAST_SEED}")

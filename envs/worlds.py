@@ -17,6 +17,7 @@ class World(Protocol):
 
     name: str
     choices: tuple[str, ...]  # what its setting takes, by name; an environment takes the same
+    learns_from_files: bool  # whether training episodes come from ``data``, or are generated whatever it says
 
     def setting(self, **choices: Any) -> Setting:
         """Raises ConfigError for bad choices."""
@@ -32,8 +33,8 @@ class World(Protocol):
         """Episodes to learn from, or to show as worked examples."""
         ...
 
-    def recorded(self, skills: str, observability: str, episode: Any = None, rng: Random | None = None) -> Setting:
-        """The setting in which a training episode is played, without a simulator; the usual one without a ``rng``."""
+    def recorded(self, skills: str, observability: str, episode: Any, rng: Random) -> Setting:
+        """The setting in which a training episode is played, without a simulator."""
         ...
 
     def reword(self, episode: Any, task: Any, rng: Random) -> str:

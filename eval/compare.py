@@ -32,6 +32,7 @@ from memory.disk.atomic import write_atomic
 BASELINE = "full_recompute"
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares,
 REMEMBERED = ("memory.grouping.", "weights")  # and what those share that have a memory
+WRITTEN = ("env.record",)  # what a run writes changes nothing
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
 Interval = tuple[float, float] | None
@@ -129,7 +130,10 @@ def differences(runs: Sequence[Run]) -> list[str]:
 
 
 def _unequal(prefixes: tuple[str, ...], runs: Sequence[Run]) -> set[str]:
-    flat = [{key: value for key, value in _flat(run.config).items() if key.startswith(prefixes)} for run in runs]
+    flat = [
+        {key: value for key, value in _flat(run.config).items() if key.startswith(prefixes) and key not in WRITTEN}
+        for run in runs
+    ]
     return {key for key in set().union(*flat) if len({json.dumps(values.get(key)) for values in flat}) > 1}
 
 

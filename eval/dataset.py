@@ -22,7 +22,7 @@ from rich.progress import track
 from envs.fact import Fact
 from envs.setting import OBSERVABILITIES, Episode, Expert, Knowledge, Setting, Task, succeeded
 from envs.worlds import WORLDS, World, world_of
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
 from keep_agent.loop import DONE
 from memory.disk.atomic import write_atomic
@@ -153,11 +153,19 @@ def _record(file: Path, args: argparse.Namespace) -> None:
     if args.worlds == ["alfred"]:
         del made["worlds"]  # as in folders from before there was another
     made["official"] = bool(args.data)
-    if file.exists() and (old := json.loads(file.read_text(encoding="utf-8"))) != made:
-        changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in made if made[key] != old.get(key))
+    if file.exists() and (old := _settings_in(file)) != made:
+        keys = sorted(key for key in made.keys() | old.keys() if made.get(key) != old.get(key))
+        changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in keys)
         raise ConfigError(f"rollouts of {file} were made otherwise: {changed}; choose another --name or --out")
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, json.dumps(made, indent=1) + "\n")
+
+
+def _settings_in(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{file} cannot be read ({error}); choose another --name or --out") from error
 
 
 def run(args: argparse.Namespace) -> None:

@@ -13,7 +13,8 @@ from keep_agent.errors import ConfigError
 from keep_agent.runfolder import RunFolder
 
 Folder = TypeVar("Folder", bound=RunFolder)
-FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", "bertscore")  # may differ when a run is resumed
+ELSEWHERE = ("bertscore", "env.simulator", "env.record")  # may be somewhere else when a run is resumed
+FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
 
 def begin(
@@ -57,8 +58,9 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     merged.eval.progress = config.eval.progress
     if "wandb" in config:
         merged.wandb = config.wandb
-    if "bertscore" in keys and "bertscore" in config:  # a null that nobody asked for takes nothing back
-        merged.bertscore = config.bertscore
+    for key in ELSEWHERE:
+        if key in keys:  # a null that nobody asked for takes nothing back
+            OmegaConf.update(merged, key, OmegaConf.select(config, key))
     return merged
 
 

@@ -16,6 +16,7 @@ from envs.setting import Observability
 class Alfred:
     name = "alfred"
     choices = ("skills", "observability", "goal_matching", "max_steps")
+    learns_from_files = True
 
     def setting(self, **choices: Any) -> AlfredSetting:
         return AlfredSetting(**choices)
@@ -28,9 +29,7 @@ class Alfred:
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
         return load_episodes(data, "train", stream, seed, limit)
 
-    def recorded(
-        self, skills: str, observability: Observability, episode: Episode | None = None, rng: Random | None = None
-    ) -> AlfredSetting:
+    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> AlfredSetting:
         return AlfredSetting(skills, observability)
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:

@@ -34,6 +34,6 @@ class WatchAndHelpEnv(HouseholdEnv[Episode]):
         SimulatorError for a simulator that does not answer.
         """
         setting = WahSetting(skills, observability, rules, max_steps, simulator, record)
-        setting.connect()
         found = load_episodes(data, split, stream, seed) if episodes is None else episodes
         super().__init__(setting, found, render_mode)
+        setting.connect()

@@ -86,7 +86,8 @@ def best_place(home: HomeState, goal: Sequence[Predicate]) -> int | None:
 
 def place_class(goal: Sequence[Predicate]) -> str:
     """The class of the one place that a goal is about, a seat only if there is no other; "" where it names none."""
-    return next((one.place for one in goal if one.place and one.kind != "sit"), next((p.place for p in goal if p.place), ""))
+    places = sorted((one.kind == "sit", one.place) for one in goal if one.place)
+    return places[0][1] if places else ""
 
 
 def _share(counts: Iterable[int], goal: Sequence[Predicate]) -> float:

@@ -18,6 +18,7 @@ STRICT = 0.4  # share of the other training episodes
 class WatchAndHelp:
     name = "wah"
     choices = ("skills", "observability", "rules", "max_steps", "simulator", "record")
+    learns_from_files = False
 
     def setting(self, **choices: Any) -> WahSetting:
         return WahSetting(**choices)
@@ -31,12 +32,10 @@ class WatchAndHelp:
         """Embedded ones, whatever is played: files of Watch-And-Help are not for training."""
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
 
-    def recorded(
-        self, skills: str, observability: Observability, episode: Episode | None = None, rng: Random | None = None
-    ) -> WahSetting:
+    def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> WahSetting:
         """Both rules; where two of a class are asked for the strict one, since the other knows the last one only."""
-        several = episode is not None and any(count > 1 for task in episode.tasks for _, count in task.goal)
-        strict = several or (rng is not None and rng.random() < STRICT)
+        several = any(count > 1 for task in episode.tasks for _, count in task.goal)
+        strict = several or rng.random() < STRICT
         return WahSetting(skills, observability, "strict" if strict else "lota")
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:

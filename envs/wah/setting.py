@@ -42,6 +42,9 @@ class WahSetting:
         check_choice("observability", self.observability, OBSERVABILITIES)
         check_choice("rules", self.rules, RULES)
         self.max_steps = checked_steps(self.max_steps, MAX_STEPS[self.skills])
+        for name in ("simulator", "record"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ConfigError(f"env.{name}={value!r} is no text; give a URL or the name of a file")
         if self.record is not None and self.simulator is None:
             raise ConfigError(f"env.record={self.record} needs a simulator to talk with; set env.simulator")
         self.space = LotaSkills(self.rules) if self.skills == "lota" else GroundedSkills()

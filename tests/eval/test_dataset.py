@@ -11,7 +11,7 @@ import pytest
 from envs.alfred.episodes import load_episodes
 from envs.alfred.setting import MAX_STEPS
 from eval import dataset
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import BAD_INPUT
 from planners.records import Rollout, read_rollouts
 from tests.envs import trials
@@ -77,6 +77,12 @@ def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
     assert (made["houses"], made["seed"], made["settings"], made["official"]) == (6, 4, ["lota+full"], False)
     with pytest.raises(ConfigError, match=r"seed=5 \(was 4\); choose another --name or --out"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "5")
+    write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred", "wah")
+    with pytest.raises(ConfigError, match=r"otherwise: worlds=None \(was \['alfred', 'wah'\]\); choose"):
+        write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred")
+    (tmp_path / "rollouts.json").write_text("{")
+    with pytest.raises(DataError, match=r"rollouts.json cannot be read .*; choose another"):
+        write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
 
 
 def test_more_houses_than_one_seed_offers(tmp_path: Path) -> None:

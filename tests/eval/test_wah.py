@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from envs.wah.episodes import load_episodes
 from eval import compare, wah
 from keep_agent.guard import BAD_INPUT
-from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
+from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.trace import read_trace
 from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.standin import StandIn
@@ -67,15 +67,57 @@ def test_keep_plays_with_its_memory_in_both_settings(call: Command) -> None:
 
 
 def test_a_run_in_the_simulator_and_its_recording_are_the_run_without(call: Command) -> None:
-    scenes = [episode.scene.graph for episode in load_episodes(None, "test", limit=2)]
+    records = written_tasks(Path("tasks.json"), 2)
+    run = ("planner=random", "env.data=tasks.json")
     runs = {}
-    with StandIn(GraphHome(scenes)) as server:
-        told = {"alone": (), "live": (f"env.simulator={server.url}", "env.record=talk.jsonl.gz")}
-        for name, more in told.items():
-            assert call(wah.main, "planner=random", "eval.episodes=2", f"eval.out={name}", *more)[0] == 0
+    with StandIn(GraphHome([record["init_graph"] for record in records])) as server:
+        live = (f"env.simulator={server.url}", "env.record=talk.jsonl.gz")
+        for name, more in {"alone": (), "live": live}.items():
+            assert call(wah.main, *run, f"eval.out={name}", *more)[0] == 0
             runs[name] = played(name)
-    assert call(wah.main, "planner=random", "eval.episodes=2", "eval.out=again", "env.simulator=talk.jsonl.gz")[0] == 0
+        said = Path("talk.jsonl.gz").read_bytes()
+        for broken in (("planner=keep", "model=nowhere"), ("planner=random",)):
+            assert call(wah.main, *broken, "env.data=tasks.json", "eval.out=no", *live)[0] == BAD_INPUT
+    assert call(wah.main, *run, "eval.out=again", "env.simulator=talk.jsonl.gz")[0] == 0
     assert runs["alone"] == runs["live"] == played("again")
+    assert Path("talk.jsonl.gz").read_bytes() == said
+
+
+def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
+    records = written_tasks(Path("tasks.json"), 2)
+    run = ("planner=random", "env.data=tasks.json", "eval.out=runs")
+    home = GraphHome([record["init_graph"] for record in records])
+    with StandIn(home) as server:
+        assert call(wah.main, *run, f"env.simulator={server.url}", "env.record=a.jsonl", "eval.episodes=1")[0] == 0
+        (folder,) = find_runs(Path("runs"))
+        config = (folder / CONFIG).read_text().replace('"episodes": 1', '"episodes": 2')
+        (folder / CONFIG).write_text(config)  # as if it had been stopped behind the first
+    code, _, err = call(wah.main, f"eval.resume={folder}")
+    assert code == BAD_INPUT and "start the simulator" in err
+    with StandIn(home) as server:
+        code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}")
+        assert code == BAD_INPUT and "a.jsonl is there already" in err
+        resumed = (f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=b.jsonl")
+        assert call(wah.main, *resumed)[0] == 0
+    assert len(played("runs")) > 0 and Path("a.jsonl").stat().st_size > 0 and Path("b.jsonl").stat().st_size > 0
+
+
+def written_tasks(path: Path, count: int) -> list[dict]:
+    """Embedded tasks in WAH-NL's format, which scene 0, 1, ... of a simulator have."""
+    records = [
+        {
+            "task_id": number,
+            "task_name": episode.tasks[0].type,
+            "env_id": number,
+            "init_graph": episode.scene.graph,
+            "init_room": episode.scene.room,
+            "task_goal": dict(episode.tasks[0].goal),
+            "nl_instructions": [episode.tasks[0].instruction],
+        }
+        for number, episode in enumerate(load_episodes(None, "test", limit=count))
+    ]
+    path.write_text(json.dumps(records))
+    return records
 
 
 def played(under: str) -> list[tuple]:

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config
 from keep_agent.assemble import make_planner
 from keep_agent.brain import make_model
 from keep_agent.errors import CapacityError, ConfigError, ModelError
-from keep_agent.examples import make_examples
 from keep_agent.loop import run_episode
 from keep_agent.results import PARTS, EpisodeResult
 from planners.kv import KVPlanner
@@ -148,14 +147,6 @@ def test_units_may_see_a_named_start_token_alone(chat_model: Path) -> None:
     result, entries = play(planner, max_steps=1)
     step = next(entry for entry in entries if entry["event"] == "step")
     assert step["context"] == 1 and not result.crashed
-
-
-def test_examples_are_training_plans_of_different_tasks() -> None:
-    env = compose("alfred", ["planner=expert", "env.skills=grounded"]).env
-    examples = make_examples(env, 5)
-    assert len({example.instruction for example in examples}) == 5
-    assert all(example.skills[-1] == "done" and len(example.skills) > 2 for example in examples)
-    assert make_examples(env, 5) == examples and make_examples(env, 0) == []
 
 
 def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> None:

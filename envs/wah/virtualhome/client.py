@@ -120,6 +120,11 @@ class Simulator:
         try:
             return read(answers.parse(fields))
         except SimulatorAnswer as error:
-            error.action, error.at = action, self._transport.name
-            error.uncertain = action not in IDEMPOTENT and not isinstance(error, SimulatorRefusal)
+            self.named(error, action)
             raise
+
+    def named(self, error: SimulatorAnswer, action: str) -> SimulatorAnswer:
+        """An error about an answer to ``action``, with what its message needs."""
+        error.action, error.at = action, self._transport.name
+        error.uncertain = action not in IDEMPOTENT and not isinstance(error, SimulatorRefusal)
+        return error

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from envs.wah.virtualhome.client import Simulator
-from envs.wah.virtualhome.errors import SimulatorError
 from envs.wah.virtualhome.recording import Replay
 from envs.wah.virtualhome.transport import HttpTransport, Transport
 from keep_agent.errors import ConfigError
@@ -14,23 +13,24 @@ TIMEOUT, DEADLINE = 30.0, 34.0  # seconds: of a request, and of a call with all 
 
 
 def connect(simulator: str, record: str | None = None) -> Simulator:
-    """``simulator`` is a URL or a recording; ``record`` a file that the conversation is written to.
+    """``simulator`` is a URL or a recording; ``record`` a new file that the conversation is written to.
 
-    :raises ConfigError: for what is neither
+    :raises ConfigError: for what is neither, and for a file that is there
     :raises SimulatorError: if nobody answers
     """
-    found = Simulator(_transport(simulator), record)
+    transport = _transport(simulator)
     try:
-        found.check()
-    except SimulatorError:
-        found.close()
+        return Simulator(transport, record)
+    except ConfigError:
+        transport.close()
         raise
-    return found
 
 
 def _transport(simulator: str) -> Transport:
     if simulator.startswith("http://"):
-        return HttpTransport(simulator, TIMEOUT, DEADLINE)
+        found = HttpTransport(simulator, TIMEOUT, DEADLINE)
+        Simulator(found).check()
+        return found
     if Path(simulator).is_file():
         return Replay(simulator)
     raise ConfigError(

@@ -45,7 +45,7 @@ class SimulatorBusy(SimulatorError):
 class SimulatorTimeout(SimulatorError, TimeoutError):
     """No whole answer in time, or it gave up itself (status 408)."""
 
-    remedy = "restart the simulator, or allow a larger timeout and deadline"
+    remedy = "see whether the simulator hangs, and restart it"
 
 
 class SimulatorGone(SimulatorError, ConnectionError):
@@ -69,7 +69,7 @@ class SimulatorRefusal(SimulatorAnswer):
 class ReplayDeparted(SimulatorError):
     """A recorded conversation was asked something else than what was recorded, or more."""
 
-    remedy = "make the same calls, or record anew"
+    remedy = "make the same calls from the start, or record anew"
 
 
 def excerpt(text: str) -> str:

@@ -7,7 +7,7 @@ with the ids of added things moved out of the way, and a character enters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from envs.wah.action import SIT, WALK, Action
 from envs.wah.formats import read_graph
@@ -18,6 +18,7 @@ from envs.wah.scene import Scene
 from envs.wah.state import HomeState
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.errors import SimulatorAnswer
+from keep_agent.errors import ConfigError, DataError
 
 MOVED = 1000  # ids of added things begin here
 
@@ -28,13 +29,15 @@ class SimulatedHome(HomeState):
     __slots__ = ("_classes", "_simulator")
 
     def __init__(self, simulator: Simulator, scene: Scene) -> None:
-        """Raises SimulatorError for whatever goes wrong there."""
+        """Raises SimulatorError for whatever goes wrong there, ConfigError for a scene that no simulator has."""
+        if scene.scene is None:
+            raise ConfigError(f"scene {scene.id} has no number in the simulator; name tasks with env_id in env.data")
+        self._simulator = simulator
         simulator.reset(scene.scene)
-        highest = max((int(node["id"]) for node in simulator.environment_graph()["nodes"]), default=0)
+        highest = max(self._read()[0].nodes, default=0)
         simulator.expand_scene(added_ids_moved(scene.graph, highest))
         simulator.camera_count()  # the benchmark asks, too; cameras of the character come behind these
         simulator.add_character(room=scene.room)
-        self._simulator = simulator
         self._classes: dict[int, str] = {}
         super().__init__(Graph())
         self._look()
@@ -56,16 +59,28 @@ class SimulatedHome(HomeState):
         self.changed.add(action.thing)
         return done and (action.verb != SIT or self.sitting is not None)
 
-    def _look(self) -> None:
-        """Take the graph as it is now, and note what has changed."""
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError("a home in a simulator stays in its process; play one environment per simulator, no vectors")
+
+    def _read(self) -> tuple[Graph, dict[int, str]]:
+        """The graph as it is now, and the simulator's own names of classes."""
         content = self._simulator.environment_graph()
         try:
             graph = read_graph(content, "the simulator's graph")
-            people = [node.id for node in graph.nodes.values() if node.category == CHARACTERS]
-            self.me = people[0]
-        except (ValueError, IndexError) as error:
-            raise SimulatorAnswer(f"a graph that is of no use ({error})") from error
-        self._classes = {int(row["id"]): str(row["class_name"]) for row in content["nodes"]}
+        except DataError as error:
+            raise self._useless(str(error)) from error
+        return graph, {int(row["id"]): str(row["class_name"]) for row in content["nodes"]}
+
+    def _useless(self, why: str) -> SimulatorAnswer:
+        return self._simulator.named(SimulatorAnswer(f"a graph that is of no use ({why})"), "environment_graph")
+
+    def _look(self) -> None:
+        """Take the graph as it is now, and note what has changed."""
+        graph, self._classes = self._read()
+        people = [node.id for node in graph.nodes.values() if node.category == CHARACTERS]
+        if not people:
+            raise self._useless("nobody is in it")
+        self.me = people[0]
         before, self.graph, self._loose = self.graph, graph, None
         if before.nodes.keys() != graph.nodes.keys():
             self.things = Things(graph)

@@ -1,7 +1,7 @@
 """Conversations with a simulator on disk: written while they go on, and answered from later.
 
 One JSON object per line: {"request": .., "answer": ..}, without ids; the last line {"end": number of exchanges} tells
-a whole file from one that was cut. Compressed if the name ends in .gz. Calls that ended in an error are left out.
+a whole file from one that was cut. Compressed if the name ends in .gz. Requests without an answer are left out.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 class Recording:
     """A transport that writes down what another one carries. The file takes its name when the recording is closed.
 
-    Until then, and if the process is killed, an older file of that name stays what it was.
+    Where nothing was said there is no file.
     """
 
     def __init__(self, transport: Transport, path: str | Path) -> None:
-        """Makes the file's folder. Raises ConfigError where nothing can be written."""
+        """Makes the file's folder. Raises ConfigError where something is, or nothing can be written."""
+        if Path(path).exists():
+            raise ConfigError(f"{path} is there already; record in another file, or move that one away")
         self.name = transport.name
         self._transport, self._path = transport, Path(path)
         self._temporary = self._path.with_name(f".{self._path.name}.{token_hex(4)}.partial")
         self._count = 0
         self._open = True
+        self._broken: CapacityError | None = None
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._temporary.open("xb")
@@ -45,7 +48,9 @@ class Recording:
         self._stream = _compressed(self._file) if self._path.suffix == ".gz" else self._file
 
     def exchange(self, request: Request) -> Fields:
-        """As the other transport does. Raises CapacityError if the answer cannot be written down."""
+        """As the other transport does. Raises CapacityError if answers cannot be written down any more."""
+        if self._broken is not None:
+            raise self._broken
         fields = self._transport.exchange(request)
         self._write({"request": _without_id(request), "answer": _without_id(fields)})
         self._count += 1
@@ -54,9 +59,11 @@ class Recording:
     def close(self) -> None:
         """Close the other transport and publish the file; a second time does nothing."""
         self._transport.close()
-        if self._open:
+        if self._open and self._count:
             self._write({"end": self._count})
             self._publish()
+        elif self._open:
+            self._discard()
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         try:
@@ -70,32 +77,42 @@ class Recording:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-            self._temporary.replace(self._path)
             self._open = False
         except OSError as error:
             self._give_up(error)
+        try:
+            self._temporary.replace(self._path)
+        except OSError as error:
+            raise CapacityError(f"{self._temporary} is whole, but has to be renamed by hand ({error})") from error
 
     def _end_stream(self) -> None:
         if self._stream is not self._file:
             self._stream.close()
 
-    def _give_up(self, error: OSError) -> NoReturn:
+    def _discard(self) -> None:
         self._open = False
         for close in (self._end_stream, self._file.close, self._temporary.unlink):
             with suppress(OSError):
                 close()
-        raise CapacityError(f"{self._path} cannot be written ({error}): free some room, or record elsewhere") from error
+
+    def _give_up(self, error: OSError) -> NoReturn:
+        self._discard()
+        self._broken = CapacityError(f"{self._path} cannot be written ({error}): free some room, or record elsewhere")
+        raise self._broken from error
 
 
 class Replay:
-    """A transport that answers from a recording: the same requests in the same order, and no others."""
+    """A transport that answers from a recording: the same requests in the same order.
+
+    Another request is refused and takes nothing away, for what got no answer is not in the recording either.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Raises DataError for a file that cannot be read."""
         self.name = f"recording {path}"
         self._path = Path(path)
         self._number = 0  # of the last line that was read
-        self._over = False
+        self._entry: dict[str, Any] | None = None  # what that said, until it is asked for
         try:
             self._file = self._path.open("rb")
         except OSError as error:
@@ -104,17 +121,17 @@ class Replay:
 
     def exchange(self, request: Request) -> Fields:
         """The recorded answer. Raises `ReplayDeparted` for another request, DataError for a damaged line."""
-        entry = {} if self._over else self._next()
+        entry = self._entry = self._next() if self._entry is None else self._entry
         if "request" not in entry:
-            self._over = True
             raise self._departed(request, "the recording is at its end")
         found = first_difference(_without_id(entry["request"]), _without_id(request))
         if found is not None:
             raise self._departed(request, f"another request than in line {self._number}: {found}")
+        self._entry = None
         return _without_id(entry["answer"])
 
     def close(self) -> None:
-        self._over = True
+        self._entry = {}
         self._stream.close()
         self._file.close()
 

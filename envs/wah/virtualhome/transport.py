@@ -114,7 +114,7 @@ class HttpTransport:
             raise SimulatorTimeout("no whole answer in time") from error
         except (OSError, IncompleteRead) as error:
             raise SimulatorGone(f"the connection broke ({error})") from error
-        except HTTPException as error:
+        except (HTTPException, ValueError) as error:  # such as a chunk of a negative size
             raise SimulatorAnswer(f"no proper HTTP ({error!r})") from error
 
     def _numbered(self, error: SimulatorError, action: str, tries: int, clock: Clock) -> SimulatorError:

@@ -30,7 +30,7 @@ from envs.wah.fitting import overlap
 from envs.wah.formats import read_graph
 from envs.wah.furniture import ROOMS
 from envs.wah.graph import BETWEEN, INSIDE, ON, Box
-from keep_agent.errors import DataError
+from keep_agent.errors import ConfigError, DataError
 
 APARTMENTS = [generate_apartment(Random(seed)) for seed in range(200)]
 REQUIRED = ("fridge", "dishwasher", "kitchentable", "coffeetable", "kitchencabinet", "cabinet", "sofa", "bookshelf")
@@ -239,9 +239,9 @@ def test_splits_share_no_apartment() -> None:
 
 
 def test_unknown_splits_and_seeds_are_refused() -> None:
-    with pytest.raises(DataError, match="unknown split 'dev'"):
+    with pytest.raises(ConfigError, match="unknown split 'dev'"):
         apartment_seed("dev", 0)
-    with pytest.raises(DataError, match="unknown split 'dev'"):
+    with pytest.raises(ConfigError, match="unknown split 'dev'"):
         draw_apartment("dev", Random(0))
     with pytest.raises(DataError, match="outside"):
         apartment_seed("train", -1)

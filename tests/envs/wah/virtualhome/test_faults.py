@@ -228,7 +228,7 @@ def test_replies_with_damage_end_in_a_result_or_a_named_error(standin: StandIn) 
     outcomes = set()
     for _ in range(300):
         place, length = random.randrange(len(sound)), random.randrange(20)
-        patch = random.choice([b"", random.randbytes(length), sound[place : place + length] * 2, b"\r\n", b"-1"])
+        patch = random.choice([b"", random.randbytes(length), sound[place : place + length] * 2, b"\r\n", b"-1", b"-5"])
         standin.raw = sound[:place] + patch + sound[place + random.randrange(20) :]
         standin.faults.append("raw")
         try:

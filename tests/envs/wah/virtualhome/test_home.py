@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from gymnasium.error import ResetNeeded
 
 from envs.wah.apartments import apartment_seed
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.generator import generate_episode
 from envs.wah.scene import Episode
 from envs.wah.virtualhome import connect
-from envs.wah.virtualhome.errors import ReplayDeparted, SimulatorError, SimulatorGone
+from envs.wah.virtualhome.errors import ReplayDeparted, SimulatorAnswer, SimulatorError, SimulatorGone
 from envs.wah.virtualhome.home import added_ids_moved
 from keep_agent.errors import ConfigError
 from tests.envs.wah.graph_home import GraphHome
@@ -24,8 +27,13 @@ HARMLESS = {"bad_image"}  # no picture is asked for
 SETTINGS = [("lota", "full", "lota"), ("lota", "full", "strict"), ("grounded", "partial", "strict")]
 
 
+pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+
+
 def drawn(number: int, stream: int = 1) -> Episode:
-    return generate_episode(apartment_seed("valid", number), stream)
+    """An embedded episode that is the stand-in's first scene."""
+    episode = generate_episode(apartment_seed("valid", number), stream)
+    return replace(episode, scene=replace(episode.scene, scene=0))
 
 
 def standin(*episodes: Episode) -> StandIn:
@@ -157,6 +165,54 @@ def test_a_busy_simulator_is_waited_for_and_a_dead_one_is_named() -> None:
         with pytest.raises(SimulatorGone, match="start the simulator"):
             env.step("find a fridge")
         env.close()
+
+
+def test_a_graph_of_no_use_is_named_with_its_place() -> None:
+    episode = drawn(7)
+    with standin(episode) as server:
+        env = simulated(server.url, episode)
+        for scene in ({"nodes": [{"name": "no id"}], "edges": []}, {"nodes": [{"id": "x"}], "edges": []}):
+            server.home._scenes = [scene]
+            with pytest.raises(SimulatorAnswer, match=rf"environment_graph at {server.url}: a graph that is of no use"):
+                env.reset(options={"episode": episode})
+        with pytest.raises(ResetNeeded):
+            env.step("done")
+        env.close()
+
+
+def test_a_home_in_a_simulator_stays_in_its_process() -> None:
+    episode = drawn(7)
+    with standin(episode) as server:
+        env = simulated(server.url, episode)
+        _, info = env.reset(options={"episode": episode})
+        with pytest.raises(ConfigError, match="one environment per simulator"):
+            pickle.dumps(info["world"])
+        env.close()
+
+
+def test_an_apartment_that_no_simulator_has_is_refused() -> None:
+    episode = generate_episode(apartment_seed("valid", 0))
+    with standin(episode) as server:
+        env = simulated(server.url, episode)
+        with pytest.raises(ConfigError, match="no number in the simulator; name tasks with env_id"):
+            env.reset(options={"episode": episode})
+        env.close()
+
+
+def test_bad_input_leaves_no_recording_behind(tmp_path: Path) -> None:
+    with standin(drawn(7)) as server:
+        with pytest.raises(ConfigError, match="does not exist"):
+            WatchAndHelpEnv(data="nowhere", simulator=server.url, record=str(tmp_path / "talk.jsonl"))
+        old = tmp_path / "old.jsonl"
+        old.write_text("old")
+        with pytest.raises(ConfigError, match="is there already"):
+            simulated(server.url, drawn(7), record=old)
+    with pytest.raises(SimulatorGone):
+        simulated(server.url, drawn(7), record=tmp_path / "talk.jsonl")
+    assert list(tmp_path.iterdir()) == [old] and old.read_text() == "old"
+    for name, value in (("simulator", 8080), ("record", 5)):
+        with pytest.raises(ConfigError, match=f"env.{name}={value} is no text"):
+            WatchAndHelpEnv(episodes=[drawn(7)], **{"simulator": server.url, name: value})
 
 
 def test_what_is_neither_a_url_nor_a_recording_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from envs.wah.virtualhome.difference import first_difference
 from envs.wah.virtualhome.errors import (
     ReplayDeparted,
     SimulatorAnswer,
+    SimulatorGone,
 )
 from envs.wah.virtualhome.recording import Recording, Replay
 from keep_agent.errors import CapacityError, ConfigError, DataError
@@ -146,16 +147,47 @@ def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
         Replay(tmp_path)
 
 
-def test_an_unfinished_recording_leaves_the_old_one(standin: StandIn, tmp_path: Path) -> None:
+def test_nothing_is_written_over(standin: StandIn, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
     path.write_text("old")
-    recording = Recording(http(standin), path)
-    simulator = Simulator(recording)
+    for there in (path, tmp_path):
+        with pytest.raises(ConfigError, match="is there already; record in another file"):
+            Recording(http(standin), there)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_where_nothing_was_said_there_is_no_file(standin: StandIn, tmp_path: Path) -> None:
+    Simulator(http(standin), record=tmp_path / "talk.jsonl").close()
+    standin.kill()
+    with pytest.raises(SimulatorGone), Simulator(http(standin), record=tmp_path / "talk.jsonl") as simulator:
+        simulator.check()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recording_closes_once(standin: StandIn, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    simulator = Simulator(http(standin), record=path)
     simulator.check()
-    assert path.read_text() == "old"
-    simulator.close()
-    simulator.close()
-    assert [json.loads(line) for line in path.read_text().splitlines()][-1] == {"end": 1}
+    for _ in range(2):
+        simulator.close()
+        assert [json.loads(line) for line in path.read_text().splitlines()][-1] == {"end": 1}
+
+
+def test_what_failed_fails_again_and_the_talk_goes_on(standin: StandIn, tmp_path: Path) -> None:
+    path = tmp_path / "talk.jsonl"
+    with Simulator(http(standin), record=path) as simulator:
+        first = simulator.environment_graph()
+        standin.faults.append("bad_json")
+        with pytest.raises(SimulatorAnswer):
+            simulator.render_script([LINE])
+        simulator.reset(1)
+        last = simulator.environment_graph()
+    with Simulator(Replay(path)) as simulator:
+        assert simulator.environment_graph() == first
+        with pytest.raises(ReplayDeparted):
+            simulator.render_script([LINE])
+        simulator.reset(1)
+        assert simulator.environment_graph() == last
 
 
 def test_calls_that_fail_are_not_recorded(standin: StandIn, tmp_path: Path) -> None:
@@ -180,9 +212,25 @@ def test_a_full_disk(standin: StandIn, tmp_path: Path, name: str, monkeypatch: p
     with pytest.raises(CapacityError, match="free some room"), simulator:
         simulator.check()
     assert not list(tmp_path.iterdir())
+    asked = len(standin.seen)
+    with pytest.raises(CapacityError, match="free some room"):
+        simulator.check()
+    assert len(standin.seen) == asked, "what cannot be written down is not asked"
 
 
-def full(number: int) -> None:
+def test_a_file_that_cannot_be_renamed_is_kept(
+    standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(CapacityError, match="renamed by hand"):
+        patch.setattr(Path, "replace", full)
+        with Simulator(http(standin), record=tmp_path / "talk.jsonl") as simulator:
+            simulator.check()
+    (kept,) = tmp_path.iterdir()
+    with Simulator(Replay(kept)) as simulator:
+        simulator.check()
+
+
+def full(*_: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
