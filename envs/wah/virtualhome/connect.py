@@ -6,10 +6,8 @@ from pathlib import Path
 
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.recording import Replay
-from envs.wah.virtualhome.transport import HttpTransport, Transport
+from envs.wah.virtualhome.transport import DEADLINE, TIMEOUT, HttpTransport, Transport
 from keep_agent.errors import ConfigError
-
-TIMEOUT, DEADLINE = 30.0, 34.0  # seconds: of a request, and of a call with all that is sent again
 
 
 def connect(simulator: str, record: str | None = None) -> Simulator:

@@ -30,6 +30,7 @@ IDEMPOTENT = frozenset({"idle", "environment_graph", "camera_count", "camera_ima
 TRIES = 4  # of idempotent requests, whatever fails; a busy simulator is asked until the deadline
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds, doubled from one try to the next
 LIMIT = 64 << 20  # bytes of an answer; a graph has one or two million
+TIMEOUT, DEADLINE = 30.0, 34.0  # seconds: of a request, and of a call with all that is sent again
 LONGEST = 86_400.0  # seconds
 
 
@@ -51,8 +52,8 @@ class HttpTransport:
     def __init__(
         self,
         url: str = f"http://127.0.0.1:{DEFAULT_PORT}",
-        timeout: float = 10.0,
-        deadline: float = 30.0,
+        timeout: float = TIMEOUT,
+        deadline: float = DEADLINE,
         limit: int = LIMIT,
     ) -> None:
         """``limit`` is in bytes. Raises ConfigError for an address or times that cannot work."""

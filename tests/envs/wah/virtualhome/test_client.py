@@ -17,13 +17,9 @@ from envs.wah.virtualhome.errors import (
 from envs.wah.virtualhome.transport import HttpTransport
 from keep_agent.errors import ConfigError
 from tests.envs.wah.standin import PIXEL, StandIn
-from tests.envs.wah.virtualhome.toy import LINE, ToyHome, http
+from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, ToyHome, http
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::ResourceWarning"),
-    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
-]
+pytestmark = NOTHING_LEFT_OPEN
 
 
 def test_an_episode(standin: StandIn, home: ToyHome) -> None:

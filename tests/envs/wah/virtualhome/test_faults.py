@@ -29,13 +29,9 @@ from envs.wah.virtualhome.errors import (
 from envs.wah.virtualhome.transport import IDEMPOTENT, TRIES, HttpTransport
 from keep_agent.errors import KeepError
 from tests.envs.wah.standin import FAULTS, StandIn
-from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, LINE, ToyHome, http
+from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, LINE, NOTHING_LEFT_OPEN, ToyHome, http
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::ResourceWarning"),
-    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
-]
+pytestmark = NOTHING_LEFT_OPEN
 
 EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswer) | {
     "busy": SimulatorBusy,

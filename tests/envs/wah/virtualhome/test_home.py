@@ -22,12 +22,13 @@ from envs.wah.virtualhome.home import added_ids_moved
 from keep_agent.errors import ConfigError
 from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.standin import FAULTS, StandIn
+from tests.envs.wah.virtualhome.toy import NOTHING_LEFT_OPEN
 
 HARMLESS = {"bad_image"}  # no picture is asked for
 SETTINGS = [("lota", "full", "lota"), ("lota", "full", "strict"), ("grounded", "partial", "strict")]
 
 
-pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
+pytestmark = NOTHING_LEFT_OPEN
 
 
 def drawn(number: int, stream: int = 1) -> Episode:

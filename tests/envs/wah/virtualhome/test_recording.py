@@ -19,13 +19,9 @@ from envs.wah.virtualhome.errors import (
 from envs.wah.virtualhome.recording import Recording, Replay
 from keep_agent.errors import CapacityError, ConfigError, DataError
 from tests.envs.wah.standin import StandIn
-from tests.envs.wah.virtualhome.toy import LINE, http
+from tests.envs.wah.virtualhome.toy import LINE, NOTHING_LEFT_OPEN, http
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::ResourceWarning"),
-    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
-]
+pytestmark = NOTHING_LEFT_OPEN
 
 
 def converse(simulator: Simulator) -> list[Any]:

@@ -6,10 +6,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.transport import IDEMPOTENT, HttpTransport
 from tests.envs.wah.standin import StandIn
 
+NOTHING_LEFT_OPEN = [
+    pytest.mark.filterwarnings("error::ResourceWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 LIMIT = 1 << 20  # bytes
 LINE = "<char0> [walk] <fridge> (11)"
 Call = Callable[[Simulator], Any]
