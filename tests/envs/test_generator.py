@@ -105,7 +105,7 @@ def test_bad_choices_name_the_remedy() -> None:
         generate_episode(0, room="bathroom", task_type="look_at_obj_in_light")
     with pytest.raises(ConfigError, match="0"):
         generate_episode(0, stream=0)
-    with pytest.raises(DataError, match="unseen"):
+    with pytest.raises(ConfigError, match="unseen"):
         house_seed("unseen", 0)
     with pytest.raises(DataError, match="outside"):
         house_seed("test", 10**9)
