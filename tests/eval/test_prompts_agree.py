@@ -8,8 +8,6 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from envs.wah.catalog import KINDS
-from envs.wah.furniture import ROOMS
 from envs.worlds import WORLDS, world_of
 from eval.dataset import Recorder, Source
 from memory.construction.per_segment import PerSegment
@@ -30,7 +28,7 @@ from planners.formats import PlainFormat
 from planners.kv import KVPlanner
 from planners.packing import IGNORE, Mix, Pack, Packer, Slot
 from planners.records import Rollout
-from planners.tokenizer import USUAL, extend_tokenizer, load_tokenizer
+from planners.tokenizer import load_tokenizer
 
 SETTINGS = [("lota", "full"), ("grounded", "partial")]
 UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
@@ -38,11 +36,7 @@ UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """The bundled one with every class and name of the other world as one token: a focus is three tokens."""
-    made = load_tokenizer(BUNDLED / TOKENIZER)
-    classes = [*KINDS, *ROOMS]
-    extend_tokenizer(made, classes * USUAL, [f"{kind}_{number}" for kind in classes for number in range(1, 31)])
-    return PreTrainedTokenizerFast(tokenizer_object=made, **TOKENIZER_CONFIG)
+    return PreTrainedTokenizerFast(tokenizer_object=load_tokenizer(BUNDLED / TOKENIZER), **TOKENIZER_CONFIG)
 
 
 @pytest.fixture(scope="module")
