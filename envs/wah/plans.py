@@ -18,7 +18,7 @@ from envs.wah.graph import CHARACTERS, ROOMS, Graph
 from envs.wah.layout import Goal, lay_out
 from envs.wah.records import field_of, json_files, read_json, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, DataError
 
 TASKS, APARTMENTS = "tasks", "apartments"
 
@@ -55,9 +55,11 @@ def _of_plan(
         raise ConfigError(
             f"{where} can be done in none of {len(apartments)} apartments; add one with {goal[0][0]}'s place"
         )
+    if not (told := told_of(row, where)):
+        raise DataError(f"{where} has no nl_instructions; a plan is played once for each of them")
     name = rng.choice(fitting)
     make = partial(_episode, apartments[name], name, kind, goal, identity, seed)
-    return [partial(make, number, text) for number, text in enumerate(told_of(row, where))]
+    return [partial(make, number, text) for number, text in enumerate(told)]
 
 
 def _episode(

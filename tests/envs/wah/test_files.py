@@ -133,6 +133,13 @@ def test_a_plan_that_fits_no_apartment_is_an_error(tmp_path: Path) -> None:
         load_episodes(str(folder), "test")
 
 
+def test_a_plan_that_nobody_asks_for_is_an_error(tmp_path: Path) -> None:
+    for number, (told, words) in enumerate((([], "record 0 has no nl_instructions"), ("go", "give a list of texts"))):
+        folder = folder_of_plans(tmp_path / str(number), nl_instructions=told)
+        with pytest.raises(DataError, match=words):
+            load_episodes(str(folder), "test")
+
+
 def test_the_shared_tasks_are_false_at_first_and_can_be_done(data_root: Path) -> None:
     folder = data_root / "wah"
     if not folder.is_dir():
