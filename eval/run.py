@@ -83,9 +83,10 @@ def _complain(results: Sequence[EpisodeResult], path: Path) -> None:
 def _title(config: Mapping[str, Any]) -> str:
     env, planner = config["env"], config["planner"]["name"]
     memory = config.get("memory", {}).get("name", planner)
-    source = env["data"] or "embedded houses"
+    world, source = env["id"].rpartition(":")[2], env["data"] or "embedded"
     name = planner if memory == planner else f"{planner} with memory={memory}"
-    return f"{name}: {source}, {env['split']}, {env['skills']} + {env['observability']}, {config['prompt']['style']}"
+    setting = f"{env['skills']} + {env['observability']}, {config['prompt']['style']}"
+    return f"{name} in {world}: {source}, {env['split']}, {setting}"
 
 
 def _so_far(run: RunFolder) -> str:
