@@ -41,6 +41,10 @@ class World(Protocol):
         """Another wording of an embedded task."""
         ...
 
+    def label(self, env: Mapping[str, Any]) -> str:
+        """What a run is said to be played in, by the config of its ``env``; an older one may lack newer keys."""
+        ...
+
 
 WORLDS: Mapping[str, str] = MappingProxyType({"alfred": "keep_agent:Alfred-v0", "wah": "keep_agent:WatchAndHelp-v0"})
 _MODULES = {env_id: f"envs.{name}.kind" for name, env_id in WORLDS.items()}
@@ -51,3 +55,8 @@ def world_of(env_id: str) -> World:
     if env_id not in _MODULES:
         raise ConfigError(f"env.id={env_id!r} is no world; use one of {', '.join(_MODULES)}")
     return import_module(_MODULES[env_id]).WORLD
+
+
+def choices_of(env: Mapping[str, Any]) -> dict[str, Any]:
+    """What the config of a world's ``env`` chooses; what an older one does not hold is left to the world."""
+    return {key: env[key] for key in world_of(env["id"]).choices if key in env}

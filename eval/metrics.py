@@ -55,6 +55,7 @@ def summarize(results: Sequence[EpisodeResult]) -> dict[str, Any]:
         "episodes": len(results),
         "tasks": len(tasks),
         "crashed": sum(result.crashed for result in results),
+        "restarted_episodes": sum(result.restarts > 0 for result in results),
         "success_rate": success_rate(tasks),
         "success_interval": success_interval(results),
         "goal_condition_rate": goal_condition_rate(tasks),

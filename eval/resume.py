@@ -13,7 +13,8 @@ from keep_agent.errors import ConfigError
 from keep_agent.runfolder import RunFolder
 
 Folder = TypeVar("Folder", bound=RunFolder)
-ELSEWHERE = ("bertscore", "env.simulator", "env.record")  # may be somewhere else when a run is resumed
+THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
+ELSEWHERE = ("bertscore", "env.simulator", "env.record", *THOR)  # may be another when a run is resumed elsewhere
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
 
@@ -58,8 +59,8 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     merged.eval.progress = config.eval.progress
     if "wandb" in config:
         merged.wandb = config.wandb
-    for key in ELSEWHERE:
-        if key in keys:  # a null that nobody asked for takes nothing back
+    for key in keys:
+        if within(key, ELSEWHERE):  # a null that nobody asked for takes nothing back
             OmegaConf.update(merged, key, OmegaConf.select(config, key))
     return merged
 

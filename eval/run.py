@@ -13,12 +13,15 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import keep_agent
+from envs.setting import Episode
+from envs.worlds import world_of
 from eval.metrics import success_rate, summarize
 from eval.progress import progress
 from eval.resume import begin
 from eval.tables import cost_table, summary_table
 from keep_agent.assemble import demonstration, make_env, make_episodes, make_planner
 from keep_agent.errors import KeepError
+from keep_agent.frames import Frames
 from keep_agent.logging_wandb import RunLog, check_mode, open_log
 from keep_agent.loop import run_episode
 from keep_agent.results import EpisodeResult
@@ -53,12 +56,19 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
         todo = [index for index in range(len(episodes)) if index not in run.finished]
         with progress(console, "episodes", len(episodes), run, config.eval.progress, lambda: _so_far(run)) as tell:
             for index in todo:
-                seed = config.eval.seed + index
-                result, entries = run_episode(env, planner, episodes[index], index=index, seed=seed, **settings)
-                run.commit(result, entries if config.eval.trace else ())
+                seed, episode = config.eval.seed + index, episodes[index]
+                frames = _frames(config.eval, episode)
+                result, entries = run_episode(env, planner, episode, index=index, seed=seed, frames=frames, **settings)
+                run.commit(result, entries if config.eval.trace else (), frames)
                 log.episode(result)
                 tell()
     return _finish(run, log, plain, console)
+
+
+def _frames(evaluation: DictConfig, episode: Episode) -> Frames | None:
+    """Where an episode's pictures go; None if they are not kept, as in runs older than the setting."""
+    kept = evaluation.get("frames") if evaluation.trace else None
+    return Frames(episode.id, kept) if kept else None
 
 
 def _finish(run: RunFolder, log: RunLog, config: Mapping[str, Any], console: Console) -> dict[str, Any]:
@@ -83,16 +93,20 @@ def _complain(results: Sequence[EpisodeResult], path: Path) -> None:
 def _title(config: Mapping[str, Any]) -> str:
     env, planner = config["env"], config["planner"]["name"]
     memory = config.get("memory", {}).get("name", planner)
-    world, source = env["id"].rpartition(":")[2], env["data"] or "embedded"
+    world, source = world_of(env["id"]).label(env), env["data"] or "embedded"
     name = planner if memory == planner else f"{planner} with memory={memory}"
     setting = f"{env['skills']} + {env['observability']}, {config['prompt']['style']}"
     return f"{name} in {world}: {source}, {env['split']}, {setting}"
 
 
 def _so_far(run: RunFolder) -> str:
-    crashed = sum(result.crashed for result in run.results)
     tasks = [task for result in run.results for task in result.tasks]
-    return f"success {100 * success_rate(tasks):.1f} %" + (f", {crashed} crashed" if crashed else "")
+    counts = {
+        "crashed": sum(result.crashed for result in run.results),
+        "restarted": sum(result.restarts > 0 for result in run.results),
+    }
+    told = [f"{count} {what}" for what, count in counts.items() if count]
+    return ", ".join([f"success {100 * success_rate(tasks):.1f} %", *told])
 
 
 def versions() -> dict[str, str]:

@@ -49,8 +49,7 @@ def bounds(interval: tuple[float, float] | None, scale: float = 1.0, digits: int
 
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     """Outcome by task type, then what a decision cost, for one run."""
-    interval = bounds(summary["success_interval"], 100, 1)
-    table = Table(title=title, caption=f"95 % interval of success:{interval}" if interval else None)
+    table = Table(title=title, caption=_caption(summary))
     table.add_column("task type", no_wrap=True)
     for heading in ("tasks", "success %", "goals %", "sub-goals %", "path-w. %"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -66,6 +65,14 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
             percent(rates["path_weighted_success"]),
         )
     return table
+
+
+def _caption(summary: Mapping[str, Any]) -> str | None:
+    interval, restarted = bounds(summary["success_interval"], 100, 1), summary["restarted_episodes"]
+    said = [f"95 % interval of success:{interval}"] if interval else []
+    if restarted:
+        said.append(f"the simulator was restarted in {restarted} of {summary['episodes']} episodes")
+    return "; ".join(said) or None
 
 
 def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:

@@ -9,7 +9,7 @@ import gymnasium
 from omegaconf import DictConfig
 
 from envs.setting import Episode, Setting, demonstrated, succeeded
-from envs.worlds import world_of
+from envs.worlds import choices_of, world_of
 from keep_agent.errors import ConfigError
 from keep_agent.loop import DONE
 from planners.base import Planner
@@ -32,14 +32,12 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
 
 def make_setting(env: DictConfig) -> Setting:
     """The world of ``env.id`` with the choices of its config."""
-    world = world_of(env.id)
-    return world.setting(**{key: env[key] for key in world.choices})
+    return world_of(env.id).setting(**choices_of(env))
 
 
 def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
     """The environment of ``env.id`` over the given episodes. Raises ConfigError for an id that is no world."""
-    settings = {key: env[key] for key in world_of(env.id).choices}
-    return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **settings)
+    return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **choices_of(env))
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:

@@ -21,6 +21,10 @@ class SkillError(KeepError, ValueError):
     """A skill the world does not know."""
 
 
+class EpisodeError(KeepError, RuntimeError):
+    """A simulator that does not get through this episode, where the next one may go well."""
+
+
 class ModelError(KeepError, RuntimeError):
     """A model that cannot be loaded or driven."""
 

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keep_agent.errors import EpisodeError
 from keep_agent.measure import step_numbers
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.trace import crash_entry, episode_entry, step_entry, task_entry
+from keep_agent.trace import crash_entry, episode_entry, marks, step_entry, task_entry
 from planners.base import Decision, Finished, Planner
 
 if TYPE_CHECKING:
     import gymnasium
+
+    from keep_agent.frames import Frames
 
 
 DONE = "done"  # the skill that ends a task in every skill set
@@ -40,15 +43,25 @@ class Rollout:
     index: int
     id: str
     plan: tuple[Any, ...]  # the episode's tasks
+    frames: Frames | None = None  # where its pictures go
     entries: list[dict[str, Any]] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
     outcomes: list[TaskOutcome] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)  # of the demonstration, for the tasks begun so far
     error: str = ""
+    restarts: int = 0  # of the simulator, so far
 
     @property
     def task(self) -> int:
         return len(self.outcomes)
+
+    def marks(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+        """What a simulator adds to the trace: the picture, and whether it was restarted since the last entry."""
+        before, self.restarts = self.restarts, info.get("restarts", 0)
+        picture = observation.get("frame")
+        kept = self.frames is not None and picture is not None
+        frame = self.frames.add(len(self.steps), picture) if kept else ""
+        return marks(frame, self.restarts > before)
 
     def finish(self, result: Any, last_skill: str) -> TaskOutcome:
         """Book the world's verdict on the present task."""
@@ -73,6 +86,11 @@ class Rollout:
             met, total = (met, total) if here else (0, 1)
             self.outcomes.append(self._outcome(task, False, met, total, steps, "crash"))
 
+    def result(self, start: float) -> EpisodeResult:
+        """All of it; ``start`` is what `perf_counter` said before the reset."""
+        outcomes, steps, seconds = tuple(self.outcomes), tuple(self.steps), time.perf_counter() - start
+        return EpisodeResult(self.index, self.id, outcomes, steps, seconds, self.error, self.restarts)
+
     def _outcome(self, task: Any, success: bool, met: int, total: int, steps: int, stop: str) -> TaskOutcome:
         length = self.lengths[self.task] if self.task < len(self.lengths) else 0
         return TaskOutcome(task.id, task.type, task.instruction, success, met, total, steps, length, stop)
@@ -88,17 +106,23 @@ def run_episode(
     seed: int,
     demonstrate: Callable[[Mapping[str, Any]], int] | None = None,
     watcher: Watcher | None = None,
+    frames: Frames | None = None,
 ) -> tuple[EpisodeResult, list[dict[str, Any]]]:
     """Play one episode; returns its result and its trace entries.
 
     ``demonstrate`` tells from a task's first ``info`` how many skills a demonstration takes, for path weighting.
-    An error while resetting the world is the user's (bad data) and is raised; whatever goes wrong later is a failed
-    episode with its traceback in the trace. KeyboardInterrupt passes through.
+    ``frames`` takes the pictures that observations hold under "frame"; without it they are not kept.
+    An error while resetting the world is the user's (bad data) and is raised, unless it is an EpisodeError. That, and
+    whatever goes wrong later, is a failed episode with its traceback in the trace. KeyboardInterrupt passes through.
     """
     start = time.perf_counter()
-    observation, info = env.reset(seed=seed, options={"episode": episode})
-    rollout = Rollout(index, episode.id, episode.tasks)
-    rollout.entries.append(episode_entry(index, episode, skills))
+    rollout = Rollout(index, episode.id, episode.tasks, frames)
+    try:
+        observation, info = _begin(env, rollout, episode, skills, seed)
+    except EpisodeError as error:
+        rollout.entries.append(episode_entry(index, episode, skills))
+        rollout.crash(error, 0, 1)
+        return rollout.result(start), rollout.entries
     try:
         planner.reset(observation["instruction"], skills)
         over = False
@@ -110,15 +134,22 @@ def run_episode(
                 watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
     except Exception as error:  # any planner or world may be under test here
         rollout.crash(error, *info["goal"])
-    result = EpisodeResult(
-        index, rollout.id, tuple(rollout.outcomes), tuple(rollout.steps), time.perf_counter() - start, rollout.error
-    )
-    return result, rollout.entries
+    return rollout.result(start), rollout.entries
+
+
+def _begin(
+    env: gymnasium.Env, rollout: Rollout, episode: Episode, skills: str, seed: int
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The world at the episode's start, with the first entry of its trace."""
+    observation, info = env.reset(seed=seed, options={"episode": episode})
+    opening = episode_entry(rollout.index, episode, skills, info.get("notes"))
+    rollout.entries.append(opening | rollout.marks(observation, info))
+    return observation, info
 
 
 def _turn(
-    env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, str], info: Mapping[str, Any]
-) -> tuple[Mapping[str, str], Mapping[str, Any], bool]:
+    env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, Any], info: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any], bool]:
     """Observe, decide, act, learn what became of it."""
     facts = info["facts"]
     began = time.perf_counter()
@@ -140,7 +171,7 @@ def _turn(
         ok=ok,
         message=message,
     )
-    rollout.entries.append(entry)
+    rollout.entries.append(entry | rollout.marks(following, after))
     over = terminated or truncated
     if after.get("task_done") is not None:
         outcome = rollout.finish(after["task_done"], decision.skill)

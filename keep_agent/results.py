@@ -80,6 +80,7 @@ class EpisodeResult:
     steps: tuple[StepNumbers, ...]
     seconds: float
     error: str = ""  # last line of the traceback of a crash
+    restarts: int = 0  # of the simulator
 
     @property
     def crashed(self) -> bool:

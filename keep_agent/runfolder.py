@@ -1,7 +1,7 @@
 """A run's folder: config, one committed line per episode, the trace, and the summary written last.
 
-The line in ``episodes.jsonl`` is the commit mark of an episode: the trace is written and synced before it, and opening
-an interrupted run drops whatever has no mark. So a run may be killed at any moment and resumed.
+The line in ``episodes.jsonl`` is the commit mark of an episode: pictures and trace are written and synced before it,
+and opening an interrupted run drops whatever has no mark. So a run may be killed at any moment and resumed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.frames import Frames, keep_frames
 from keep_agent.results import EpisodeResult
 from memory.disk.atomic import clean, replacing, write_atomic
 
@@ -78,7 +79,9 @@ class RunFolder:
         config = cls.saved(path)
         clean(path)  # of what a killed run was about to write
         results = _results(path / cls.lines, cls.result, cut=True)
-        _keep_only(path / TRACE, {result.id for result in results})
+        ids = {result.id for result in results}
+        _keep_only(path / TRACE, ids)
+        keep_frames(path, ids)
         return cls(path, config, results)
 
     @classmethod
@@ -105,8 +108,10 @@ class RunFolder:
         if self.config.get("weights", weights) != weights:
             raise ConfigError(f"{self.path} was made by a model with other weights; start a new run")
 
-    def commit(self, result: Result, entries: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Write a result for good: first its trace, then its line."""
+    def commit(self, result: Result, entries: Iterable[Mapping[str, Any]] = (), frames: Frames | None = None) -> None:
+        """Write a result for good: first its pictures, then its trace, then its line."""
+        if frames is not None:
+            frames.write(self.path)
         _append(self.path / TRACE, entries)
         _append(self.path / self.lines, [result.to_json()])
         self.results.append(result)

@@ -1,4 +1,4 @@
-"""Settings that are whole numbers or switches, checked before anything is built: so nothing is left half done."""
+"""Settings that are numbers, switches or words, checked before anything is built: so nothing is left half done."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.errors import ConfigError
+from keep_agent.frames import ENDINGS
 
 LEAST = {
     "env.stream": 1,
@@ -20,6 +21,7 @@ LEAST = {
 }
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads")  # null leaves the choice to us
 SWITCHES = ("eval.trace", "eval.progress")
+WORDS = {"eval.frames": tuple(ENDINGS)}  # or null, which is what a config without the key says
 
 
 def check_settings(
@@ -40,3 +42,7 @@ def check_settings(
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool):
             raise ConfigError(f"{key}={value} does not work; give true or false")
+    for key, words in WORDS.items():
+        value = OmegaConf.select(config, key)
+        if value is not None and value not in words:
+            raise ConfigError(f"{key}={value} does not work; give {', '.join(words)} or null")

@@ -7,7 +7,7 @@ ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,16 @@ def _entry(event: str, episode: str, **fields: Any) -> Entry:
     return {"v": SCHEMA, "event": event, "episode": episode, **fields}
 
 
-def episode_entry(index: int, episode: Episode, skills: str) -> Entry:
+def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str, Any] | None = None) -> Entry:
+    """``notes``: what the world says of the beginning, fit for JSON."""
     tasks = [{"id": task.id, "type": task.type, "instruction": task.instruction} for task in episode.tasks]
-    return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks)
+    noted = {"notes": dict(notes)} if notes else {}
+    return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
+
+
+def marks(frame: str, restarted: bool) -> Entry:
+    """What an entry gets from a simulator, without the fields that say nothing."""
+    return ({"frame": frame} if frame else {}) | ({"restarted": True} if restarted else {})
 
 
 def task_entry(episode: str, number: int, outcome: TaskOutcome) -> Entry:

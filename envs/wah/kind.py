@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -40,6 +40,9 @@ class WatchAndHelp:
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
         return phrase(task.type, task.goal, rng)
+
+    def label(self, env: Mapping[str, Any]) -> str:
+        return "WatchAndHelp-v0"
 
 
 WORLD = WatchAndHelp()

@@ -82,9 +82,9 @@ def clean(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.glob(f".*{SUFFIX}")) if _abandoned(file)]
 
 
-def sync(folder: Path) -> None:
-    """Make new, renamed and removed names in a folder survive a power cut."""
-    number = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make new, renamed and removed names in a folder, or what is in a file, survive a power cut."""
+    number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
     finally:

@@ -147,6 +147,8 @@ BAD = [
     (("planner=random", "eval.seed=-1"), ["eval.seed=-1", "from 0"]),
     (("planner=random", "eval.threads=0"), ["eval.threads=0", "or null"]),
     (("planner=random", "eval.trace=perhaps"), ["eval.trace=perhaps", "true or false"]),
+    (("planner=random", "eval.frames=gif"), ["eval.frames=gif", "jpeg, png or null"]),
+    (("planner=random", "eval.frames=true"), ["eval.frames=True", "jpeg, png or null"]),
     (("planner=random", "env.stream=two"), ["env.stream=two", "whole number"]),
     (("planner=random", "env.id=Wizard-v0"), ["Wizard-v0", "keep_agent:Alfred-v0"]),
     (("planner=random", "prompt.examples=-1"), ["prompt.examples=-1", "from 0"]),

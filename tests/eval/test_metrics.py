@@ -57,6 +57,12 @@ def test_ratios_are_of_sums_and_crashes_stay_in() -> None:
     assert summary["stops"] == {"done": 1, "success": 1}
 
 
+def test_episodes_whose_simulator_was_restarted_are_counted_once() -> None:
+    results = [EpisodeResult(i, f"e{i}", (task(True, 1, 1),), (), 0.1, restarts=i) for i in range(3)]
+    assert summarize(results)["restarted_episodes"] == 2
+    assert summarize(results[:1])["restarted_episodes"] == 0
+
+
 def test_what_is_kept_and_read_of_keys_and_values() -> None:
     """Rates are of sums, peaks of single steps, reads per decision; steps without a model are none."""
     one = step(prompt_tokens=100, prefix_tokens=40, live_tokens=90, raw_reads=1000, live_reads=700)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
 from keep_agent.assemble import demonstration, expert_oracle, make_planner
-from keep_agent.errors import DataError
+from keep_agent.errors import DataError, EpisodeError
+from keep_agent.frames import Frames
 from keep_agent.loop import run_episode
 from keep_agent.results import EpisodeResult
 from planners.base import Decision, Finished, Planner
 from planners.simple import ExpertPlanner, RandomPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
+from tests.keep_agent.pictures import Pictured, picture
 
 SETTINGS = [("lota", "full"), ("grounded", "partial"), ("grounded", "full")]
 
@@ -134,3 +137,63 @@ def test_chance_depends_on_seed_episode_and_step_alone() -> None:
 
     assert skills(1) == skills(1)
     assert skills(1) != skills(2)
+
+
+def shown(env: gymnasium.Env, frames: Frames | None, *skills: str) -> tuple[EpisodeResult, list]:
+    return run_episode(env, Scripted(*skills), episode(MUG, APPLE), index=0, skills="grounded", seed=0, frames=frames)
+
+
+def test_pictures_are_numbered_over_the_whole_episode_and_named_in_the_trace() -> None:
+    frames = Frames("by hand", "png")
+    result, entries = shown(Pictured(world()), frames, "go to cabinet 1", "done", "go to cabinet 1", "done")
+    named = [entry["frame"] for entry in entries if entry["event"] in ("episode", "step")]
+    assert named == [f"frames/by%20hand/000{step}.png" for step in range(5)]
+    assert list(frames.files) == [name.rpartition("/")[2] for name in named] and not result.crashed
+    assert not any("frame" in entry for entry in entries if entry["event"] == "task")
+
+
+@pytest.mark.parametrize("env", [world(), Pictured(world())])
+def test_without_pictures_or_a_place_for_them_the_trace_names_none(env: gymnasium.Env) -> None:
+    frames = None if isinstance(env, Pictured) else Frames("e")
+    _, entries = shown(env, frames, "done", "done")
+    assert not any({"frame", "restarted", "notes"} & set(entry) for entry in entries)
+    assert frames is None or not frames.files
+
+
+def test_what_is_no_picture_is_the_users_error_at_first_and_a_crash_later() -> None:
+    class Blind(Pictured):
+        def _seen(self, observation: dict[str, Any]) -> dict[str, Any]:
+            return observation | {"frame": picture(0) if self._steps < broken else picture(0)[0]}
+
+    broken = 0
+    with pytest.raises(DataError, match="a frame is uint8"):
+        shown(Blind(world()), Frames("e"), "done", "done")
+    broken = 2
+    result, entries = shown(Blind(world()), Frames("e"), "done", "done")
+    assert [task.stop for task in result.tasks] == ["done", "crash"] and "a frame is uint8" in result.error
+    assert entries[1]["frame"] == "frames/e/0001.jpg"
+
+
+def test_restarts_of_the_simulator_are_marked_where_their_count_rose() -> None:
+    result, entries = shown(Pictured(world(), restarts=(0, 2, 2)), None, "go to cabinet 1", "done", "done")
+    told = [entry.get("restarted") for entry in entries if entry["event"] in ("episode", "step")]
+    assert told == [True, None, True, None] and result.restarts == 3
+    result, entries = shown(Pictured(world()), None, "done", "done")
+    assert result.restarts == 0 and not any("restarted" in entry for entry in entries)
+
+
+@pytest.mark.parametrize("notes", [None, {}, {"not restored": ["mug_1"]}])
+def test_what_the_world_says_of_the_beginning_is_in_the_trace(notes: Any) -> None:
+    _, entries = shown(Pictured(world(), notes=notes), None, "done", "done")
+    assert entries[0].get("notes") == (notes or None) and not any("notes" in entry for entry in entries[1:])
+    assert json.loads(json.dumps(entries)) == entries
+
+
+def test_a_simulator_that_does_not_get_up_for_an_episode_fails_that_one_alone() -> None:
+    class Down(AlfredEnv):
+        def reset(self, **_: Any) -> Any:
+            raise EpisodeError("it does not answer")
+
+    result, entries = shown(Down(episodes=[episode(MUG)]), Frames("e"))
+    assert [(task.stop, task.met, task.total) for task in result.tasks] == [("crash", 0, 1)] * 2
+    assert result.error.endswith("it does not answer") and [entry["event"] for entry in entries] == ["episode", "crash"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -42,6 +43,16 @@ def test_results_survive_the_disk(run: RunFolder) -> None:
     assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
     assert RunFolder.resume(run.path).finished == {0, 1, 2}
     assert read_config(run.path) == {"planner": {"name": "keep"}}
+
+
+def test_lines_from_before_restarts_were_counted_still_load(run: RunFolder) -> None:
+    path = run.path / EPISODES
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row.pop("restarts") for row in rows] == [0, 0, 0]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
+    RunFolder.resume(run.path).commit(replace(result(3), restarts=2))
+    assert [found.restarts for found in RunFolder.read(run.path)] == [0, 0, 0, 2]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])

@@ -1,0 +1,64 @@
+"""What a resumed run takes from the command line, and what from its own config, however old that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+
+from envs.worlds import choices_of
+from eval.resume import resumed_config
+from keep_agent.assemble import make_env, make_episodes, make_setting
+from keep_agent.errors import ConfigError
+from keep_agent.examples import make_examples
+from keep_agent.settings import check_settings
+
+THOR = {"width": 300, "gpu": 0, "display": None}
+NEW = ("backend", "render", "thor")  # keys of env that older configs lack
+
+
+def config(thor: Any = None, **env: Any) -> DictConfig:
+    return OmegaConf.create(
+        {"eval": {"resume": "RUN", "progress": True}, "env": {"skills": "lota", **env, "thor": thor}}
+    )
+
+
+def test_where_the_simulator_runs_may_be_another() -> None:
+    here = config({"width": 300, "gpu": 1, "display": None})
+    assert resumed_config(here, OmegaConf.to_container(config(THOR)), ["env.thor.gpu=1"]).env == here.env
+    assert resumed_config(here, OmegaConf.to_container(config(THOR)), []).env.thor == THOR  # as nobody asked for it
+
+
+def test_a_setting_of_the_simulator_that_was_not_there_is_added() -> None:
+    for saved in (config(), OmegaConf.create({"eval": {}, "env": {"skills": "lota"}})):
+        found = resumed_config(config(THOR), OmegaConf.to_container(saved), ["env.thor.gpu=0"])
+        assert found.env.thor == {"gpu": 0}
+
+
+@pytest.mark.parametrize("key", ["width", "tries", "visibility", "executable"])
+def test_what_the_simulator_shows_and_allows_stays(key: str) -> None:
+    here = config({**THOR, key: 7})
+    with pytest.raises(ConfigError, match=rf"env.thor.{key}=7 \(was"):
+        resumed_config(here, OmegaConf.to_container(config(THOR)), [f"env.thor.{key}=7"])
+
+
+@pytest.mark.parametrize("key", ["env.backend", "env.thorough"])
+def test_what_decides_the_outcome_stays(key: str) -> None:
+    here = config(**{key.rpartition(".")[2]: "thor"})
+    with pytest.raises(ConfigError, match=rf"{key}=thor \(was None\)"):
+        resumed_config(here, OmegaConf.to_container(config()), [f"{key}=thor"])
+
+
+@pytest.mark.parametrize("world", ["alfred", "wah"])
+def test_a_config_older_than_the_newest_keys_still_works(world: str) -> None:
+    with initialize_config_module("configs", version_base="1.3"):
+        plain: dict[str, Any] = OmegaConf.to_container(compose(world, ["planner=expert", "eval.episodes=1"]))
+    plain["env"] = {key: value for key, value in plain["env"].items() if key not in (*NEW, "max_steps")}
+    del plain["eval"]["frames"]
+    old = OmegaConf.create(plain)
+    check_settings(old)
+    assert not {*NEW, "max_steps"} & set(choices_of(old.env))
+    assert make_setting(old.env).max_steps == make_env(old.env, make_episodes(old.env, old.eval)).unwrapped.max_steps
+    assert len(make_examples(old.env, 2)) == 2
