@@ -59,7 +59,7 @@ def _place_two(goal: _Goal) -> tuple[int, int]:
 
 def _look(goal: _Goal) -> tuple[int, int]:
     held = any(thing.id == goal.world.holding for thing in goal.objects)
-    lit = any(toggle.is_on and goal.world.visible(toggle.id) for toggle in goal.toggles)
+    lit = any(toggle.is_on and goal.world.sees(toggle.id) for toggle in goal.toggles)
     return held + lit, 2
 
 

@@ -157,12 +157,12 @@ def _put(world: World, thing: str, receptacle: str) -> Outcome:
 
 _DO: dict[str, Callable[[World, str], Outcome]] = {
     "go to": _go,
-    "open": _touch(World.open),
-    "close": _touch(World.close),
-    "pick up": _touch(World.pick),
-    "slice": _touch(World.slice),
-    "turn on": _touch(World.turn_on),
-    "turn off": _touch(World.turn_off),
+    "open": _touch(lambda world, one: world.open(one)),
+    "close": _touch(lambda world, one: world.close(one)),
+    "pick up": _touch(lambda world, one: world.pick(one)),
+    "slice": _touch(lambda world, one: world.slice(one)),
+    "turn on": _touch(lambda world, one: world.turn_on(one)),
+    "turn off": _touch(lambda world, one: world.turn_off(one)),
 }
 
 

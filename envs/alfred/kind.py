@@ -1,8 +1,8 @@
-"""Symbolic ALFRED, for those who serve any world."""
+"""ALFRED, for those who serve any world."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -10,12 +10,13 @@ from envs.alfred.episodes import load_episodes
 from envs.alfred.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
+from envs.alfred.thor.options import thor_options
 from envs.setting import Observability
 
 
 class Alfred:
     name = "alfred"
-    choices = ("skills", "observability", "goal_matching", "max_steps")
+    choices = ("skills", "observability", "goal_matching", "max_steps", "backend", "render", "thor", "data")
     learns_from_files = True
 
     def setting(self, **choices: Any) -> AlfredSetting:
@@ -35,6 +36,13 @@ class Alfred:
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
         """Without names that mean something else in this room."""
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
+
+    def label(self, env: Mapping[str, Any]) -> str:
+        """Results in AI2-THOR 5 are not to be compared with those in 2.1, which ALFRED was recorded in."""
+        if env.get("backend", "symbolic") == "symbolic":
+            return "Alfred-v0"
+        stands_in = thor_options(env.get("thor"), embedded=env.get("data") is None).stands_in
+        return f"ALFRED tasks on {'a stand-in for ' if stands_in else ''}AI2-THOR 5"
 
 
 WORLD = Alfred()

@@ -19,7 +19,8 @@ Where this differs from LoTA-Bench, and why:
   treated since comes last, so that the second of two can be found; ``find`` for a receptacle something was put into in
   this task prefers it, so that two objects can share a shelf.
 - The same ``find`` said again without another skill in between goes on to the next instance: every one can be reached.
-- Failures keep LoTA's words and add the reason; nothing is retried at other poses; ``Cannot move to X`` cannot happen.
+- Failures keep LoTA's words and add the reason; nothing is retried at other poses, and ``Cannot move to X`` cannot
+  happen, but in a simulator.
 """
 
 from __future__ import annotations
@@ -202,8 +203,9 @@ def _find(world: World, kind: str, chosen: str | None) -> Outcome:
     outcome = world.goto(chosen)
     tried = world.focus.tried
     again = bool(tried) and chosen not in tried and objects.whole(world[tried[-1]].type) == kind
-    world.focus = replace(world.focus, target=chosen, tried=(*tried, chosen) if again else (chosen,))
-    return outcome
+    found = chosen if outcome.ok else world.focus.target
+    world.focus = replace(world.focus, target=found, tried=(*tried, chosen) if again else (chosen,))
+    return outcome if outcome.ok else failed(f"Cannot move to {kind}: {outcome.message}")
 
 
 def _pick(world: World, kind: str, chosen: str | None) -> Outcome:
@@ -238,7 +240,7 @@ def _put(world: World, kind: str, chosen: str | None) -> Outcome:
 
 
 def _act(verb: str, primitive: Callable[[World, str], Outcome]) -> Callable[[World, str, str | None], Outcome]:
-    """A skill that is one primitive on something within reach."""
+    """A skill that is one primitive on something within reach; which one is the world's own business."""
 
     def act(world: World, kind: str, chosen: str | None) -> Outcome:
         if chosen is None:
@@ -264,9 +266,9 @@ _DO: dict[str, Callable[[World, str, str | None], Outcome]] = {
     "find": _find,
     "pick up": _pick,
     "put down": _put,
-    "open": _act("open", World.open),
-    "close": _act("close", World.close),
+    "open": _act("open", lambda world, one: world.open(one)),
+    "close": _act("close", lambda world, one: world.close(one)),
     "slice": _act("slice", _cut),
-    "turn on": _act("turn on", World.turn_on),
-    "turn off": _act("turn off", World.turn_off),
+    "turn on": _act("turn on", lambda world, one: world.turn_on(one)),
+    "turn off": _act("turn off", lambda world, one: world.turn_off(one)),
 }

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from envs.alfred.objects import FIXTURES, LAMPS
-from envs.alfred.scene import Position
-from envs.alfred.trajectories import Pose, Step, Trajectory
+from envs.alfred.scene import Placed, Position
+from envs.alfred.trajectories import Step, Trajectory
 from keep_agent.errors import DataError
 
 _TOUCHING = frozenset({"OpenObject", "CloseObject", "ToggleObjectOn", "ToggleObjectOff"})
@@ -135,7 +135,7 @@ class _Miner:
         if place is None and step.receptacle_type:
             return  # in a container that may have been carried there
         kind = step.object.partition("|")[0]
-        position = _exact(kind, position_of(step.object), trajectory.poses)
+        position = _exact(kind, position_of(step.object), trajectory.start.objects)
         self.labels.append((trajectory.trial, kind, position, place))
 
     def room(self) -> Room:
@@ -177,7 +177,7 @@ def _id_of_receptacle(step: Step) -> str:
     return next((thing for thing in opened if type_of(thing) == step.receptacle_type), "")
 
 
-def _exact(kind: str, position: Position, poses: tuple[Pose, ...]) -> Position:
+def _exact(kind: str, position: Position, poses: tuple[Placed, ...]) -> Position:
     """The unrounded start position of the object an id names."""
     near = (pose.position for pose in poses if pose.type == kind and _chebyshev(pose.position, position) < _MATCH)
     return next(near, position)

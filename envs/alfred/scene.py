@@ -20,6 +20,31 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """Where ALFRED puts one object before an episode begins."""
+
+    name: str  # in AI2-THOR 2.1: "Mug_291e6e8a"; of several objects called the same all but one are copies
+    position: Position
+    rotation: Position  # degrees
+
+    @property
+    def type(self) -> str:
+        return self.name.partition("_")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How ALFRED sets the simulator up for a trial ("scene" of traj_data.json)."""
+
+    objects: tuple[Placed, ...]
+    toggles: tuple[tuple[str, bool], ...]  # (type, is on)
+    dirty_and_empty: bool
+    agent: tuple[float, float, float]  # x, y, z
+    rotation: float  # degrees, as is
+    horizon: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """One room with everything in it. ``items`` lists receptacles and fixtures first, then objects."""
 
@@ -28,6 +53,7 @@ class Scene:
     items: tuple[Item, ...]
     agent: tuple[float, float]  # x, z at the start
     reachable: tuple[tuple[float, float], ...] = ()  # standing points (x, z); empty: anywhere
+    start: Start | None = None  # of an official trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""Symbolic ALFRED with its choices made."""
+"""ALFRED with its choices made, in the symbolic world or in AI2-THOR."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from envs.alfred.expert import Expert
 from envs.alfred.goals import MATCHINGS, Matching, goal_conditions
@@ -12,7 +14,14 @@ from envs.alfred.lota import LotaSkills
 from envs.alfred.scene import Episode, Task
 from envs.alfred.world import World
 from envs.setting import OBSERVABILITIES, Observability, SkillSet, check_choice, checked_steps
+from keep_agent.errors import ConfigError
 
+if TYPE_CHECKING:
+    from envs.alfred.thor.client import Thor
+
+Backend = Literal["symbolic", "thor"]
+BACKENDS: tuple[Backend, ...] = ("symbolic", "thor")
+RENDERS = ("rgb",)
 SKILL_SETS: dict[str, type[SkillSet]] = {"lota": LotaSkills, "grounded": GroundedSkills}
 MAX_STEPS = {"lota": 25, "grounded": 60}  # per task; 25 is LoTA-Bench's
 
@@ -25,17 +34,55 @@ class AlfredSetting:
     observability: Observability = "full"
     goal_matching: Matching = "type"
     max_steps: int | None = None  # per task; None: what the skill set usually has
+    backend: Backend = "symbolic"
+    render: str | None = None  # "rgb": frames in observations
+    thor: Mapping[str, Any] | None = None  # fields of `ThorOptions`
+    data: str | None = None  # where episodes come from, for who stands in for AI2-THOR
     space: SkillSet = field(init=False)
+    simulator: Thor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         check_choice("skills", self.skills, SKILL_SETS)
         check_choice("observability", self.observability, OBSERVABILITIES)
         check_choice("goal_matching", self.goal_matching, MATCHINGS)
         self.max_steps = checked_steps(self.max_steps, MAX_STEPS[self.skills])
+        check_choice("backend", self.backend, BACKENDS)
         self.space = SKILL_SETS[self.skills]()
+        if self.render is not None:
+            check_choice("render", self.render, RENDERS)
+        if self.backend == "thor":
+            self.simulator = self._make_simulator()
+        elif self.render is not None:
+            raise ConfigError(f"env.render={self.render} needs a world with a camera; set env.backend=thor")
+
+    def _make_simulator(self) -> Thor:
+        from envs.alfred.thor.client import Thor  # here, as below: who plays without a simulator loads none of it
+        from envs.alfred.thor.options import thor_options
+
+        options = thor_options(self.thor, embedded=self.data is None)
+        if options.headless and self.render is not None:
+            raise ConfigError("env.thor.headless=true makes no images; leave env.render out, or use CloudRendering")
+        return Thor(options, self.data)
+
+    @property
+    def frame_shape(self) -> tuple[int, int, int] | None:
+        """Of an observation's frame: height, width, 3."""
+        if self.simulator is None or self.render is None:
+            return None
+        return self.simulator.options.height, self.simulator.options.width, 3
+
+    def connect(self, episode: Episode) -> None:
+        """Start the simulator, if there is one, with an episode's room. Raises ThorError."""
+        if self.simulator is not None:
+            official = episode.scene.start is not None
+            self.simulator.start(episode.scene.id if official else None)
 
     def begin(self, episode: Episode) -> World:
-        return World(episode.scene)
+        if self.simulator is None:
+            return World(episode.scene)
+        from envs.alfred.thor.world import ThorWorld
+
+        return ThorWorld(self.simulator, episode.scene)
 
     def knowledge(self, world: World) -> Knowledge:
         return Knowledge(world, self.observability)
@@ -47,4 +94,5 @@ class AlfredSetting:
         return Expert(self.skills, observability or self.observability)
 
     def close(self) -> None:
-        """Nothing is held."""
+        if self.simulator is not None:
+            self.simulator.close()

@@ -15,8 +15,8 @@ from envs.alfred.goals import MATCHINGS, succeeded
 from envs.alfred.mining import Fixture, Room, Survey, official_id
 from envs.alfred.objects import snake
 from envs.alfred.receptacles import Inference, nested
-from envs.alfred.scene import Item, Position, Scene, Task
-from envs.alfred.trajectories import Pose, Trajectory
+from envs.alfred.scene import Item, Placed, Position, Scene, Task
+from envs.alfred.trajectories import Trajectory
 from envs.alfred.world import World
 from keep_agent.errors import DataError
 
@@ -78,16 +78,17 @@ def _fixtures(trajectory: Trajectory, task: Task, room: Room, survey: Survey) ->
     found = list(room.fixtures)
     for kind in needed_fixtures(task):
         if all(fixture.type != kind for fixture in found):
-            found.append(Fixture("", kind, _typical_place(kind, found, survey, trajectory.poses)))
+            found.append(Fixture("", kind, _typical_place(kind, found, survey, trajectory.start.objects)))
     counts: Counter[str] = Counter()
+    switched = dict(trajectory.start.toggles)
     items = []
     for fixture in sorted(found, key=lambda fixture: (fixture.type, fixture.position)):
-        states = frozenset({"on"} if trajectory.toggles.get(fixture.type) else ())
+        states = frozenset({"on"} if switched.get(fixture.type) else ())
         items.append(Item(_next_id(fixture.type, counts), fixture.type, fixture.position, None, states, fixture.id))
     return tuple(items)
 
 
-def _typical_place(kind: str, found: list[Fixture], survey: Survey, poses: tuple[Pose, ...]) -> Position:
+def _typical_place(kind: str, found: list[Fixture], survey: Survey, poses: tuple[Placed, ...]) -> Position:
     """Above what it stands by, else in the middle of the room; at the height usual for its type."""
     same = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(same) if same else _HEIGHT
@@ -104,8 +105,8 @@ def _next_id(kind: str, counts: Counter[str]) -> str:
 def _objects(trajectory: Trajectory, fixtures: tuple[Item, ...], inference: Inference) -> list[_Object]:
     counts: Counter[str] = Counter()
     items = [
-        Item(_next_id(kind, counts), kind, position, None, frozenset(), official_id(kind, position))
-        for kind, position in trajectory.poses
+        Item(_next_id(one.type, counts), one.type, one.position, None, frozenset(), official_id(one.type, one.position))
+        for one in trajectory.start.objects
     ]
     ids: dict[str, str | None] = {fixture.source: fixture.id for fixture in fixtures if fixture.source} | {"": None}
     objects = []
@@ -124,7 +125,8 @@ def _containers(item: Item, items: Iterable[Item]) -> list[tuple[float, str | No
 def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Object]) -> Scene:
     placed = (_at(thing.item, thing.parent) for thing in objects)
     room = room_of(trajectory.floor_plan)
-    return Scene(trajectory.floor_plan, room, (*fixtures, *placed), trajectory.agent)
+    x, _, z = trajectory.start.agent
+    return Scene(trajectory.floor_plan, room, (*fixtures, *placed), (x, z), start=trajectory.start)
 
 
 def _at(item: Item, parent: str | None) -> Item:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import dist
-from typing import Self
+from typing import Self, TypeVar
 
 from envs.alfred.ground import EYE_HEIGHT, Ground, flat
 from envs.alfred.scene import Scene
 from envs.alfred.thing import Thing, things_of
 from keep_agent.errors import SkillError
 
+S = TypeVar("S", bound="State")
 REACH = 1.5  # metres; AI2-THOR's visibility distance in ALFRED
 
 
@@ -57,7 +58,9 @@ class State:
 
     def copy(self) -> Self:
         """An independent world in the same state, cheap: the snapshots are shared."""
-        other = object.__new__(type(self))
+        return self._copy_into(object.__new__(type(self)))
+
+    def _copy_into(self, other: S) -> S:
         other.scene, other.ground, other.agent, other.holding = self.scene, self.ground, self.agent, self.holding
         other.things, other._types, other.focus = self.things.copy(), self._types.copy(), self.focus
         other.heated, other.cooled, other.cleaned = self.heated.copy(), self.cooled.copy(), self.cleaned.copy()
@@ -149,3 +152,7 @@ class State:
         if thing_id == self.holding:
             return True
         return self.hidden_in(thing_id) is None and self.near(thing_id)
+
+    def sees(self, thing_id: str) -> bool:
+        """Whether a goal may count a thing as seen; where there is no camera, what is visible is."""
+        return self.visible(thing_id)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from envs.alfred.scene import Position
+from envs.alfred.scene import Placed, Position, Start
 from keep_agent.errors import ConfigError, DataError
 
 FILE_NAME = "traj_data.json"
@@ -19,15 +19,9 @@ ARCHIVE = ".tar.gz"
 T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
 _PARAMS = ("object_target", "parent_target", "toggle_target", "mrecep_target", "object_sliced")
+_UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0}
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _REMEDY = "restore it from the ALFRED download, or delete it"
-
-
-class Pose(NamedTuple):
-    """Where one object is when the episode starts."""
-
-    type: str
-    position: Position  # metres
 
 
 class Step(NamedTuple):
@@ -51,9 +45,7 @@ class Trajectory:
     floor_plan: str  # "FloorPlan301"
     task_type: str
     params: Mapping[str, Any]  # pddl_params
-    poses: tuple[Pose, ...]
-    agent: tuple[float, float]  # x, z in metres
-    toggles: Mapping[str, bool]  # object type -> is on
+    start: Start
     instructions: tuple[str, ...]  # one per annotation
 
     @property
@@ -182,7 +174,6 @@ def _guarded(file: str, read: Callable[..., T], *arguments: Any) -> T:
 
 def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
     scene = content["scene"]
-    start = scene["init_action"]
     return Trajectory(
         split=split,
         task=PurePosixPath(Path(file).as_posix()).parts[-3],
@@ -190,16 +181,28 @@ def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
         floor_plan=scene["floor_plan"],
         task_type=content["task_type"],
         params={key: content["pddl_params"][key] for key in _PARAMS},
-        poses=tuple(_pose(pose) for pose in scene["object_poses"]),
-        agent=(float(start["x"]), float(start["z"])),
-        toggles={toggle["objectType"]: bool(toggle["isOn"]) for toggle in scene.get("object_toggles", ())},
+        start=_start(scene),
         instructions=tuple(note["task_desc"].strip() for note in content["turk_annotations"]["anns"]),
     )
 
 
-def _pose(pose: dict[str, Any]) -> Pose:
-    place = pose["position"]
-    return Pose(pose["objectName"].partition("_")[0], (float(place["x"]), float(place["y"]), float(place["z"])))
+def _start(scene: dict[str, Any]) -> Start:
+    agent = scene["init_action"]
+    return Start(
+        objects=tuple(
+            Placed(pose["objectName"], _vector(pose["position"]), _vector(pose.get("rotation", _UPRIGHT)))
+            for pose in scene["object_poses"]
+        ),
+        toggles=tuple((toggle["objectType"], bool(toggle["isOn"])) for toggle in scene.get("object_toggles", ())),
+        dirty_and_empty=bool(scene.get("dirty_and_empty", False)),
+        agent=_vector(agent),
+        rotation=float(agent.get("rotation", 0.0)),
+        horizon=float(agent.get("horizon", 0.0)),
+    )
+
+
+def _vector(value: dict[str, Any]) -> Position:
+    return float(value["x"]), float(value["y"]), float(value["z"])
 
 
 def _steps(content: dict[str, Any]) -> list[Step]:

@@ -1,0 +1,125 @@
+"""Starts the client's controller, and ends it with everything that belongs to it.
+
+ai2thor is imported here, so this module is imported only by those who start it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from subprocess import TimeoutExpired
+from typing import Any
+
+from ai2thor.controller import Controller
+from ai2thor.fifo_server import FifoServer
+from ai2thor.platform import CloudRendering
+from ai2thor.wsgi_server import WsgiServer
+
+from envs.alfred.thor.errors import ThorError, ThorStart
+from envs.alfred.thor.options import ThorOptions
+from envs.alfred.thor.pipes import BoundedFifoServer
+from envs.alfred.thor.wsgi import BoundedWsgiServer
+
+NO_DISPLAY = ":0"  # a name is needed even where nothing is shown
+WAIT = 5.0  # seconds for a killed process to be gone
+
+
+class BoundedController(Controller):
+    """ai2thor's controller over servers that always come to an end."""
+
+    def _build_server(self, host: str, port: int, width: int, height: int) -> None:
+        if self.server is not None:
+            return
+        common = {"width": width, "height": height, "timeout": self.server_timeout, "depth_format": self.depth_format}
+        if self.server_class is WsgiServer:
+            self.server = BoundedWsgiServer(host=host, port=port, **common)
+        else:
+            self.server = BoundedFifoServer(**common)
+
+    def unity_command(self, width: int, height: int, headless: bool) -> list[str]:
+        """A GPU is named to CloudRendering alone; for others ai2thor would look for vulkaninfo all the same."""
+        if self._build.platform is not CloudRendering:
+            self.gpu_device = None
+        return super().unity_command(width, height, headless)
+
+
+def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
+    """A controller whose process has answered and shows ``scene``. Raises `ThorError`; then nothing is left behind."""
+    controller = BoundedController.__new__(BoundedController)
+    controller.server = controller.unity_pid = controller._build = None
+    try:
+        with _without_log_handlers():
+            controller.__init__(scene=scene, **_arguments(options, data))
+    except ThorError as error:
+        end(controller)
+        raise ThorStart(error.what, action=error.action, seconds=error.seconds) from error
+    except Exception as error:
+        end(controller)
+        cause = error.__context__ if isinstance(error.__context__, ThorError) else error
+        raise ThorStart(str(cause).strip().partition("\n")[0] or repr(cause)) from error
+    except BaseException:
+        end(controller)
+        raise
+    return controller
+
+
+def end(controller: Controller) -> None:
+    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder. More than once is fine.
+
+    The client's atexit hook keeps every controller alive, so what is large goes now.
+    """
+    server = controller.server
+    if server is not None:
+        process = server.unity_proc
+        with suppress(OSError):
+            server.stop()
+        if process is not None:
+            with suppress(TimeoutExpired):
+                process.kill()
+                process.wait(WAIT)
+        if isinstance(server, FifoServer):
+            server.tmp_dir.cleanup()
+            server.raw_metadata = server.raw_files = None
+        server.last_event = None
+    if controller._build is not None:
+        with suppress(AttributeError):  # it holds no lock yet
+            controller._build.unlock()
+    controller.last_event = None
+
+
+@contextmanager
+def _without_log_handlers() -> Iterator[None]:
+    """ai2thor logs through the root logger, which gives itself a handler on the first word unless it has one."""
+    handler = logging.NullHandler()
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+
+
+def _arguments(options: ThorOptions, data: str | None) -> dict[str, Any]:
+    command = options.command(data)
+    display = options.display or os.environ.get("DISPLAY")
+    platform = options.platform
+    if command is None and platform is None and display is None and not options.headless:
+        platform = "CloudRendering"
+    return {
+        "local_executable_path": command,
+        "platform": None if command else platform,
+        "headless": options.headless,
+        "gpu_device": options.gpu,
+        "x_display": display or (NO_DISPLAY if command or options.headless else None),
+        "server_class": WsgiServer if options.server == "wsgi" else FifoServer,
+        "width": options.width,
+        "height": options.height,
+        "quality": options.quality,
+        "server_timeout": options.timeout,
+        "server_start_timeout": options.start_timeout,
+        "fieldOfView": options.field_of_view,
+        "visibilityDistance": options.visibility,
+        "gridSize": options.grid,
+        "snapToGrid": True,
+    }

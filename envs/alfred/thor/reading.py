@@ -1,0 +1,144 @@
+"""From the simulator's metadata to things as the symbolic world knows them.
+
+Only types that ALFRED knows are read, under the names it knows them by. A thing is in the innermost known receptacle
+that the simulator names; where that is the floor or unknown furniture, it lies on the floor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import dist
+from types import MappingProxyType
+from typing import Any
+
+from envs.alfred import objects
+from envs.alfred.scene import Item, Position
+from envs.alfred.thing import Thing
+
+Entry = Mapping[str, Any]  # of metadata["objects"]
+
+RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, which ALFRED speaks
+SAME = 0.5  # metres within which a thing is taken for the one that a scene describes
+
+
+def kind_of(entry: Entry) -> str:
+    """The type in ALFRED's words, whether ALFRED has it or not."""
+    kind: str = entry["objectType"]
+    return RENAMED.get(kind, kind)
+
+
+def known(entries: Iterable[Entry]) -> list[Entry]:
+    """What ALFRED knows, without things that were cut and only stay in the list."""
+    return [one for one in entries if kind_of(one) in objects.KNOWN_TYPES and not _was_cut(one)]
+
+
+def position_of(entry: Entry) -> Position:
+    place = entry["position"]
+    return place["x"], place["y"], place["z"]
+
+
+class Names:
+    """Our ids of the simulator's objects: ``mug_2`` is who was ``mug_2`` in the scene described, if it is there."""
+
+    def __init__(self) -> None:
+        self.ours: dict[str, str] = {}  # by the simulator's
+        self._theirs: dict[str, str] = {}
+        self._last: Counter[str] = Counter()
+
+    def begin(self, entries: Iterable[Entry], described: Iterable[Item]) -> None:
+        """Name what is there at the start of an episode; what the description lacks is counted on behind it."""
+        left = {one["objectId"]: one for one in sorted(entries, key=lambda one: (kind_of(one), position_of(one)))}
+        items = list(described)
+        for item in items:
+            self._last[item.type] = max(self._last[item.type], int(item.id.rpartition("_")[2]))
+        near = sorted(
+            (dist(item.position, position_of(one)), number, name)
+            for number, item in enumerate(items)
+            for name, one in left.items()
+            if kind_of(one) == item.type
+        )
+        taken: set[str] = set()
+        for distance, number, name in near:
+            if name in left and items[number].id not in taken and distance <= SAME:
+                taken.add(items[number].id)
+                del left[name]
+                self._give(name, items[number].id)
+        for name, one in left.items():
+            self.of(name, kind_of(one))
+
+    def of(self, name: str, kind: str) -> str:
+        """Our id of an object; a new one gets the next number of its type."""
+        if name not in self.ours:
+            self._last[kind] += 1
+            self._give(name, f"{objects.snake(kind)}_{self._last[kind]}")
+        return self.ours[name]
+
+    def theirs(self, thing_id: str) -> str:
+        """The simulator's id of a thing."""
+        return self._theirs[thing_id]
+
+    def _give(self, name: str, thing_id: str) -> None:
+        self.ours[name], self._theirs[thing_id] = thing_id, name
+
+
+def read_things(entries: Iterable[Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
+    """All things by our ids, in the order of ``before``, new ones last. What did not change is the same object."""
+    found = {names.of(one["objectId"], kind_of(one)): one for one in known(entries)}
+    order = [name for name in before if name in found] + [name for name in found if name not in before]
+    bare = {name: _thing(name, found[name], names) for name in order}
+    parents = {name: _parent(found[name], bare, names) for name in order if bare[name].pickupable}
+    contents = _contents(parents, before)
+    things: dict[str, Thing] = {}
+    for name in order:
+        thing = replace(bare[name], parent=parents.get(name), contents=contents.get(name, ()))
+        old = before.get(name)
+        things[name] = old if old == thing else thing
+    return things
+
+
+def held(metadata: Mapping[str, Any], names: Names) -> str | None:
+    """Our id of what the agent carries."""
+    carried = (one["objectId"] for one in metadata["inventoryObjects"] or ())
+    return next((names.ours[name] for name in carried if name in names.ours), None)
+
+
+def _was_cut(entry: Entry) -> bool:
+    return bool(entry.get("isSliced")) and entry["objectType"] in objects.SLICEABLE
+
+
+def _thing(name: str, entry: Entry, names: Names) -> Thing:
+    kind = kind_of(entry)
+    sealed = kind in objects.CONTAINERS and not entry["openable"]  # it has no door here, so it hides nothing
+    return Thing(
+        id=name,
+        type=kind,
+        position=position_of(entry),
+        is_open=kind in objects.OPENABLE and (bool(entry["isOpen"]) or sealed),
+        is_on=kind in objects.TOGGLEABLE and bool(entry["isToggled"]),
+        source=entry["objectId"],
+    )
+
+
+def _parent(entry: Entry, things: Mapping[str, Thing], names: Names) -> str | None:
+    """The innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand."""
+    if entry["isPickedUp"]:
+        return None
+    inside = (names.ours.get(name, "") for name in entry["parentReceptacles"] or ())
+    around = [things[name] for name in inside if name in things and things[name].receptacle]
+    place = position_of(entry)
+    return min(around, key=lambda one: (not one.movable, dist(one.position, place), one.id)).id if around else None
+
+
+def _contents(parents: Mapping[str, str | None], before: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
+    """What is in each receptacle: what was there first, in the same order."""
+    inside: dict[str, list[str]] = {}
+    for name, parent in parents.items():
+        if parent is not None:
+            inside.setdefault(parent, []).append(name)
+    return {place: _in_order(now, before[place].contents if place in before else ()) for place, now in inside.items()}
+
+
+def _in_order(now: list[str], before: tuple[str, ...]) -> tuple[str, ...]:
+    return (*(name for name in before if name in now), *(name for name in now if name not in before))

@@ -1,0 +1,71 @@
+"""A room from above: through a camera of the build, else drawn from where one can stand and where things are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from envs.alfred.thor.world import ThorWorld
+
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
+MARGIN = 0.5  # metres around everything that is drawn
+FLOOR, FIXTURE, OBJECT, AGENT = "#d8d8d8", "#6b7f99", "#d1872b", "#b3262b"
+
+
+def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
+    """(height, width, 3) uint8; ``size`` is the longer side of a drawing. Raises ThorError.
+
+    The camera stays until the room is reset, and makes every later step slower by a picture.
+    """
+    if world.frame is None:  # headless
+        return draw(world, size)
+    seen = world.ask("Pass").third_party
+    if seen is None:
+        camera = world.ask("GetMapViewCameraProperties")
+        if camera.ok:
+            seen = world.ask("AddThirdPartyCamera", **camera.value, skyboxColor="white").third_party
+    return draw(world, size) if seen is None else np.ascontiguousarray(seen)
+
+
+def draw(world: ThorWorld, size: int = 300) -> np.ndarray:
+    """Standing points as a floor, fixtures and objects as squares with their ids, the agent as a disc."""
+    from PIL import Image, ImageDraw
+
+    places = [*world.points, *((one.position[0], one.position[2]) for one in world.things.values())]
+    plan = _Plan(places, size)
+    image = Image.new("RGB", plan.shape, "white")
+    pen = ImageDraw.Draw(image)
+    for point in world.points:
+        plan.square(pen, point, 0.12, FLOOR)
+    for one in sorted(world.things.values(), key=lambda one: one.pickupable):
+        place = (one.position[0], one.position[2])
+        plan.square(pen, place, 0.05 if one.pickupable else 0.12, OBJECT if one.pickupable else FIXTURE)
+        if not one.pickupable:
+            pen.text(plan.pixel(place), one.id, fill="black")
+    plan.square(pen, (world.agent.x, world.agent.z), 0.1, AGENT)
+    return np.asarray(image)
+
+
+class _Plan:
+    """Floor coordinates to pixels: x to the right, z up."""
+
+    def __init__(self, places: Iterable[tuple[float, float]], size: int) -> None:
+        corners = np.array(list(places))
+        low, high = corners.min(axis=0) - MARGIN, corners.max(axis=0) + MARGIN
+        self._low, self._high = low, high
+        self._scale = size / float((high - low).max())  # pixels per metre
+        width, height = ((high - low) * self._scale).round().astype(int)
+        self.shape = int(width), int(height)
+
+    def pixel(self, place: tuple[float, float]) -> tuple[float, float]:
+        return (place[0] - self._low[0]) * self._scale, (self._high[1] - place[1]) * self._scale
+
+    def square(self, pen: ImageDraw, place: tuple[float, float], half: float, color: str) -> None:
+        """``half`` of its side, in metres."""
+        x, y = self.pixel(place)
+        side = half * self._scale
+        pen.rectangle((x - side, y - side, x + side, y + side), fill=color)

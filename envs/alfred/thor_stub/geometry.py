@@ -1,0 +1,128 @@
+"""Where one can stand, and what one sees from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import atan, atan2, ceil, degrees, dist, floor, hypot
+
+from envs.alfred.ground import flat
+from envs.alfred.scene import Position, Scene
+from envs.alfred.thor_stub.traits import FLOOR_STANDING
+
+GRID = 0.25  # metres
+BODY = 0.25  # metres kept from the middle of what stands on the floor
+MARGIN = 0.5  # metres of floor around everything; each thing is within 1.2 m of a point then
+HEIGHT = 0.9  # metres, of the agent's own position where the floor is even
+EYES = {True: 0.675, False: 0.0}  # metres above that: standing, crouching
+STEEP = 20.0  # degrees added above and below: things are more than points
+ASIDE = 15.0  # degrees added left and right: a thing in a corner is seen by one of four turns
+UNDERFOOT = 0.05  # metres; nearer things are in every direction
+
+Point = tuple[float, float]  # x, z
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The agent's pose; degrees."""
+
+    x: float = 0.0
+    z: float = 0.0
+    rotation: float = 0.0
+    horizon: float = 0.0
+    standing: bool = True
+    y: float = HEIGHT
+
+    @property
+    def position(self) -> Position:
+        return self.x, self.y, self.z
+
+    @property
+    def eye(self) -> Position:
+        return self.x, self.y + EYES[self.standing], self.z
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a camera can see: metres on the floor plan, and the whole angle in degrees."""
+
+    reach: float = 1.5
+    angle: float = 90.0
+
+    def faces(self, point: Point, rotation: float, target: Position, width: float) -> bool:
+        """Near enough, and between the left and right edge; the thing is ``width`` metres wide."""
+        dx, dz = target[0] - point[0], target[2] - point[1]
+        away = hypot(dx, dz)
+        if away - width / 2 > self.reach:
+            return False
+        if away < UNDERFOOT:
+            return True
+        aside = abs((degrees(atan2(dx, dz)) - rotation + 180.0) % 360.0 - 180.0)
+        return aside <= self.angle / 2 + ASIDE + degrees(atan(width / 2 / away))
+
+    def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
+        """Between the upper and lower edge, seen from eyes at ``height`` that look down by ``horizon``."""
+        away = hypot(target[0] - point[0], target[2] - point[1])
+        down = degrees(atan2(height - target[1], away))
+        return abs(down - horizon) <= self.angle / 2 + STEEP
+
+    def sees(self, body: Body, target: Position, width: float) -> bool:
+        point = body.x, body.z
+        return self.faces(point, body.rotation, target, width) and self.levels(point, body.eye[1], body.horizon, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Poses:
+    """What ``GetInteractablePoses`` tries, in the build's order: horizons, standings, rotations, positions."""
+
+    positions: Sequence[Position]
+    rotations: Sequence[float]
+    horizons: Sequence[float]
+    standings: Sequence[bool]
+
+    def that_see(self, sight: Sight, target: Position, width: float) -> Iterator[tuple[Position, float, float, bool]]:
+        """(position, rotation, horizon, standing)"""
+        facing = {
+            rotation: [at for at in self.positions if sight.faces(flat(at), rotation, target, width)]
+            for rotation in self.rotations
+        }
+        for horizon in self.horizons:
+            for standing in self.standings:
+                for rotation in self.rotations:
+                    for at in facing[rotation]:
+                        if sight.levels(flat(at), at[1] + EYES[standing], horizon, target):
+                            yield at, rotation, horizon, standing
+
+
+def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
+    """A scene's standing points; a grid over all it holds where it tells none, with those ``known`` to be free."""
+    if scene.reachable:
+        return scene.reachable
+    places = [flat(item.position) for item in scene.items] + [scene.agent]
+    columns, rows = (_steps([place[axis] for place in places]) for axis in (0, 1))
+    blocked = [flat(item.position) for item in scene.items if item.type in FLOOR_STANDING]
+    free = {(x, z) for x in columns for z in rows if all(dist((x, z), other) >= BODY for other in blocked)}
+    return tuple(sorted(free.union(known)))
+
+
+def _steps(values: list[float]) -> list[float]:
+    first, last = floor((min(values) - MARGIN) / GRID), ceil((max(values) + MARGIN) / GRID)
+    return [step * GRID for step in range(first, last + 1)]
+
+
+def corners(center: Position, size: tuple[float, float, float]) -> list[list[float]]:
+    """The eight corners of a box."""
+    (x, y, z), (width, height, depth) = center, size
+    return [
+        [x + i * width / 2, y + j * height / 2, z + k * depth / 2] for i in (1, -1) for j in (1, -1) for k in (1, -1)
+    ]
+
+
+def box(center: Position, size: tuple[float, float, float]) -> dict[str, object]:
+    """As metadata writes an axis-aligned box."""
+    return {"cornerPoints": corners(center, size), "center": xyz(center), "size": xyz(size)}
+
+
+def xyz(numbers: Sequence[float]) -> dict[str, float]:
+    """As metadata writes a position."""
+    return {"x": numbers[0], "y": numbers[1], "z": numbers[2]}

@@ -1,0 +1,60 @@
+"""Rooms of ours as the houses that ``CreateHouse`` takes: one key, under it the scene as JSON has it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from envs.alfred.scene import Item, Placed, Position, Scene, Start
+from keep_agent.errors import DataError
+
+KEY = "keep_agent"
+
+
+def to_house(scene: Scene) -> dict[str, Any]:
+    """What ``controller.reset(scene=...)`` takes; only the stand-in knows what to do with it."""
+    plain = asdict(scene)
+    for item in plain["items"]:
+        item["states"] = sorted(item["states"])
+    return {KEY: plain}
+
+
+def from_house(house: dict[str, Any]) -> Scene:
+    """The scene again. Raises DataError for a house that is not one of ours."""
+    try:
+        return _scene(house[KEY])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"the house is none of ours ({problem}); make it with to_house") from error
+
+
+def _scene(plain: dict[str, Any]) -> Scene:
+    x, z = plain["agent"]
+    return Scene(
+        plain["id"],
+        plain["room"],
+        tuple(_item(item) for item in plain["items"]),
+        (float(x), float(z)),
+        tuple((float(x), float(z)) for x, z in plain["reachable"]),
+        None if plain["start"] is None else _start(plain["start"]),
+    )
+
+
+def _item(plain: dict[str, Any]) -> Item:
+    return Item(**{**plain, "position": _position(plain["position"]), "states": frozenset(plain["states"])})
+
+
+def _start(plain: dict[str, Any]) -> Start:
+    return Start(
+        tuple(Placed(one["name"], _position(one["position"]), _position(one["rotation"])) for one in plain["objects"]),
+        tuple((str(kind), bool(on)) for kind, on in plain["toggles"]),
+        plain["dirty_and_empty"],
+        _position(plain["agent"]),
+        plain["rotation"],
+        plain["horizon"],
+    )
+
+
+def _position(numbers: list[float]) -> Position:
+    x, y, z = numbers
+    return float(x), float(y), float(z)

@@ -1,0 +1,168 @@
+"""What the build tells after every action: all objects, the agent, the cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from envs.alfred.scene import Position
+from envs.alfred.thor_stub.frames import state_of
+from envs.alfred.thor_stub.geometry import box, xyz
+from envs.alfred.thor_stub.handling import LIQUIDS, is_on, is_open
+from envs.alfred.thor_stub.scenery import CEILING, map_camera
+from envs.alfred.thor_stub.session import Camera, Session
+from envs.alfred.thor_stub.stage import Entity, Stage
+from envs.alfred.thor_stub.traits import PICKUPABLE, size_of, template
+
+Record = dict[str, Any]
+
+
+class Reporter:
+    """Writes metadata. Keeps of each object what does not depend on the agent's pose until the room changes."""
+
+    def __init__(self) -> None:
+        self._stage: Stage | None = None
+        self._version = -1
+        self._fixed: list[tuple[Entity, Record]] = []
+        self._state: Hashable = None
+        self._agent: Record = {}
+
+    def agent(self, session: Session) -> Record:
+        """The metadata of the one agent, without what the last action has come to."""
+        state = state_of(session)
+        if state != self._state:
+            self._state, self._agent = state, self._write(session)
+        return self._agent
+
+    def _write(self, session: Session) -> Record:
+        stage, body = session.stage, session.stage.body
+        up = map_camera(stage) if session.map_view else None
+        return {
+            "objects": self._objects(session),
+            "agent": {
+                "name": "agent",
+                "position": xyz(body.position),
+                "rotation": {"x": 0.0, "y": body.rotation, "z": 0.0},
+                "cameraHorizon": body.horizon,
+                "isStanding": body.standing,
+                "inHighFrictionArea": False,
+            },
+            "heldObjectPose": {
+                "position": xyz(stage.hand),
+                "rotation": {"x": 0.0, "y": body.rotation, "z": 0.0},
+                "localPosition": {"x": 0.0, "y": 0.0, "z": 0.0},
+                "localRotation": {"x": 0.0, "y": 0.0, "z": 0.0},
+            },
+            "inventoryObjects": _inventory(stage),
+            "sceneName": stage.name,
+            "sceneBounds": _bounds(stage),
+            "screenWidth": session.width,
+            "screenHeight": session.height,
+            "fov": session.settings.sight.angle,
+            "cameraPosition": xyz(up.position if up else body.eye),
+            "cameraOrthSize": up.extent if up else -1.0,
+            "thirdPartyCameras": cameras(session.cameras),
+            "collided": False,
+            "collidedObjects": [],
+            "isSceneAtRest": True,
+            "currentTime": 0.0,
+            "colors": None,
+            "colorBounds": None,
+            "flatSurfacesOnGrid": [],
+            "depthFormat": "Meters",
+            "agentId": 0,
+        }
+
+    def _objects(self, session: Session) -> list[Record]:
+        """All objects. Records of equal content may be one and the same."""
+        stage, sight = session.stage, session.settings.sight
+        if stage is not self._stage or stage.version != self._version:
+            inside = _inside(stage)
+            self._fixed = [(entity, _fixed(stage, entity, inside)) for entity in stage.entities.values()]
+            self._stage, self._version = stage, stage.version
+        return [self._record(stage, entity, fixed, stage.sees(entity, sight)) for entity, fixed in self._fixed]
+
+    def _record(self, stage: Stage, entity: Entity, fixed: Record, seen: bool) -> Record:
+        x, y, z = stage.body.position
+        position = fixed["position"]
+        if fixed["isPickedUp"] or stage.held(entity):
+            fixed = fixed | _placed(stage.hand, entity.type) | {"rotation": xyz((0.0, stage.body.rotation, 0.0))}
+            position = fixed["position"]
+        away = ((position["x"] - x) ** 2 + (position["y"] - y) ** 2 + (position["z"] - z) ** 2) ** 0.5
+        return {**fixed, "visible": seen, "isInteractable": seen, "distance": away}
+
+
+def cameras(given: list[Camera]) -> list[Record]:
+    """As metadata writes the further cameras."""
+    return [
+        {
+            "thirdPartyCameraId": number,
+            "position": xyz(camera.position),
+            "rotation": xyz(camera.rotation),
+            "fieldOfView": camera.angle,
+            "orthographic": camera.extent is not None,
+            "orthographicSize": camera.extent,
+        }
+        for number, camera in enumerate(given)
+    ]
+
+
+def _inside(stage: Stage) -> dict[str, list[str]]:
+    """Object ids in or on each receptacle, nested ones too."""
+    found: dict[str, list[str]] = {}
+    for entity in stage.of_thing.values():
+        for outer in stage.outside(entity):
+            found.setdefault(outer.id, []).append(entity.id)
+    return found
+
+
+def _fixed(stage: Stage, entity: Entity, inside: dict[str, list[str]]) -> Record:
+    thing, marks = stage.thing(entity), stage.marks[entity.key]
+    shared = template(entity.type)
+    opened, liquid = is_open(stage, entity), next((word for word in LIQUIDS if word in marks), None)
+    changed: Record = {
+        "name": entity.name,
+        "objectId": entity.id,
+        "rotation": xyz(entity.rotation),
+        "isToggled": is_on(stage, entity),
+        "isOpen": opened,
+        "openness": float(opened),
+        "isDirty": "dirty" in marks,
+        "isFilledWithLiquid": liquid is not None,
+        "fillLiquid": liquid,
+        "isCooked": shared["cookable"] and "cooked" in marks,
+        "isSliced": "sliced" in marks,
+        "temperature": "Hot" if "hot" in marks else "Cold" if "cold" in marks else "RoomTemp",
+        "parentReceptacles": [outer.id for outer in stage.outside(entity)] or None,
+        "controlledObjects": [entity.controls] if entity.controls else ([] if shared["toggleable"] else None),
+    }
+    if shared["receptacle"]:
+        changed["receptacleObjectIds"] = inside.get(entity.id, [])
+    if thing is not None:
+        changed["isPickedUp"] = thing.id == stage.world.holding
+    position = entity.place if thing is None else thing.position
+    return {**shared, **changed, **_placed(position, entity.type)}
+
+
+def _placed(position: Position, kind: str) -> Record:
+    outline = box(position, size_of(kind))
+    oriented = {"cornerPoints": outline["cornerPoints"]} if kind in PICKUPABLE else None
+    return {
+        "position": xyz(position),
+        "axisAlignedBoundingBox": outline,
+        "objectOrientedBoundingBox": oriented,
+    }
+
+
+def _inventory(stage: Stage) -> list[Record]:
+    holding = stage.world.holding
+    if holding is None:
+        return []
+    held = stage.of_thing[holding]
+    return [{"objectId": held.id, "objectType": held.type}]
+
+
+def _bounds(stage: Stage) -> Record:
+    (x0, z0), (x1, z1) = stage.bounds
+    center = (x0 + x1) / 2, CEILING / 2, (z0 + z1) / 2
+    return box(center, (x1 - x0 + 1.0, CEILING, z1 - z0 + 1.0))

@@ -1,0 +1,235 @@
+"""Schematic pictures of a room: things are boxes with the names of their types, a colour for each type.
+
+Raw RGB, the bottom row first, as the build sends it.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import cos, radians, sin, tan
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from envs.alfred.scene import Position
+from envs.alfred.thor_stub.geometry import corners
+from envs.alfred.thor_stub.handling import is_on
+from envs.alfred.thor_stub.scenery import CEILING, map_camera
+from envs.alfred.thor_stub.session import Camera, Session
+from envs.alfred.thor_stub.stage import Stage
+from envs.alfred.thor_stub.traits import size_of
+
+Color = tuple[int, int, int]
+Pixel = tuple[float, float]
+
+WALL: Color = (214, 208, 196)
+FLOOR: Color = (158, 132, 104)
+OUTSIDE: Color = (40, 40, 46)
+AGENT: Color = (200, 30, 30)
+GLOW: Color = (255, 235, 90)  # the outline of what is on
+EDGE: Color = (50, 50, 50)
+NEAR = 0.08  # metres from the camera
+NAMED = 3.0  # metres within which things are named
+# The corners of each face as `corners` numbers them, its axis, its side of the box and how light it is.
+FACES = (
+    ((0, 1, 3, 2), 0, 1, 0.8),
+    ((4, 5, 7, 6), 0, -1, 0.8),
+    ((0, 1, 5, 4), 1, 1, 1.0),
+    ((2, 3, 7, 6), 1, -1, 0.5),
+    ((0, 2, 6, 4), 2, 1, 0.65),
+    ((1, 3, 7, 5), 2, -1, 0.65),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A thing to draw."""
+
+    kind: str
+    center: Position
+    size: tuple[float, float, float]
+    glows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Lens:
+    """A pinhole camera. ``axes``: rows right, up, forward. ``focus`` in pixels."""
+
+    eye: np.ndarray
+    axes: np.ndarray
+    focus: float
+    width: int
+    height: int
+
+    def project(self, points: list[list[float]]) -> np.ndarray:
+        """(n, 3): column and row in pixels, metres ahead."""
+        seen = (np.array(points) - self.eye) @ self.axes.T
+        ahead = np.maximum(seen[:, 2], NEAR)
+        scale = self.focus / ahead
+        return np.stack((self.width / 2 + seen[:, 0] * scale, self.height / 2 - seen[:, 1] * scale, seen[:, 2]), axis=1)
+
+
+def first_person(session: Session) -> bytes:
+    """What the agent sees; in map view the room from above."""
+    if session.map_view:
+        return through(session, map_camera(session.stage))
+    body = session.stage.body
+    angle = session.settings.sight.angle
+    return _perspective(session, _lens(session, body.eye, body.horizon, body.rotation, angle))
+
+
+def through(session: Session, camera: Camera) -> bytes:
+    """What a further camera sees. An orthographic one is taken to look straight down."""
+    if camera.extent is not None:
+        return _from_above(session, camera.position, camera.extent)
+    pitch, yaw, _ = camera.rotation
+    return _perspective(session, _lens(session, camera.position, pitch, yaw, camera.angle))
+
+
+def _lens(session: Session, eye: Position, pitch: float, yaw: float, angle: float) -> _Lens:
+    """``pitch`` and ``yaw`` in degrees, down and to the right; ``angle`` from the upper to the lower edge."""
+    down, turn = radians(pitch), radians(yaw)
+    axes = np.array(
+        (
+            (cos(turn), 0.0, -sin(turn)),
+            (sin(turn) * sin(down), cos(down), cos(turn) * sin(down)),
+            (sin(turn) * cos(down), -sin(down), cos(turn) * cos(down)),
+        )
+    )
+    return _Lens(np.array(eye), axes, session.height / 2 / tan(radians(angle) / 2), session.width, session.height)
+
+
+def _perspective(session: Session, lens: _Lens) -> bytes:
+    image = Image.new("RGB", (lens.width, lens.height), OUTSIDE)
+    pen = ImageDraw.Draw(image)
+    for color, outline in _planes(session.stage):
+        pixels = _clipped(outline, lens)
+        if len(pixels) > 2:
+            pen.polygon(pixels, fill=color)
+    boxes = list(_boxes(session.stage))
+    if boxes:
+        _draw_boxes(image, pen, lens, boxes)
+    return _raw(image)
+
+
+def _planes(stage: Stage) -> Iterator[tuple[Color, np.ndarray]]:
+    """Walls and floor, with their corners."""
+    (x0, z0), (x1, z1) = _extent(stage)
+    outline = ((x0, z0), (x1, z0), (x1, z1), (x0, z1))
+    for number, (x, z) in enumerate(outline):
+        right, ahead = outline[(number + 1) % 4]
+        shade = tuple(value - 12 * (number % 2) for value in WALL)
+        yield shade, np.array(((x, 0, z), (right, 0, ahead), (right, CEILING, ahead), (x, CEILING, z)))
+    yield FLOOR, np.array([(x, 0.0, z) for x, z in outline])
+
+
+def _clipped(outline: np.ndarray, lens: _Lens) -> list[Pixel]:
+    """The outline as far as it is in front of the camera, in pixels."""
+    ahead = (outline - lens.eye) @ lens.axes[2] - NEAR
+    kept: list[list[float]] = []
+    for number in range(len(outline)):
+        here, there = outline[number], outline[(number + 1) % len(outline)]
+        a, b = ahead[number], ahead[(number + 1) % len(outline)]
+        if a >= 0:
+            kept.append(here.tolist())
+        if (a >= 0) != (b >= 0):
+            kept.append((here + (there - here) * (a / (a - b))).tolist())
+    return [(column, row) for column, row, _ in lens.project(kept).tolist()] if kept else []
+
+
+def _extent(stage: Stage) -> tuple[Pixel, Pixel]:
+    (x0, z0), (x1, z1) = stage.bounds
+    return (x0 - 0.5, z0 - 0.5), (x1 + 0.5, z1 + 0.5)
+
+
+def _boxes(stage: Stage) -> Iterator[_Box]:
+    """Whatever is behind no closed door."""
+    for entity in stage.entities.values():
+        if entity.type != "Floor" and not stage.hidden(entity):
+            yield _Box(entity.type, stage.position(entity), size_of(entity.type), is_on(stage, entity))
+
+
+def _draw_boxes(image: Image.Image, pen: ImageDraw.ImageDraw, lens: _Lens, boxes: list[_Box]) -> None:
+    """The farthest first."""
+    points = lens.project([corner for box in boxes for corner in corners(box.center, box.size)]).reshape(-1, 8, 3)
+    middles = lens.project([list(box.center) for box in boxes])
+    shown = (
+        (middles[:, 2] > NEAR)
+        & ((points[:, :, 2] > NEAR).sum(axis=1) > 4)
+        & (points[:, :, 0].max(axis=1) > 0)
+        & (points[:, :, 0].min(axis=1) < lens.width)
+        & (points[:, :, 1].max(axis=1) > 0)
+        & (points[:, :, 1].min(axis=1) < lens.height)
+    )
+    eye = tuple(lens.eye.tolist())
+    for number in np.argsort(-middles[:, 2]).tolist():
+        if shown[number]:
+            column, row, ahead = middles[number].tolist()
+            _draw_box(pen, boxes[number], points[number, :, :2].tolist(), eye)
+            if ahead < NAMED:
+                _write(image, boxes[number].kind, column, row)
+
+
+def _draw_box(pen: ImageDraw.ImageDraw, box: _Box, points: list[list[float]], eye: Position) -> None:
+    color = _color(box.kind)
+    for indices, axis, side, light in FACES:
+        if (eye[axis] - box.center[axis]) * side > box.size[axis] / 2:
+            shade = tuple(int(value * light) for value in color)
+            outline = [(points[index][0], points[index][1]) for index in indices]
+            pen.polygon(outline, fill=shade, outline=GLOW if box.glows else EDGE)
+
+
+def _from_above(session: Session, center: Position, extent: float) -> bytes:
+    """x to the right, z up; ``extent`` metres from the middle to the upper edge."""
+    scale = session.height / 2 / extent
+    image = Image.new("RGB", (session.width, session.height), OUTSIDE)
+    pen = ImageDraw.Draw(image)
+
+    def rectangle(low: Pixel, high: Pixel, fill: Color, outline: Color) -> None:
+        left, right = (session.width / 2 + (x - center[0]) * scale for x in (low[0], high[0]))
+        upper, lower = (session.height / 2 - (z - center[2]) * scale for z in (high[1], low[1]))
+        pen.rectangle((left, upper, right, lower), fill, outline)
+
+    rectangle(*_extent(session.stage), FLOOR, WALL)
+    for box in sorted(_boxes(session.stage), key=lambda box: box.center[1]):
+        (x, _, z), (width, _, depth) = box.center, box.size
+        low, high = (x - width / 2, z - depth / 2), (x + width / 2, z + depth / 2)
+        rectangle(low, high, _color(box.kind), GLOW if box.glows else EDGE)
+    body = session.stage.body
+    rectangle((body.x - 0.1, body.z - 0.1), (body.x + 0.1, body.z + 0.1), AGENT, AGENT)
+    return _raw(image)
+
+
+def _raw(image: Image.Image) -> bytes:
+    return image.tobytes("raw", "RGB", 0, -1)
+
+
+def _write(image: Image.Image, kind: str, column: float, row: float) -> None:
+    mask = _label(kind)
+    image.paste((255, 255, 255), (int(column) - mask.width // 2, int(row) - mask.height // 2), mask)
+
+
+@cache
+def _label(kind: str) -> Image.Image:
+    font = _font()
+    left, upper, right, lower = font.getbbox(kind)
+    mask = Image.new("L", (int(right - left) + 1, int(lower - upper) + 1))
+    ImageDraw.Draw(mask).text((-left, -upper), kind, fill=255, font=font)
+    return mask
+
+
+@cache
+def _font() -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(10)
+
+
+@cache
+def _color(kind: str) -> Color:
+    """Of a type, the same in every process."""
+    number = zlib.crc32(kind.encode())
+    red, green, blue = colorsys.hsv_to_rgb(number % 360 / 360, 0.35 + number // 360 % 40 / 100, 0.85)
+    return int(red * 255), int(green * 255), int(blue * 255)

@@ -1,0 +1,125 @@
+"""Where the stand-in's rooms come from: an empty one to build houses in, and the floor plans of a data set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+
+from envs.alfred.mining import Fixture, Room, Survey, official_id
+from envs.alfred.objects import KNOWN_TYPES, snake
+from envs.alfred.scene import Item, Placed, Position, Scene
+from envs.alfred.start import room_of
+from envs.alfred.survey_cache import load_survey
+from envs.alfred.thor_stub.geometry import HEIGHT
+from envs.alfred.thor_stub.parents import Parents
+from envs.alfred.thor_stub.refusals import Refused
+from envs.alfred.thor_stub.stage import Stage
+from envs.alfred.trajectories import Corpus, Trajectory
+from keep_agent.errors import ConfigError
+
+EMPTY = "Procedural"
+PHYSICS = "_physics"
+_HALF = 4  # steps of the grid from the middle of the empty room to its walls
+
+
+def empty_room() -> Stage:
+    """Four square metres of floor."""
+    points = tuple((x / 4, z / 4) for x in range(-_HALF, _HALF + 1) for z in range(-_HALF, _HALF + 1))
+    return Stage(Scene(EMPTY, "livingroom", (), (0.0, 0.0), points), EMPTY)
+
+
+class Rooms:
+    """All scenes of the stand-in."""
+
+    def __init__(self, data: str | Path | None = None, splits: Iterable[str] = ()) -> None:
+        """``data``: ALFRED's folder json_2.1.0. ``splits``: whose objects lie about; none: all that are folders.
+
+        Raises DataError and ConfigError for what is not there.
+        """
+        self._corpus = Corpus(data) if data is not None else None
+        self._splits = _splits(self._corpus, tuple(splits)) if self._corpus else ()
+
+    def names(self) -> list[str]:
+        """As ``GetScenesInBuild`` tells them."""
+        return [EMPTY, *(f"{plan}{PHYSICS}" for plan in self._survey)]
+
+    def make(self, name: str) -> Stage:
+        """The room as it is at first. Raises Refused for a name that is not there."""
+        if name == EMPTY:
+            return empty_room()
+        plan = name.removesuffix(PHYSICS)
+        if plan not in self._survey:
+            raise Refused(f"Scene {name} not found in this stand-in; start it with --data for ALFRED's floor plans")
+        return self._furnished(name, plan)
+
+    def _furnished(self, name: str, plan: str) -> Stage:
+        room, trials = self._survey[plan].without(""), self._trials(plan)
+        fixtures = _fixtures(room)
+        parents = Parents(fixtures, room)
+        items = (*fixtures, *_objects(trials, parents))
+        starts = [trial.start.agent for trial in trials] or [_before(fixtures)]
+        points = {(round(x * 4) / 4, round(z * 4) / 4) for x, _, z in starts}
+        x, height, z = starts[0]
+        return Stage(Scene(plan, room_of(plan), items, (x, z)), name, parents, points, height)
+
+    def _trials(self, plan: str) -> list[Trajectory]:
+        return [trial for trial in self._trajectories if trial.floor_plan == plan]
+
+    @cached_property
+    def _survey(self) -> Survey:
+        return load_survey(self._corpus) if self._corpus else {}
+
+    @cached_property
+    def _trajectories(self) -> list[Trajectory]:
+        return [trial for name in self._splits for trial in self._corpus.trajectories(name)] if self._corpus else []
+
+
+def _splits(corpus: Corpus, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Those wanted, else those that lie there as folders: archives take long to read."""
+    for name in wanted:
+        if name not in corpus.sources:
+            raise ConfigError(f"--split {name} is not in {corpus.root}; choose from {', '.join(corpus.splits)}")
+    return wanted or tuple(name for name, source in corpus.sources.items() if source.archive is None)
+
+
+def _before(fixtures: list[Item]) -> Position:
+    """A place on the grid for an agent, if no trial tells one."""
+    x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
+    return round(x * 4) / 4, HEIGHT, round(z * 4) / 4
+
+
+def _fixtures(room: Room) -> list[Item]:
+    counts: Counter[str] = Counter()
+    return [
+        Item(_next_id(one.type, counts), one.type, one.position, source=one.id)
+        for one in sorted(room.fixtures, key=_place)
+    ]
+
+
+def _place(fixture: Fixture) -> tuple[str, tuple[float, float, float]]:
+    return fixture.type, fixture.position
+
+
+def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
+    """One of each type that a trial has, where the first one has it."""
+    first: dict[str, Placed] = {}
+    for trial in trials:
+        for one in trial.start.objects:
+            first.setdefault(one.type, one)
+    counts: Counter[str] = Counter()
+    bare = [
+        Item(_next_id(one.type, counts), one.type, one.position, source=official_id(one.type, one.position))
+        for one in first.values()
+        if one.type in KNOWN_TYPES
+    ]
+    return [
+        Item(item.id, item.type, item.position, parents.guess(item.type, item.position, bare), source=item.source)
+        for item in bare
+    ]
+
+
+def _next_id(kind: str, counts: Counter[str]) -> str:
+    counts[kind] += 1
+    return f"{snake(kind)}_{counts[kind]}"

@@ -1,0 +1,217 @@
+"""A room as the build has it: one of our worlds, with the ids, names and states that a world does not know."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import cos, radians, sin
+
+from envs.alfred.objects import PICKUPABLE
+from envs.alfred.scene import Item, Position, Scene
+from envs.alfred.thing import Thing
+from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
+from envs.alfred.thor_stub.naming import free_id, game_name, object_id, whole_of
+from envs.alfred.thor_stub.parents import Parents
+from envs.alfred.thor_stub.refusals import unknown_id
+from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, loose, name_of, size_of
+from envs.alfred.world import World
+
+UPRIGHT: Position = (0.0, 0.0, 0.0)
+HAND = (0.5, -0.25)  # metres in front of the eye, and below it
+
+
+@dataclass(slots=True)
+class Entity:
+    """Whatever has an object id. Without a ``thing`` it is something that worlds of ours do not have."""
+
+    id: str
+    type: str  # in 5.0
+    name: str
+    thing: str = ""  # id in the world
+    place: Position = UPRIGHT  # of an entity without a thing
+    rotation: Position = UPRIGHT
+    controls: str = ""  # object id of the stove burner that a knob turns on
+
+    @property
+    def key(self) -> str:
+        """Under which its marks are kept."""
+        return self.thing or self.id
+
+
+class Stage:
+    """A room and the agent in it. ``version`` grows with every change but the agent's pose."""
+
+    def __init__(
+        self,
+        scene: Scene,
+        name: str,
+        parents: Parents | None = None,
+        known: Iterable[Point] = (),
+        height: float = HEIGHT,
+    ) -> None:
+        """``known``: points where one is known to be able to stand. ``height`` of the agent's position, in metres."""
+        self.name = name
+        self.world = World(scene)
+        self.body = Body(*scene.agent, y=height)
+        self.points = floor_points(scene, known)
+        self.entities: dict[str, Entity] = {}
+        self.of_thing: dict[str, Entity] = {}
+        self.marks: defaultdict[str, set[str]] = defaultdict(set)  # "dirty", "water", "open", "on", "sliced", ...
+        self.version = 0
+        self._parents = parents
+        for thing in self.world.things.values():
+            self.add(thing)
+            if thing.type in OPEN_AT_FIRST:
+                self.marks[thing.id].add("open")
+        self._furnish()
+
+    @property
+    def parents(self) -> Parents:
+        """Made when first asked for."""
+        if self._parents is None:
+            self._parents = Parents(item for item in self.world.scene.items if item.type not in PICKUPABLE)
+        return self._parents
+
+    def add(self, thing: Thing, given_id: str = "", name: str = "", rotation: Position = UPRIGHT) -> Entity:
+        """Give a thing of the world an id, and a name unless it has one."""
+        kind = name_of(thing.type)
+        whole = given_id or free_id(kind, thing.position, self.entities)
+        entity = Entity(whole, kind, name or game_name(self.name, kind, whole), thing.id, rotation=rotation)
+        self.entities[whole] = self.of_thing[thing.id] = entity
+        return entity
+
+    def add_extra(
+        self, kind: str, position: Position, given_id: str = "", controls: str = "", name: str = ""
+    ) -> Entity:
+        """Something that is in no world of ours."""
+        whole = given_id or free_id(kind, position, self.entities)
+        entity = Entity(whole, kind, name or game_name(self.name, kind, whole), "", position, controls=controls)
+        self.entities[whole] = entity
+        return entity
+
+    def _furnish(self) -> None:
+        """What every room of the build has besides: adapters have to do without it."""
+        (x0, z0), (x1, z1) = self.bounds
+        middle = (x0 + x1) / 2
+        for kind, position in (
+            ("Floor", (0.0, 0.0, 0.0)),
+            ("Window", (middle, 1.6, z1 + 0.2)),
+            ("Chair", (x0, 0.45, z0)),
+            ("LightSwitch", (x0 - 0.2, 1.2, (z0 + z1) / 2)),
+        ):
+            self.add_extra(kind, position)
+        for entity in tuple(self.of_thing.values()):
+            x, y, z = self.position(entity)
+            if entity.type == "StoveBurner":
+                self.add_extra("StoveKnob", (x, y - 0.1, z + 0.2), controls=entity.id)
+            elif entity.id.count("|") > 3:
+                kind, whole = whole_of(entity.id)
+                self.add_extra(kind, (x, y, z), given_id=whole)
+
+    # questions
+
+    @property
+    def bounds(self) -> tuple[Point, Point]:
+        """Of the points where one can stand."""
+        xs, zs = zip(*self.points, strict=True) if self.points else ((0.0,), (0.0,))
+        return (min(xs), min(zs)), (max(xs), max(zs))
+
+    @property
+    def floor(self) -> Entity:
+        return next(entity for entity in self.entities.values() if entity.type == "Floor")
+
+    def find(self, object_id: str) -> Entity:
+        try:
+            return self.entities[object_id]
+        except KeyError:
+            raise unknown_id(object_id) from None
+
+    def thing(self, entity: Entity) -> Thing | None:
+        return self.world.things.get(entity.thing)
+
+    def held(self, entity: Entity) -> bool:
+        """Carried, by itself or inside of what is carried."""
+        holding = self.world.holding
+        return holding is not None and bool(entity.thing) and self.world.place_of(entity.thing) == holding
+
+    def position(self, entity: Entity) -> Position:
+        if not entity.thing:
+            return entity.place
+        return self.hand if self.held(entity) else self.world.things[entity.thing].position
+
+    @property
+    def hand(self) -> Position:
+        """Where one carries things."""
+        x, y, z = self.body.eye
+        turn = radians(self.body.rotation)
+        return x + HAND[0] * sin(turn), y + HAND[1], z + HAND[0] * cos(turn)
+
+    def hidden(self, entity: Entity) -> bool:
+        """Behind a closed door, or cut to pieces."""
+        if not entity.thing:
+            return "sliced" in self.marks[entity.id]
+        return self.world.hidden_in(entity.thing) is not None
+
+    def sees(self, entity: Entity, sight: Sight) -> bool:
+        """Whether the agent does."""
+        if self.hidden(entity):
+            return False
+        if self.held(entity):
+            return True
+        return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
+
+    def outside(self, entity: Entity) -> Iterator[Entity]:
+        """The receptacles it is in or on, innermost first; the floor for what lies on it."""
+        thing = self.thing(entity)
+        if thing is None:
+            return
+        if not thing.pickupable and thing.parent is not None:
+            yield self.of_thing[thing.parent]
+        for outer in self.world.around(thing.id):
+            yield self.of_thing[outer.id]
+        if self.world.on_floor(thing.id):
+            yield self.floor
+
+    # changes
+
+    def stand(self, body: Body) -> None:
+        """Take a pose."""
+        self.body = body
+        self.world.agent = type(self.world.agent)(body.x, body.z)
+
+    def items(self) -> Iterator[Item]:
+        """The room as it is now, as a scene would say it."""
+        for thing in self.world.things.values():
+            states = ("open" if thing.is_open else "closed", *(["on"] if thing.is_on else []))
+            yield Item(thing.id, thing.type, thing.position, thing.parent, frozenset(states), thing.source)
+
+    def resettle(
+        self,
+        items: Sequence[Item],
+        names: Mapping[str, str],
+        rotations: Mapping[str, Position],
+        extras: Mapping[str, Position],
+    ) -> None:
+        """Nothing loose is left but these, and whatever is loose gets an id after its new position."""
+        old = self.world
+        self.world = World(replace(old.scene, items=tuple(items)))
+        for kept, before in (
+            (self.world.heated, old.heated),
+            (self.world.cooled, old.cooled),
+            (self.world.cleaned, old.cleaned),
+        ):
+            kept.update(before.intersection(self.world.things))
+        self.world.agent = old.agent
+        fixed, others = self.of_thing, [entity for entity in self.entities.values() if not entity.thing]
+        self.entities, self.of_thing = {}, {}
+        for thing in self.world.things.values():
+            entity = fixed.get(thing.id)
+            stays = entity is not None and not loose(entity.type)
+            fresh = entity.id if stays else object_id(name_of(thing.type), thing.position)
+            self.add(thing, fresh, names[thing.id], rotations.get(thing.id, UPRIGHT))
+        for extra in others:
+            if extra.id in extras:
+                self.add_extra(extra.type, extras[extra.id], object_id(extra.type, extras[extra.id]), name=extra.name)
+            elif not loose(extra.type):
+                self.entities[extra.id] = extra

@@ -1,0 +1,121 @@
+"""What AI2-THOR 5.0 says of each object type, and how large we take its things to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from envs.alfred import objects
+from envs.alfred.objects import types
+
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {"Glassbottle": "Bottle", "PaperTowel": "PaperTowelRoll", "ToiletPaperRoll": "ToiletPaper"}
+)
+"""Types of ALFRED under their name in 5.0."""
+
+OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
+OPEN_AT_FIRST = types("LaundryHamper")  # worlds of ours know no lid there
+OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")
+TOGGLEABLE = types(
+    "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
+)
+DIRTYABLE = types("Bed Bowl Cloth Cup Mug Pan Plate Pot")
+FILLABLE = types("Bottle Bowl Cup Kettle Mug Pot WateringCan WineBottle")
+COOKABLE = types("BreadSliced Potato PotatoSliced")
+BREAKABLE = types("Bottle Bowl CellPhone Cup Egg Laptop Mug Plate Statue Vase Window WineBottle")
+USABLE = types("PaperTowelRoll SoapBottle TissueBox ToiletPaper")
+MOVEABLE = types(
+    """ArmChair Bed Cart Chair CoffeeMachine CoffeeTable Desk DeskLamp DiningTable Dresser FloorLamp GarbageCan
+    LaundryHamper Microwave Ottoman SideTable Sofa TVStand Toaster"""
+)
+HOT = types("Candle Microwave StoveBurner Toaster")
+RECEPTACLES = objects.RECEPTACLES | types("Floor Chair Sink Bathtub")
+PICKUPABLE = (objects.PICKUPABLE - frozenset(RENAMED)) | frozenset(RENAMED.values())
+FLOOR_STANDING = types(
+    """ArmChair BathtubBasin Bed Cart CoffeeTable CounterTop Desk DiningTable Dresser FloorLamp Fridge GarbageCan
+    LaundryHamper Ottoman SideTable Sofa TVStand Toilet"""
+)
+
+_SIZES: dict[str, tuple[float, float, float]] = {
+    "Bed CounterTop DiningTable Sofa": (1.2, 0.5, 0.8),
+    "ArmChair BathtubBasin CoffeeTable Desk Dresser TVStand": (0.8, 0.5, 0.6),
+    "Fridge": (0.8, 1.8, 0.7),
+    "FloorLamp": (0.3, 1.6, 0.3),
+    "Microwave": (0.5, 0.3, 0.35),
+    "Cabinet Drawer Shelf Window": (0.5, 0.3, 0.4),
+    "Cart Chair GarbageCan LaundryHamper Ottoman Safe SideTable SinkBasin Toilet": (0.45, 0.45, 0.45),
+    "StoveBurner": (0.25, 0.03, 0.25),
+    "Box Laptop Pillow BaseballBat TennisRacket": (0.3, 0.2, 0.3),
+    "Floor": (0.1, 0.01, 0.1),
+    "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
+}
+_SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
+
+
+@cache
+def name_of(kind: str) -> str:
+    """A type's name in 5.0."""
+    return RENAMED.get(kind, kind)
+
+
+@cache
+def size_of(kind: str) -> tuple[float, float, float]:
+    """Width, height and depth in metres; a rough guess."""
+    return _SIZE.get(kind) or ((0.12, 0.12, 0.12) if kind in PICKUPABLE else (0.3, 0.3, 0.3))
+
+
+def loose(kind: str) -> bool:
+    """Whether ``SetObjectPoses`` takes a thing of this type away unless it is listed."""
+    return kind in PICKUPABLE or kind in MOVEABLE
+
+
+@cache
+def template(kind: str) -> Mapping[str, Any]:
+    """The metadata that all objects of a type share, and defaults for the rest. Treat it as frozen."""
+    moves = loose(kind)
+    return {
+        "name": "",
+        "position": None,
+        "rotation": None,
+        "visible": False,
+        "isInteractable": False,
+        "receptacle": kind in RECEPTACLES,
+        "toggleable": kind in TOGGLEABLE,
+        "isToggled": False,
+        "breakable": kind in BREAKABLE,
+        "isBroken": False,
+        "canFillWithLiquid": kind in FILLABLE,
+        "isFilledWithLiquid": False,
+        "fillLiquid": None,
+        "dirtyable": kind in DIRTYABLE,
+        "isDirty": False,
+        "canBeUsedUp": kind in USABLE,
+        "isUsedUp": False,
+        "cookable": kind in COOKABLE,
+        "isCooked": False,
+        "temperature": "RoomTemp",
+        "isHeatSource": kind in HOT,
+        "isColdSource": kind == "Fridge",
+        "sliceable": kind in objects.SLICEABLE,
+        "isSliced": False,
+        "openable": kind in OPENABLE,
+        "isOpen": False,
+        "openness": 0.0,
+        "pickupable": kind in PICKUPABLE,
+        "isPickedUp": False,
+        "moveable": kind in MOVEABLE,
+        "mass": 1.0 if moves else 0.0,
+        "salientMaterials": ["Plastic"] if moves else None,
+        "receptacleObjectIds": None,
+        "distance": 0.0,
+        "objectType": kind,
+        "objectId": "",
+        "assetId": "",
+        "parentReceptacles": None,
+        "controlledObjects": None,
+        "isMoving": False,
+        "axisAlignedBoundingBox": None,
+        "objectOrientedBoundingBox": None,
+    }

@@ -1,0 +1,45 @@
+"""What a process holds on to: open files, threads, children, temporary folders."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def held_now() -> dict[str, set[str]]:
+    """By kind. Links of open files are named by what they lead to, as numbers are given again."""
+    gc.collect()
+    files = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            files.add(f"{link.name} {os.readlink(link)}")
+    tasks = Path("/proc/self/task").iterdir()
+    children = {child for task in tasks for child in (task / "children").read_text().split()}
+    return {
+        "files": files,
+        "threads": {thread.name for thread in threading.enumerate()},
+        "children": children,
+        "folders": {str(path) for path in Path(tempfile.gettempdir()).glob("tmp*") if (path / "server.pipe").exists()},
+    }
+
+
+@contextmanager
+def nothing_left(patience: float = 5.0) -> Iterator[None]:
+    """Everything that the block opens is closed at its end, or soon after."""
+    before = held_now()
+    yield
+    deadline = time.monotonic() + patience
+    while (more := _more(before)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not more, more
+
+
+def _more(before: dict[str, set[str]]) -> dict[str, set[str]]:
+    now = held_now()
+    return {kind: now[kind] - before[kind] for kind in now if now[kind] - before[kind]}

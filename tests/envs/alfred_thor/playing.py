@@ -1,0 +1,83 @@
+"""Episodes played in the stand-in through the real client, beside the symbolic world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from envs.alfred.env import AlfredEnv
+from envs.alfred.goals import goal_conditions
+from envs.alfred.scene import Episode
+from envs.alfred.world import World
+from envs.outcome import Outcome
+
+STAND_IN = {"executable": "stand-in", "start_timeout": 30.0, "timeout": 20.0}
+PRIMITIVES = ("goto", "open", "close", "pick", "put", "drop", "slice", "turn_on", "turn_off")
+
+
+@contextmanager
+def thor_env(episodes: Sequence[Episode] | None = None, thor: Any = (), **settings: Any) -> Iterator[AlfredEnv]:
+    """An environment over the stand-in, closed at the end."""
+    with closing(AlfredEnv(episodes=episodes, backend="thor", thor={**STAND_IN, **dict(thor)}, **settings)) as env:
+        yield env
+
+
+class Shadow:
+    """The symbolic world in the state an episode began with; it does every primitive that the simulator does."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world.copy()
+        self.calls: list[tuple[str, tuple[str, ...], Outcome]] = []
+
+    def repeat(self, name: str, arguments: tuple[str, ...], outcome: Outcome) -> None:
+        mine = getattr(self.world, name)(*arguments)
+        self.calls.append((name, arguments, outcome))
+        assert mine == outcome, f"{name}{arguments}: symbolic {mine}, simulator {outcome}"
+
+
+@contextmanager
+def shadowed(world: World) -> Iterator[Shadow]:
+    """Every primitive of this world is repeated by a symbolic one, and must have the same outcome."""
+    shadow, kind = Shadow(world), type(world)
+    original = {name: getattr(kind, name) for name in PRIMITIVES}
+
+    def follow(name: str) -> Any:
+        def primitive(self: World, *arguments: str) -> Outcome:
+            outcome = original[name](self, *arguments)
+            if self is world:
+                shadow.repeat(name, arguments, outcome)
+            return outcome
+
+        return primitive
+
+    try:
+        for name in PRIMITIVES:
+            setattr(kind, name, follow(name))
+        yield shadow
+    finally:
+        for name, method in original.items():
+            setattr(kind, name, method)
+
+
+def shape(world: World) -> dict[str, Any]:
+    """All that goals, facts and skills depend on, but positions: physics has its own."""
+    things = {
+        one.id: (one.type, one.parent, sorted(one.contents), one.is_open, one.is_on) for one in world.things.values()
+    }
+    marks = {"hot": world.heated, "cold": world.cooled, "clean": world.cleaned}
+    return {"things": things, "holding": world.holding, "at": world.at, **marks}
+
+
+def play(env: AlfredEnv, episode: Episode) -> tuple[bool, list[str]]:
+    """Let the expert play the first task; (success, skills). The symbolic world must follow step by step."""
+    _, info = env.reset(options={"episode": episode})
+    expert, skills = env.setting.expert(), []
+    with shadowed(env.world) as shadow:
+        while info["task_done"] is None:
+            skills.append(expert.act(info["world"], info["task"], info["knowledge"]))
+            if skills[-1] == "done":  # a stream would go on
+                assert shape(shadow.world) == shape(env.world)
+                assert goal_conditions(shadow.world, info["task"]) == info["goal"]
+            _, _, _, _, info = env.step(skills[-1])
+    return info["task_done"].success, skills

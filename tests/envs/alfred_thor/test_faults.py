@@ -1,0 +1,176 @@
+"""A process that dies, hangs or lies: a named error within its time, or an episode that goes on; nothing stays behind."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.alfred.episodes import load_episodes
+from envs.alfred.scene import Episode
+from envs.alfred.thor.client import EMPTY, Thor
+from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorLost, ThorRefusal, ThorStart, ThorTimeout
+from envs.alfred.thor.options import ThorOptions
+from envs.alfred.thor.view import top_view
+from keep_agent.errors import EpisodeError
+from keep_agent.loop import run_episode
+from planners.simple import ExpertPlanner
+from tests.envs.alfred_thor.leftovers import nothing_left
+from tests.envs.alfred_thor.playing import play, thor_env
+
+START, ANSWER = 3.0, 1.0  # seconds that the tests allow
+SLACK = 4.0  # for a loaded machine to notice
+SERVERS = ("fifo", "wsgi")
+AT_START = {
+    "die-before-pipe": "exit status|has ended|exited",
+    "die-at-start": "exit status|has ended|exited",
+    "die-before-actions": "exit status|has ended|exited",
+    "hang-at-start": "within 3 s",
+}
+AT_WORK: dict[str, type[ThorError]] = {
+    "die": ThorGone,
+    "die-half": ThorGone,
+    "hang": ThorTimeout,
+    "sequence": ThorAnswer,
+    "garbage": ThorAnswer,
+}
+EPISODES: list[Episode] = list(load_episodes(None, "valid")[:4])
+
+
+def command(*faults: str, once: Path | None = None) -> str:
+    words = [sys.executable, "-m", "envs.alfred.thor_stub", *(f"--fault {fault}" for fault in faults)]
+    return " ".join([*words, *(["--once", str(once)] if once else [])])
+
+
+def options(*faults: str, once: Path | None = None, **changes: Any) -> dict[str, Any]:
+    times = {"start_timeout": START, "timeout": ANSWER}
+    return {"executable": command(*faults, once=once), **times, **changes}
+
+
+def simulator(*faults: str, **changes: Any) -> Thor:
+    return Thor(ThorOptions(**options(*faults, **changes)))
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("fault", AT_START)
+def test_a_process_that_does_not_come_up(fault: str, server: str) -> None:
+    thor, began = simulator(fault, server=server), time.monotonic()
+    with nothing_left(), pytest.raises(ThorStart, match=AT_START[fault]):
+        thor.start()
+    assert time.monotonic() - began < START + ANSWER + SLACK
+    assert not thor.alive
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("fault", AT_WORK)
+def test_a_process_that_fails_at_work(fault: str, server: str) -> None:
+    thor = simulator(f"{fault}:12", server=server)
+    with nothing_left():
+        thor.start()
+        with pytest.raises(AT_WORK[fault], match="Pass: .* after [0-9.]+ s; ") as caught:
+            for _ in range(20):
+                began = time.monotonic()
+                thor.step("Pass")
+        assert time.monotonic() - began < ANSWER + SLACK
+        assert isinstance(caught.value, EpisodeError) and not thor.alive
+        with pytest.raises(ThorGone, match="it does not run"):
+            thor.step("Pass")
+        thor.start()  # and a new one works
+        assert thor.step("Pass").ok
+        thor.close()
+        thor.close()
+
+
+def test_a_build_that_is_no_build() -> None:
+    with nothing_left(), pytest.raises(ThorStart, match="No such file|exit status|has ended"):
+        Thor(ThorOptions(executable="no-such-program-anywhere")).start()
+    with nothing_left(), pytest.raises(ThorStart, match="exit status 0"):
+        Thor(ThorOptions(executable="true")).start()
+
+
+def test_a_scene_that_the_build_does_not_have() -> None:
+    thor = simulator()
+    with nothing_left():
+        with pytest.raises(ThorStart, match=r"'FloorPlan1_physics' not contained in build \(.*\)\.; see"):
+            thor.start("FloorPlan1")
+        thor.start(EMPTY)
+        with pytest.raises(ThorRefusal, match="has no scene FloorPlan1"):
+            thor.reset("FloorPlan1")
+        with pytest.raises(ThorError, match="house"):
+            thor.reset({"rooms": []})
+        thor.close()
+
+
+@pytest.mark.parametrize("code", ["InvalidAction", "MissingArguments", "AmbiguousAction", "InvalidArgument", "Other"])
+def test_what_the_build_refuses_is_a_reply(code: str) -> None:
+    thor = simulator(f"error:12:{code}")
+    thor.start()
+    replies = [thor.step("Pass") for _ in range(12)]
+    refused = [reply for reply in replies if not reply.ok]
+    assert len(refused) == 1 and "injected" in refused[0].message and refused[0].unknown == (code != "Other")
+    with pytest.raises(ThorRefusal, match="Fly: Invalid action"):
+        thor.insist("Fly")
+    assert thor.alive
+    thor.close()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(
+    "at", [pytest.param(at, marks=[pytest.mark.slow] * (at != 11)) for at in (4, 5, 6, 7, 8, 9, 11, 14, 17, 20)]
+)
+@pytest.mark.parametrize("fault", AT_WORK)
+def test_an_episode_goes_on_in_a_new_process(tmp_path: Path, fault: str, at: int, server: str) -> None:
+    """Wherever it fails once: while the room is set up, or while the expert plays."""
+    with nothing_left(), thor_env(EPISODES) as calm:
+        expected = play(calm, EPISODES[0])
+    broken = options(f"{fault}:{at}", once=tmp_path / "happened", server=server)
+    with nothing_left(), thor_env(EPISODES, thor=broken) as env:
+        assert play(env, EPISODES[0]) == expected
+        assert (tmp_path / "happened").exists() and env.world.restarts == 1
+        _, info = env.reset(options={"episode": EPISODES[1]})
+        assert info["restarts"] == 0
+
+
+def test_a_second_failure_ends_the_episode_and_no_more() -> None:
+    """Every process dies at its 14th action: some episodes are too long for two of them, and the next begin anew."""
+    with nothing_left(), thor_env(EPISODES, thor=options("die:14")) as env:
+        expert = env.setting.expert()
+        planner = ExpertPlanner(lambda info: expert.act(info["world"], info["task"], info["knowledge"]))
+        results = [
+            run_episode(env, planner, episode, index=index, skills="lota", seed=0)[0]
+            for index, episode in enumerate(EPISODES)
+        ]
+    stops = [task.stop for result in results for task in result.tasks]
+    assert set(stops) <= {"success", "crash"} and "crash" in stops
+    assert all("ThorGone" in result.error for result in results if result.crashed)
+
+
+def test_a_room_that_is_not_the_same_after_a_restart(tmp_path: Path) -> None:
+    with nothing_left(), thor_env(EPISODES) as env:
+        env.reset(options={"episode": EPISODES[0]})
+        opened = next(one for one in env.world.things.values() if one.openable and not one.is_open)
+        assert env.world.open(opened.id).ok
+        env.world._done.clear()  # so the door will be shut
+        env.setting.simulator._controller.server.unity_proc.kill()
+        with pytest.raises(ThorLost, match=f"1 things are not as before the restart, such as {opened.id}"):
+            env.world.close(opened.id)
+
+
+def test_a_build_without_the_newer_actions(tmp_path: Path) -> None:
+    missing = ("no-action:GetInteractablePoses", "no-action:GetMapViewCameraProperties", "no-action:GetScenesInBuild")
+    with thor_env(EPISODES, thor=options(*missing), skills="grounded", render="rgb") as env:
+        assert all(play(env, episode)[0] for episode in EPISODES)
+        assert top_view(env.world).std() > 5
+        assert env.world.restarts == 0
+
+
+def test_no_display_and_gpus_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    thor = simulator()
+    thor.start(EMPTY)
+    assert thor.step("Pass").ok
+    thor.close()

@@ -1,0 +1,71 @@
+"""Settings of the simulator: what is refused, and what is run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.alfred.kind import WORLD
+from envs.alfred.setting import AlfredSetting
+from envs.alfred.thor.options import ThorOptions, thor_options
+from keep_agent.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"platform": "Amiga"}, "env.thor.platform='Amiga'"),
+        ({"server": "smtp"}, "env.thor.server='smtp'"),
+        ({"width": 0}, "env.thor.width=0"),
+        ({"height": 300.5}, "env.thor.height=300.5"),
+        ({"tries": True}, "env.thor.tries=True"),
+        ({"timeout": -1}, "env.thor.timeout=-1"),
+        ({"gpu": "first"}, "env.thor.gpu='first'"),
+        ({"headless": "yes"}, "env.thor.headless='yes'"),
+        ({"colour": "red"}, "env.thor.colour is unknown; use one of executable, platform"),
+    ],
+)
+def test_bad_values_are_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        thor_options(options)
+
+
+@pytest.mark.parametrize(
+    ("choices", "named"),
+    [
+        ({"backend": "unity"}, "backend='unity' is unknown; use one of symbolic, thor"),
+        ({"render": "rgb"}, "set env.backend=thor"),
+        ({"backend": "thor", "render": "cinema"}, "render='cinema'"),
+        ({"backend": "thor", "render": "rgb", "thor": {"headless": True}}, "makes no images"),
+    ],
+)
+def test_choices_that_do_not_go_together(choices: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        AlfredSetting(**choices)
+
+
+def test_embedded_houses_are_played_on_the_stand_in() -> None:
+    assert thor_options({}, embedded=True).stands_in
+    assert not thor_options(None).stands_in
+    assert thor_options({"executable": "unity"}, embedded=True).executable == "unity"
+
+
+def test_what_is_run(tmp_path: Path) -> None:
+    build = tmp_path / "a build"
+    build.touch()
+    assert ThorOptions().command(None) is None
+    assert ThorOptions(executable=str(build)).command(None) == f"'{build}'"
+    assert ThorOptions(executable="python -m mine").command(None) == "python -m mine"
+    stand_in = ThorOptions(executable="stand-in").command("/data")
+    assert stand_in == f"{sys.executable} -m envs.alfred.thor_stub --data /data"
+    with pytest.raises(ConfigError, match="there is no /no/such/build"):
+        ThorOptions(executable="/no/such/build -x").command(None)
+
+
+def test_results_say_what_they_were_made_with() -> None:
+    assert WORLD.label({}) == "Alfred-v0"
+    assert WORLD.label({"backend": "thor", "data": "json_2.1.0"}) == "ALFRED tasks on AI2-THOR 5"
+    assert WORLD.label({"backend": "thor", "data": None}) == "ALFRED tasks on a stand-in for AI2-THOR 5"

@@ -1,0 +1,100 @@
+"""From metadata to things: types, names, places, doors, and what stays the same object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envs.alfred.scene import Item
+from envs.alfred.thor.reading import Names, held, kind_of, known, read_things
+from tests.envs.alfred_thor.entries import entry, thing
+
+FRIDGE, COUNTER, BOWL = "Fridge|-01.00|+00.00|+02.00", "CounterTop|+01.00|+00.90|+00.00", "Bowl|+01.10|+00.95|+00.20"
+APPLE, BOTTLE = "Apple|+01.10|+01.00|+00.20", "Bottle|-01.00|+01.00|+02.00"
+
+
+def room() -> list[dict[str, Any]]:
+    return [
+        entry("Floor|+00.00|+00.00|+00.00", receptacleObjectIds=[BOWL]),
+        entry(FRIDGE, openable=True),
+        entry(COUNTER),
+        thing(APPLE, COUNTER, BOWL),
+        thing(BOWL, COUNTER),
+        thing(BOTTLE, FRIDGE),
+        thing("Pen|+03.00|+00.00|+03.00", "Floor|+00.00|+00.00|+00.00"),
+    ]
+
+
+def named(entries: list[dict[str, Any]], *items: Item) -> Names:
+    names = Names()
+    names.begin(known(entries), items)
+    return names
+
+
+def test_places_and_types() -> None:
+    things = read_things(room(), named(room()), {})
+    assert {one.id: one.parent for one in things.values()} == {
+        "fridge_1": None,
+        "countertop_1": None,
+        "apple_1": "bowl_1",  # the innermost of two
+        "bowl_1": "countertop_1",
+        "glassbottle_1": "fridge_1",  # as ALFRED calls a bottle
+        "pen_1": None,  # on the floor
+    }
+    assert things["bowl_1"].contents == ("apple_1",) and things["fridge_1"].shut
+    assert things["apple_1"].source == APPLE
+
+
+def test_a_thing_keeps_the_name_it_has_in_the_description() -> None:
+    far, near = "Mug|+02.00|+01.00|+00.00", "Mug|+00.05|+01.00|+00.00"
+    items = [
+        Item("mug_2", "Mug", (0.0, 1.0, 0.0)),
+        Item("mug_1", "Mug", (5.0, 1.0, 0.0)),  # is not there
+    ]
+    names = named([thing(far), thing(near)], *items)
+    assert names.ours == {near: "mug_2", far: "mug_3"}
+    assert names.theirs("mug_3") == far
+
+
+def test_two_in_the_same_place_get_a_name_each() -> None:
+    first, second = "Egg|+00.00|+01.00|+00.00", "Egg|+00.01|+01.00|+00.00"
+    names = named([thing(first), thing(second)], *(Item(f"egg_{n}", "Egg", (0.0, 1.0, 0.0)) for n in (1, 2)))
+    assert sorted(names.ours.values()) == ["egg_1", "egg_2"]
+
+
+def test_what_did_not_change_is_the_same_object() -> None:
+    names = named(room())
+    before = read_things(room(), names, {})
+    moved = [one | {"parentReceptacles": [COUNTER]} if one["objectId"] == BOTTLE else one for one in room()]
+    after = read_things(moved, names, before)
+    assert after["glassbottle_1"].parent == "countertop_1"
+    assert after["countertop_1"].contents == ("bowl_1", "glassbottle_1")  # what was there comes first
+    assert {one for one in after if after[one] is not before[one]} == {"glassbottle_1", "fridge_1", "countertop_1"}
+    assert list(after) == list(before)
+
+
+def test_a_cut_thing_is_gone_and_its_slices_are_new() -> None:
+    names = named(room())
+    before = read_things(room(), names, {})
+    cut = [one | {"isSliced": True} if one["objectId"] == APPLE else one for one in room()]
+    slices = [thing(f"{APPLE}|AppleSliced_{number}", COUNTER, kind="AppleSliced") for number in range(2)]
+    after = read_things([*cut, *slices], names, before)
+    assert "apple_1" not in after and list(after)[-2:] == ["applesliced_1", "applesliced_2"]
+    assert kind_of(slices[0]) == "AppleSliced"
+
+
+def test_what_is_in_the_hand_is_nowhere_else() -> None:
+    names = named(room())
+    lifted = [one | {"isPickedUp": True} if one["objectId"] == BOWL else one for one in room()]
+    things = read_things(lifted, names, {})
+    assert things["bowl_1"].parent is None and things["apple_1"].parent == "bowl_1"
+    assert held({"inventoryObjects": [{"objectId": BOWL, "objectType": "Bowl"}]}, names) == "bowl_1"
+    assert held({"inventoryObjects": []}, names) is None
+
+
+def test_a_container_without_a_door_hides_nothing() -> None:
+    cabinet = "Cabinet|+00.00|+01.00|+00.00"
+    things = read_things([entry(cabinet)], named([entry(cabinet)]), {})
+    assert not things["cabinet_1"].shut
+    basin = "Sink|+00.00|+01.00|+00.00|SinkBasin"
+    found = [entry(basin, "SinkBasin"), entry("Sink|+00.00|+01.00|+00.00")]
+    assert list(read_things(found, named(found), {})) == ["sinkbasin_1"]
