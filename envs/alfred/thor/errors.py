@@ -54,3 +54,6 @@ class ThorLost(ThorError, EpisodeError):
     """After a restart the room is not what it was before, so the episode cannot go on."""
 
     remedy = "nothing to do: the episode counts as crashed, the next one begins in a new process"
+
+
+LOST = (ThorTimeout, ThorGone, ThorAnswer)  # the process is gone; a new one may do better

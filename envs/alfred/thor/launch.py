@@ -14,13 +14,14 @@ from typing import Any
 
 from ai2thor.controller import Controller
 from ai2thor.fifo_server import FifoServer
-from ai2thor.platform import CloudRendering
+from ai2thor.platform import STR_PLATFORM_MAP, CloudRendering
 from ai2thor.wsgi_server import WsgiServer
 
 from envs.alfred.thor.errors import ThorError, ThorStart
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.pipes import BoundedFifoServer
 from envs.alfred.thor.wsgi import BoundedWsgiServer
+from keep_agent.errors import KeepError
 
 NO_DISPLAY = ":0"  # a name is needed even where nothing is shown
 WAIT = 5.0  # seconds for a killed process to be gone
@@ -55,14 +56,25 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
     except ThorError as error:
         end(controller)
         raise ThorStart(error.what, action=error.action, seconds=error.seconds) from error
+    except KeepError:
+        end(controller)
+        raise
     except Exception as error:
         end(controller)
-        cause = error.__context__ if isinstance(error.__context__, ThorError) else error
-        raise ThorStart(str(cause).strip().partition("\n")[0] or repr(cause)) from error
+        raise ThorStart(_reason(error)) from error
     except BaseException:
         end(controller)
         raise
     return controller
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what the client says, or of our error behind it."""
+    cause = error.__context__ if isinstance(error.__context__, ThorError) else error
+    said = str(cause).strip().partition("\n")[0] or repr(cause)
+    if "no build exists" in said:
+        said = f"its build is neither in ~/.ai2thor/releases nor to be downloaded from here ({said})"
+    return said
 
 
 def end(controller: Controller) -> None:
@@ -108,7 +120,7 @@ def _arguments(options: ThorOptions, data: str | None) -> dict[str, Any]:
         platform = "CloudRendering"
     return {
         "local_executable_path": command,
-        "platform": None if command else platform,
+        "platform": None if command or platform is None else STR_PLATFORM_MAP[platform],
         "headless": options.headless,
         "gpu_device": options.gpu,
         "x_display": display or (NO_DISPLAY if command or options.headless else None),

@@ -12,6 +12,7 @@ from typing import Any
 from keep_agent.errors import ConfigError
 
 STAND_IN = "stand-in"
+STUB = "envs.alfred.thor_stub"  # what that is
 PLATFORMS = ("Linux64", "CloudRendering", "OSXIntel64")
 SERVERS = ("fifo", "wsgi")
 
@@ -37,34 +38,35 @@ class ThorOptions:
     timeout: float = 60.0  # of an action
 
     def __post_init__(self) -> None:
-        for name in ("width", "height", "tries", "start_timeout", "timeout", "field_of_view", "visibility", "grid"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e5:
-                raise ConfigError(f"env.thor.{name}={value!r} does not work; give a number above 0")
+        for name in ("field_of_view", "visibility", "grid", "start_timeout", "timeout"):
+            self._check(name, _positive(getattr(self, name), int | float), "does not work; give a number above 0")
         for name in ("width", "height", "tries"):
-            if not isinstance(getattr(self, name), int):
-                raise ConfigError(f"env.thor.{name}={getattr(self, name)!r} does not work; give a whole number")
-        if self.platform is not None and self.platform not in PLATFORMS:
-            raise ConfigError(f"env.thor.platform={self.platform!r} is unknown; use one of {', '.join(PLATFORMS)}")
-        if self.server not in SERVERS:
-            raise ConfigError(f"env.thor.server={self.server!r} is unknown; use one of {', '.join(SERVERS)}")
-        if self.gpu is not None and (isinstance(self.gpu, bool) or not isinstance(self.gpu, int) or self.gpu < 0):
-            raise ConfigError(f"env.thor.gpu={self.gpu!r} is no GPU; give its number, or null")
-        if not isinstance(self.headless, bool):
-            raise ConfigError(f"env.thor.headless={self.headless!r} does not work; give true or false")
+            self._check(name, _positive(getattr(self, name), int), "does not work; give a whole number above 0")
+        for name in ("executable", "display"):
+            self._check(name, isinstance(getattr(self, name), str | None), "is no text; write it in quotes")
+        self._check("quality", isinstance(self.quality, str), "is no text; write it in quotes")
+        self._check("headless", isinstance(self.headless, bool), "does not work; give true or false")
+        self._check("gpu", self.gpu is None or _positive(self.gpu, int, 0), "is no GPU; give its number, or null")
+        choices = f"is unknown; use one of {', '.join(PLATFORMS)}, or null"
+        self._check("platform", self.platform is None or self.platform in PLATFORMS, choices)
+        self._check("server", self.server in SERVERS, f"is unknown; use one of {', '.join(SERVERS)}")
+
+    def _check(self, name: str, fine: bool, remedy: str) -> None:
+        if not fine:
+            raise ConfigError(f"env.thor.{name}={getattr(self, name)!r} {remedy}")
 
     @property
     def stands_in(self) -> bool:
-        """Whether it is our stand-in that answers."""
-        return self.executable == STAND_IN
+        """Whether it is our stand-in that answers, by this name or as a command."""
+        return self.executable is not None and (self.executable == STAND_IN or STUB in self.executable)
 
     def command(self, data: str | None) -> str | None:
         """What is run, with blanks quoted as a shell would; None: the client's own build.
 
         Raises ConfigError for a file that is not there.
         """
-        if self.stands_in:
-            command = [sys.executable, "-m", "envs.alfred.thor_stub"]
+        if self.executable == STAND_IN:
+            command = [sys.executable, "-m", STUB]
             return " ".join(map(quote, command + (["--data", str(data)] if data is not None else [])))
         if self.executable is None:
             return None
@@ -75,6 +77,10 @@ class ThorOptions:
         if first and "/" in first[0] and not Path(first[0]).is_file():
             raise ConfigError(f"env.thor.executable={self.executable!r}: there is no {first[0]}; name a build's file")
         return self.executable
+
+
+def _positive(value: Any, kind: Any, least: float = 1e-6) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool) and least <= value < 1e5
 
 
 def thor_options(given: Mapping[str, Any] | None, embedded: bool = False) -> ThorOptions:

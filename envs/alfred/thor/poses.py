@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import atan2, degrees, dist, hypot
 from typing import Any
@@ -48,19 +49,22 @@ class Poses:
         self.points: list[Position] = sorted((point["x"], point["y"], point["z"]) for point in points or ())
 
     def towards(self, object_id: str, target: Position) -> list[Pose]:
-        """Poses from which an object can be used, the nearest first: those the build names, else all that could do."""
+        """Poses from which an object can be used: those the build names, else all that could do.
+
+        The best one of each standing point, the nearest point first; then the second best of each, and so on.
+        """
         near = self._near(target)
-        answer = self._interactable(object_id, near, target) if self._asks and near else None
-        poses = [pose for point in near for pose in _facing(point, target)] if answer is None else answer
-        return sorted(poses, key=lambda pose: _rank(pose, target))
+        poses = self._interactable(object_id, near, target) if self._asks and near else []
+        ranked = sorted(poses or [_facing(point, target) for point in near], key=lambda pose: _rank(pose, target))
+        return _spread(ranked)
 
     def _near(self, target: Position) -> list[Position]:
         ranked = sorted((_aside(point, target), point) for point in self.points)
         within = [point for distance, point in ranked if distance <= self._reach + MARGIN]
         return within[:CLOSEST] or [point for _, point in ranked[:1]]
 
-    def _interactable(self, object_id: str, points: Sequence[Position], target: Position) -> list[Pose] | None:
-        """The build's answer; None if it has none."""
+    def _interactable(self, object_id: str, points: Sequence[Position], target: Position) -> list[Pose]:
+        """The build's answer; nothing if it has none."""
         turns = sorted({_turn(point, target) for point in points})
         reply = self._ask(
             "GetInteractablePoses",
@@ -72,7 +76,7 @@ class Poses:
         )
         if not reply.ok:
             self._asks = not reply.unknown
-            return None
+            return []
         return [Pose(*(float(one[key]) for key in ("x", "y", "z", "rotation", "horizon"))) for one in reply.value or ()]
 
 
@@ -95,10 +99,10 @@ def _pitch(point: Position, target: Position) -> float:
     return degrees(atan2(point[1] + EYES - target[1], max(aside, 0.01)))
 
 
-def _facing(point: Position, target: Position) -> Iterator[Pose]:
-    """One pose at a point, looking at the target as straight as the horizons allow."""
+def _facing(point: Position, target: Position) -> Pose:
+    """At a point, looking at the target as straight as turns and horizons allow."""
     horizon = min(HORIZONS, key=lambda one: abs(one - _pitch(point, target)))
-    yield Pose(*point, _turn(point, target), horizon)
+    return Pose(*point, _turn(point, target), horizon)
 
 
 def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
@@ -107,3 +111,13 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
     turned = abs((pose.rotation - _bearing(point, target) + 180) % 360 - 180)
     tilted = abs(pose.horizon - _pitch(point, target))
     return round(hypot(pose.x - target[0], pose.z - target[2]), 3), pose.x, pose.z, turned + tilted
+
+
+def _spread(ranked: Sequence[Pose]) -> list[Pose]:
+    """Another point before another look from the same one: who could not open a door steps back."""
+    seen: Counter[tuple[float, float]] = Counter()
+    turns: list[tuple[int, Pose]] = []
+    for pose in ranked:
+        turns.append((seen[pose.x, pose.z], pose))
+        seen[pose.x, pose.z] += 1
+    return [pose for _, pose in sorted(turns, key=lambda one: one[0])]

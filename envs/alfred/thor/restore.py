@@ -23,6 +23,7 @@ from envs.alfred.thor.reading import Entry, kind_of, position_of
 log = logging.getLogger(__name__)
 
 STRAYED = 0.3  # metres from where it was put
+CENTIMETRE = 0.01  # metres
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +72,37 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> Restored:
 
 
 def object_poses(wanted: Sequence[Placed], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
-    """Poses for SetObjectPoses: the trial's for the instances that are there, and for all others those they have."""
+    """Poses for SetObjectPoses: the trial's for the instances that are there, and for all others those they have.
+
+    Ids are made of types and places in centimetres, and of two that are equal one is lost: so no two of a type may lie
+    in the same place.
+    """
     movable = [one for one in entries if one["pickupable"] or one["moveable"]]
     by_kind: dict[str, list[Entry]] = {}
     for one in sorted(movable, key=lambda one: str(one["name"])):
         by_kind.setdefault(kind_of(one), []).append(one)
+    taken: set[tuple[str, Position]] = set()
     used: dict[str, int] = {}
     for pose in wanted:
         there = by_kind.get(pose.type)
         if there:
             number = used[pose.type] = used.get(pose.type, -1) + 1
-            yield _pose(there[min(number, len(there) - 1)]["name"], pose.position, pose.rotation)
+            place = _free(pose.type, pose.position, taken)
+            yield _pose(there[min(number, len(there) - 1)]["name"], place, pose.rotation)
     for kind, there in by_kind.items():
         for one in there[used.get(kind, -1) + 1 :]:
             turned = one["rotation"]
-            yield _pose(one["name"], position_of(one), (turned["x"], turned["y"], turned["z"]))
+            place = _free(kind, position_of(one), taken)
+            yield _pose(one["name"], place, (turned["x"], turned["y"], turned["z"]))
+
+
+def _free(kind: str, place: Position, taken: set[tuple[str, Position]]) -> Position:
+    """The place, or one just above it that no other of the kind has."""
+    x, y, z = place
+    while (mark := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in taken:
+        y += CENTIMETRE
+    taken.add(mark)
+    return x, y, z
 
 
 def _pose(name: str, position: Position, rotation: Position) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def top_view(world: ThorWorld, size: int = 300) -> np.ndarray:
 
 
 def draw(world: ThorWorld, size: int = 300) -> np.ndarray:
-    """Standing points as a floor, fixtures and objects as squares with their ids, the agent as a disc."""
+    """Standing points as a floor, things as squares, fixtures with their ids, the agent in red."""
     from PIL import Image, ImageDraw
 
     places = [*world.points, *((one.position[0], one.position[2]) for one in world.things.values())]

@@ -19,7 +19,7 @@ from envs.alfred.scene import Item, Scene
 from envs.alfred.state import Agent
 from envs.alfred.thing import Thing
 from envs.alfred.thor.client import Reply, Thor
-from envs.alfred.thor.errors import ThorError, ThorLost
+from envs.alfred.thor.errors import LOST, ThorError, ThorLost
 from envs.alfred.thor.poses import Pose, Poses
 from envs.alfred.thor.reading import Entry, Names, held, kind_of, known, position_of, read_things
 from envs.alfred.thor.restore import Restored, restore
@@ -57,7 +57,7 @@ class ThorWorld(World):
         self.restarts = 0
         try:
             self._enter()
-        except ThorError as fault:
+        except LOST as fault:
             self._note_restart(fault)
             thor.restart()
             self._enter()
@@ -89,7 +89,7 @@ class ThorWorld(World):
         """Something that changes nothing. Raises `ThorError`."""
         try:
             return self._thor.step(action, **arguments)
-        except ThorError as fault:
+        except LOST as fault:
             self._recover(fault)
             return self._thor.step(action, **arguments)
 
@@ -186,7 +186,7 @@ class ThorWorld(World):
         return any(one["objectId"] == theirs and one["visible"] for one in self._reply.objects)
 
     def _objection(self, otherwise: str = "it refuses") -> str:
-        said = "" if self._reply.ok else self._reply.message.strip().partition("\n")[0].partition(". trace:")[0]
+        said = "" if self._reply.ok else _plain(self._reply.message)
         return f"the simulator cannot do it: {said or otherwise}"
 
     # talking
@@ -196,7 +196,7 @@ class ThorWorld(World):
         act = _Act(action, thing, arguments)
         try:
             self._reply = self._send(act)
-        except ThorError as fault:
+        except LOST as fault:
             self._recover(fault)
             self._reply = self._send(act)
         if self._reply.ok:
@@ -270,6 +270,13 @@ class ThorWorld(World):
     def _shape(self) -> dict[str, tuple[object, ...]]:
         """What must be the same after a restart; not positions, which no physics repeats exactly."""
         return {one.id: (one.parent, one.is_open, one.is_on, one.id == self.holding) for one in self.things.values()}
+
+
+def _plain(message: str) -> str:
+    """What the build says, without the name of its exception and the trace behind it."""
+    first = message.strip().partition("\n")[0].partition(". trace:")[0]
+    kind, colon, rest = first.partition(": ")
+    return rest if colon and kind.endswith("Exception") else first
 
 
 def _by_type(things: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:

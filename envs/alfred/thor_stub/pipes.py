@@ -21,6 +21,7 @@ METADATA, ACTION, IMAGE, OTHER_IMAGE, PATCH, END = 1, 2, 4, 10, 11, 255
 HEADER = struct.Struct("!BI")
 WAIT = 0.02  # seconds between two attempts to open a pipe
 LOOK = 0.5  # seconds between two looks at the client's process
+PATIENCE = 60.0  # seconds for the client to open its end; it may have been gone before we could know it
 ROOM = 1 << 20  # bytes a pipe should hold
 SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux
 
@@ -35,11 +36,12 @@ class Pipes:
 
     def open(self) -> None:
         """Open the outgoing pipe once the client has opened its end."""
+        deadline = time.monotonic() + PATIENCE
         while self._out < 0:
             try:
                 self._out = os.open(self._paths[0], os.O_WRONLY | os.O_NONBLOCK)
             except OSError as error:
-                if error.errno != ENXIO:
+                if error.errno != ENXIO or time.monotonic() > deadline:
                     raise Gone(str(error)) from error
                 self._look()
                 time.sleep(WAIT)
@@ -72,7 +74,7 @@ class Pipes:
 
     def idle(self) -> None:
         watch = select.poll()
-        watch.register(self._out, 0)  # an error shows when nobody reads any more
+        watch.register(self._out, 0)
         while not watch.poll(LOOK * 1000):
             self._look()
         raise Gone("the client reads no more")
@@ -93,8 +95,11 @@ class Pipes:
         """Until there is something to read; nothing ever is before the client has opened its end."""
         watch = select.poll()
         watch.register(self._in, select.POLLIN)
-        while not watch.poll(LOOK * 1000):
+        watch.register(self._out, 0)  # an error shows when nobody reads any more
+        while not (ready := watch.poll(LOOK * 1000)):
             self._look()
+        if all(number == self._out for number, _ in ready):
+            raise Gone("the client reads no more")
 
     def _look(self) -> None:
         """A client that is gone has left us to another parent."""

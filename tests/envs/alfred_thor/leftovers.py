@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import tempfile
 import threading
 import time
@@ -18,7 +17,7 @@ def held_now() -> dict[str, set[str]]:
     files = set()
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            files.add(f"{link.name} {os.readlink(link)}")
+            files.add(f"{link.name} {link.readlink()}")
     tasks = Path("/proc/self/task").iterdir()
     children = {child for task in tasks for child in (task / "children").read_text().split()}
     return {

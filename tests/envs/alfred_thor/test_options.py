@@ -25,6 +25,8 @@ from keep_agent.errors import ConfigError
         ({"timeout": -1}, "env.thor.timeout=-1"),
         ({"gpu": "first"}, "env.thor.gpu='first'"),
         ({"headless": "yes"}, "env.thor.headless='yes'"),
+        ({"executable": True}, "env.thor.executable=True is no text"),
+        ({"quality": None}, "env.thor.quality=None is no text"),
         ({"colour": "red"}, "env.thor.colour is unknown; use one of executable, platform"),
     ],
 )

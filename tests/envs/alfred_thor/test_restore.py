@@ -34,6 +34,13 @@ def test_instances_the_trial_does_not_pose_stay() -> None:
     assert len({one["objectName"] for one in poses}) == 2
 
 
+def test_no_two_of_a_type_in_the_same_place() -> None:
+    """Of two with the same id the build would lose one."""
+    wanted = [placed("Mug_0a1b", 5.0), placed("Mug_0a1b", 5.004), placed("Pen_0a1b", 5.0)]
+    poses = list(object_poses(wanted, [thing(MUG), thing(PEN)]))
+    assert [(one["position"]["x"], round(one["position"]["y"], 3)) for one in poses] == [(5, 1), (5.004, 1.01), (5, 1)]
+
+
 def test_bottles_are_glass_bottles() -> None:
     poses = list(object_poses([placed("Glassbottle_0a1b", 5.0)], [thing("Bottle|+01.00|+01.00|+00.00")]))
     assert [one["position"]["x"] for one in poses] == [5.0]

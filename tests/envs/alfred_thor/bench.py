@@ -1,0 +1,69 @@
+"""A stand-in to ask, without its process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from envs.alfred.scene import Scene
+from envs.alfred.thor_stub.house import to_house
+from envs.alfred.thor_stub.rooms import Rooms
+from envs.alfred.thor_stub.simulator import Answer, Simulator
+
+Record = dict[str, Any]
+
+
+class Bench:
+    """A simulator with the house of a scene, and short ways to ask it."""
+
+    def __init__(self, scene: Scene | None = None, **settings: Any) -> None:
+        self.simulator = Simulator.of(Rooms(), images=False)
+        self.ask("Initialize", **{"fieldOfView": 60, **settings})
+        if scene is not None:
+            self.insist("CreateHouse", house=json.loads(json.dumps(to_house(scene))))
+
+    def answer(self, action: str, **arguments: Any) -> Answer:
+        return self.simulator.handle({"action": action, "sequenceId": 1, **arguments})
+
+    def ask(self, action: str, **arguments: Any) -> Record:
+        (agent,) = self.answer(action, **arguments).metadata["agents"]
+        return agent
+
+    def insist(self, action: str, **arguments: Any) -> Record:
+        agent = self.ask(action, **arguments)
+        assert agent["lastActionSuccess"], f"{action}: {agent['errorMessage']}"
+        return agent
+
+    def refusal(self, action: str, **arguments: Any) -> str:
+        agent = self.ask(action, **arguments)
+        assert not agent["lastActionSuccess"], action
+        return agent["errorMessage"]
+
+    def objects(self, kind: str = "") -> list[Record]:
+        return [one for one in self.insist("Pass")["objects"] if kind in ("", one["objectType"])]
+
+    def one(self, kind: str, number: int = 0) -> Record:
+        return self.objects(kind)[number]
+
+    def id(self, kind: str, number: int = 0) -> str:
+        return self.one(kind, number)["objectId"]
+
+    def poses(self, object_id: str, **arguments: Any) -> list[Record]:
+        return self.insist("GetInteractablePoses", objectId=object_id, **arguments)["actionReturn"]
+
+    def stand_at(self, object_id: str) -> None:
+        """As a client does: the first pose, with the rotation as the client's step() wraps it."""
+        pose = self.poses(object_id, standings=[True])[0]
+        self.insist("TeleportFull", **{**pose, "rotation": {"y": pose["rotation"]}})
+
+
+def beside(scene: Scene) -> Scene:
+    """The scene with its agent on a point of the grid."""
+    return replace(scene, agent=(0.0, 2.0))
+
+
+def holding(bench: Bench, object_id: str) -> Bench:
+    """With this in the hand."""
+    bench.insist("PickupObject", objectId=object_id, forceAction=True)
+    return bench
