@@ -9,6 +9,8 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from signal import SIGKILL
 from subprocess import TimeoutExpired
 from typing import Any
 
@@ -85,12 +87,16 @@ def end(controller: Controller) -> None:
     server = controller.server
     if server is not None:
         process = server.unity_proc
+        family = _descendants(process.pid) if process is not None else []
         with suppress(OSError):
             server.stop()
         if process is not None:
             with suppress(TimeoutExpired):
                 process.kill()
                 process.wait(WAIT)
+        for number in family:
+            with suppress(OSError):
+                os.kill(number, SIGKILL)
         if isinstance(server, FifoServer):
             server.tmp_dir.cleanup()
             server.raw_metadata = server.raw_files = None
@@ -99,6 +105,16 @@ def end(controller: Controller) -> None:
         with suppress(AttributeError):  # it holds no lock yet
             controller._build.unlock()
     controller.last_event = None
+
+
+def _descendants(process: int) -> list[int]:
+    """Who a script that wraps the build (xvfb-run) has started; only Linux tells."""
+    try:
+        lists = [file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")]
+    except OSError:
+        return []
+    children = [int(number) for text in lists for number in text.split()]
+    return [*children, *(one for child in children for one in _descendants(child))]
 
 
 @contextmanager

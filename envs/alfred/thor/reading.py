@@ -20,7 +20,6 @@ from envs.alfred.thing import Thing
 Entry = Mapping[str, Any]  # of metadata["objects"]
 
 RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, which ALFRED speaks
-SAME = 0.5  # metres within which a thing is taken for the one that a scene describes
 
 
 def kind_of(entry: Entry) -> str:
@@ -40,7 +39,7 @@ def position_of(entry: Entry) -> Position:
 
 
 class Names:
-    """Our ids of the simulator's objects: ``mug_2`` is who was ``mug_2`` in the scene described, if it is there."""
+    """Our ids of the simulator's objects: ``mug_2`` is the mug nearest to where a scene describes ``mug_2``."""
 
     def __init__(self) -> None:
         self.ours: dict[str, str] = {}  # by the simulator's
@@ -60,8 +59,8 @@ class Names:
             if kind_of(one) == item.type
         )
         taken: set[str] = set()
-        for distance, number, name in near:
-            if name in left and items[number].id not in taken and distance <= SAME:
+        for _, number, name in near:
+            if name in left and items[number].id not in taken:
                 taken.add(items[number].id)
                 del left[name]
                 self._give(name, items[number].id)

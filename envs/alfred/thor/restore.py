@@ -116,7 +116,7 @@ def _vector(value: Iterable[float]) -> dict[str, float]:
 def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Per object: lamps as the trial wants them, everything else that could be on off; dirt and water of clean tasks.
 
-    The build has bulk actions for this (SetObjectToggles, SetStateOfAllObjects), too, but they are not documented.
+    2.1 had bulk actions for this. Of those 5 has SetObjectStates alone, for all objects of a type and not for lamps.
     """
     wanted = dict(start.toggles)
     for one in entries:

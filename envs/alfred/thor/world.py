@@ -139,7 +139,8 @@ class ThorWorld(World):
         if objection is not None:
             return failed(objection)
         self.heated, self.cooled, self.cleaned = expected.heated, expected.cooled, expected.cleaned
-        self.agent = replace(self.agent, at=expected.agent.at)
+        if expected.agent.at is None or expected.agent.at in self.things:
+            self.agent = replace(self.agent, at=expected.agent.at)
         return DONE
 
     # how things are done there; each returns what the simulator objects

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
+from signal import SIGSTOP
 from typing import Any
 
 import pytest
@@ -82,6 +84,21 @@ def test_a_process_that_fails_at_work(fault: str, server: str) -> None:
         assert thor.step("Pass").ok
         thor.close()
         thor.close()
+
+
+def test_a_script_around_the_build_takes_it_along() -> None:
+    """As xvfb-run would; and the build has hung."""
+    wrapped = Thor(ThorOptions(executable=f"sh -c '{command()} & wait; true'", timeout=ANSWER))
+    wrapped.start()
+    number = wrapped._controller.server.unity_proc.pid
+    (child,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    os.kill(int(child), SIGSTOP)
+    with pytest.raises(ThorTimeout):
+        wrapped.step("Pass")
+    deadline = time.monotonic() + SLACK
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
 
 
 def test_a_build_that_is_no_build() -> None:

@@ -44,15 +44,12 @@ def test_places_and_types() -> None:
     assert things["apple_1"].source == APPLE
 
 
-def test_a_thing_keeps_the_name_it_has_in_the_description() -> None:
-    far, near = "Mug|+02.00|+01.00|+00.00", "Mug|+00.05|+01.00|+00.00"
-    items = [
-        Item("mug_2", "Mug", (0.0, 1.0, 0.0)),
-        Item("mug_1", "Mug", (5.0, 1.0, 0.0)),  # is not there
-    ]
-    names = named([thing(far), thing(near)], *items)
-    assert names.ours == {near: "mug_2", far: "mug_3"}
-    assert names.theirs("mug_3") == far
+def test_the_nearest_of_a_type_has_the_name_of_the_description() -> None:
+    far, near, third = (f"Mug|+0{x:.2f}|+01.00|+00.00" for x in (4, 0.05, 9))
+    items = [Item("mug_2", "Mug", (0.0, 1.0, 0.0)), Item("mug_1", "Mug", (5.0, 1.0, 0.0))]
+    names = named([thing(far), thing(near), thing(third)], *items)
+    assert names.ours == {near: "mug_2", far: "mug_1", third: "mug_3"}
+    assert names.theirs("mug_1") == far
 
 
 def test_two_in_the_same_place_get_a_name_each() -> None:
