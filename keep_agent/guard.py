@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException
@@ -16,9 +19,13 @@ INTERRUPTED = 130
 
 
 def guarded(function: Callable[[], Any]) -> int:
-    """Run a command; its exit code. Errors the user can act on become one line on standard error."""
+    """Run a command; its exit code. Errors the user can act on become one line on standard error.
+
+    A polite kill (SIGTERM, as schedulers send it) is an interruption: simulators are ended, runs say how to go on.
+    """
     try:
-        function()
+        with _terminable():
+            function()
     except KeyboardInterrupt:
         return INTERRUPTED
     except (KeepError, HydraException, OmegaConfBaseException) as error:
@@ -30,6 +37,19 @@ def guarded(function: Callable[[], Any]) -> int:
         sys.stderr.write(f"error: {one_line(error)}; name a place that exists and can be written\n")
         return BAD_INPUT
     return 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt. Only a main thread can say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def one_line(error: Exception) -> str:

@@ -42,10 +42,14 @@ class _Goal:
         named = (thing for thing in self.world.things.values() if name in thing.source or name in thing.type)
         return [thing for thing in named if thing.type in among]
 
+    def lies_in(self, thing: Thing, places: set[str]) -> bool:
+        """In or on one of them. The official code takes the simulator's lists, which have nested things twice."""
+        return self.world.lies_in(thing, places, nested=self.matching == "official")
+
     def inside(self, receptacles: list[Thing]) -> set[str]:
         """Ids of the target objects in or on one of the receptacles."""
         places = {receptacle.id for receptacle in receptacles}
-        return {thing.id for thing in self.objects if thing.parent in places}
+        return {thing.id for thing in self.objects if self.lies_in(thing, places)}
 
 
 def _place(goal: _Goal) -> tuple[int, int]:
@@ -72,8 +76,8 @@ def _treat_and_place(goal: _Goal, treated: set[str]) -> tuple[int, int]:
 def _place_with_movable(goal: _Goal) -> tuple[int, int]:
     parents = {parent.id for parent in goal.parents}
     filled = [movable for movable in goal.movables if goal.inside([movable])]
-    placed = any(movable.parent in parents for movable in goal.movables)
-    return bool(filled) + placed + any(movable.parent in parents for movable in filled), 3
+    placed = any(goal.lies_in(movable, parents) for movable in goal.movables)
+    return bool(filled) + placed + any(goal.lies_in(movable, parents) for movable in filled), 3
 
 
 _CONDITIONS: dict[str, Callable[[_Goal], tuple[int, int]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from math import dist
 from typing import Self, TypeVar
@@ -152,6 +152,13 @@ class State:
         if thing_id == self.holding:
             return True
         return self.hidden_in(thing_id) is None and self.near(thing_id)
+
+    def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
+        """Whether a goal may count a thing as being in or on one of these receptacles.
+
+        ``nested``: also by what it is nested in, where a simulator says so; here what counts is direct.
+        """
+        return thing.parent in places
 
     def sees(self, thing_id: str) -> bool:
         """Whether a goal may count a thing as seen; where there is no camera, what is visible is."""

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import pytest
 
 import keep_agent
 from keep_agent.cli import main
+from keep_agent.guard import INTERRUPTED, guarded
 
 
 def test_the_methods_are_listed_with_their_stages(
@@ -26,3 +29,10 @@ def test_the_version_is_the_packages(monkeypatch: pytest.MonkeyPatch, capsys: py
     with pytest.raises(SystemExit):
         main()
     assert keep_agent.__version__ in capsys.readouterr().out
+
+
+def test_a_polite_kill_is_an_interruption() -> None:
+    """As Ctrl-C is: whoever holds a simulator lets go of it, and a run says how to go on."""
+    before = signal.getsignal(signal.SIGTERM)
+    assert guarded(lambda: os.kill(os.getpid(), signal.SIGTERM)) == INTERRUPTED
+    assert signal.getsignal(signal.SIGTERM) is before

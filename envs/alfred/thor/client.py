@@ -171,5 +171,5 @@ def _reply(event: Event) -> Reply:
         metadata["actionReturn"],
         metadata,
         event.frame,
-        others[-1] if others else None,
+        others[-1][:, :, :3] if others else None,  # CloudRendering has a fourth channel
     )

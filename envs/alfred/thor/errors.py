@@ -6,11 +6,13 @@ from typing import ClassVar
 
 from keep_agent.errors import EpisodeError, KeepError
 
+LOGS = "see ~/.ai2thor/log/unity.log and Unity's own Player.log"
+
 
 class ThorError(KeepError):
     """A simulator that cannot be gone on with: what it was asked (``action``), what came, after how many seconds."""
 
-    remedy: ClassVar[str] = "see ~/.ai2thor/log/unity.log, and go on with eval.resume"
+    remedy: ClassVar[str] = f"{LOGS}; go on with eval.resume"
 
     def __init__(self, what: str, *, action: str = "", seconds: float | None = None) -> None:
         super().__init__(what)
@@ -25,13 +27,13 @@ class ThorError(KeepError):
 class ThorStart(ThorError, RuntimeError):
     """It did not come up, and will not for the next episode: this one alone ends a run."""
 
-    remedy = "see ~/.ai2thor/log/unity.log, and docs/thor.md for what a machine needs"
+    remedy = f"{LOGS}; docs/thor.md says what a machine needs"
 
 
 class ThorTimeout(ThorError, EpisodeError, TimeoutError):
     """No whole answer in time."""
 
-    remedy = "raise env.thor.timeout if the machine is slow, else see ~/.ai2thor/log/unity.log"
+    remedy = f"raise env.thor.timeout if the machine is slow, else {LOGS}"
 
 
 class ThorGone(ThorError, EpisodeError, ConnectionError):

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from platform import system
 from signal import SIGKILL
 from subprocess import TimeoutExpired
 from typing import Any
@@ -17,14 +18,16 @@ from typing import Any
 from ai2thor.controller import Controller
 from ai2thor.fifo_server import FifoServer
 from ai2thor.platform import STR_PLATFORM_MAP, CloudRendering
+from ai2thor.server import Event
 from ai2thor.wsgi_server import WsgiServer
 
 from envs.alfred.thor.errors import ThorError, ThorStart
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.pipes import BoundedFifoServer
 from envs.alfred.thor.wsgi import BoundedWsgiServer
-from keep_agent.errors import KeepError
+from keep_agent.errors import ConfigError, KeepError
 
+VISIBILITY = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility is in its place
 NO_DISPLAY = ":0"  # a name is needed even where nothing is shown
 WAIT = 5.0  # seconds for a killed process to be gone
 
@@ -40,6 +43,12 @@ class BoundedController(Controller):
             self.server = BoundedWsgiServer(host=host, port=port, **common)
         else:
             self.server = BoundedFifoServer(**common)
+
+    def step(self, action: Any = None, **arguments: Any) -> Event:
+        """Without pictures there is no screen, and a build that waits for it to change may wait for ever."""
+        if self.headless and action == "ChangeResolution":
+            return self.last_event
+        return super().step(action, **arguments)
 
     def unity_command(self, width: int, height: int, headless: bool) -> list[str]:
         """A GPU is named to CloudRendering alone; for others ai2thor would look for vulkaninfo all the same."""
@@ -73,10 +82,10 @@ def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
 def _reason(error: Exception) -> str:
     """The first line of what the client says, or of our error behind it."""
     cause = error.__context__ if isinstance(error.__context__, ThorError) else error
-    said = str(cause).strip().partition("\n")[0] or repr(cause)
+    said = str(cause).strip().partition("\n")[0]
     if "no build exists" in said:
         said = f"its build is neither in ~/.ai2thor/releases nor to be downloaded from here ({said})"
-    return said
+    return said if isinstance(cause, ThorError) else f"{type(cause).__name__}: {said}"
 
 
 def end(controller: Controller) -> None:
@@ -132,13 +141,15 @@ def _arguments(options: ThorOptions, data: str | None) -> dict[str, Any]:
     command = options.command(data)
     display = options.display or os.environ.get("DISPLAY")
     platform = options.platform
-    if command is None and platform is None and display is None and not options.headless:
+    if VISIBILITY in os.environ:
+        raise ConfigError(f"{VISIBILITY} is set, and AI2-THOR 5 refuses what the client makes of it: unset it")
+    if command is None and platform is None and display is None and not options.headless and system() == "Linux":
         platform = "CloudRendering"
     return {
         "local_executable_path": command,
         "platform": None if command or platform is None else STR_PLATFORM_MAP[platform],
         "headless": options.headless,
-        "gpu_device": options.gpu,
+        "gpu_device": options.gpu if command is None and platform == "CloudRendering" else None,
         "x_display": display or (NO_DISPLAY if command or options.headless else None),
         "server_class": WsgiServer if options.server == "wsgi" else FifoServer,
         "width": options.width,

@@ -35,7 +35,7 @@ class BoundedFifoServer(FifoServer):
         try:
             return super()._recv_message(timeout)
         except KeyError as error:
-            raise ThorAnswer(f"a record of the unknown type {error}") from error
+            raise ThorAnswer(f"a record that cannot be read: KeyError {error}") from error
 
     def _read_with_timeout(self, server_pipe: Any, message_size: int, timeout: float | None) -> bytes:
         parts: list[bytes] = []

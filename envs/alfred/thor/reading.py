@@ -1,13 +1,14 @@
 """From the simulator's metadata to things as the symbolic world knows them.
 
-Only types that ALFRED knows are read, under the names it knows them by. A thing is in the innermost known receptacle
-that the simulator names; where that is the floor or unknown furniture, it lies on the floor.
+Only types that ALFRED knows are read, under the names it knows them by. The simulator names all receptacles that a
+thing touches; it is taken to be in the innermost one. Where that is the floor or unknown furniture, it lies on the
+floor.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from math import dist
 from types import MappingProxyType
@@ -19,6 +20,10 @@ from envs.alfred.thing import Thing
 
 Entry = Mapping[str, Any]  # of metadata["objects"]
 
+SHATTERING = objects.types(
+    "Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle"
+)  # to shards, which are no things
+NESTED = 0.3  # metres between a container that is carried and what is in it
 RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, which ALFRED speaks
 
 
@@ -29,8 +34,8 @@ def kind_of(entry: Entry) -> str:
 
 
 def known(entries: Iterable[Entry]) -> list[Entry]:
-    """What ALFRED knows, without things that were cut and only stay in the list."""
-    return [one for one in entries if kind_of(one) in objects.KNOWN_TYPES and not _was_cut(one)]
+    """What ALFRED knows, without things that were cut or broken and only stay in the list."""
+    return [one for one in entries if kind_of(one) in objects.KNOWN_TYPES and not _is_over(one)]
 
 
 def position_of(entry: Entry) -> Position:
@@ -87,7 +92,7 @@ def read_things(entries: Iterable[Entry], names: Names, before: Mapping[str, Thi
     found = {names.of(one["objectId"], kind_of(one)): one for one in known(entries)}
     order = [name for name in before if name in found] + [name for name in found if name not in before]
     bare = {name: _thing(name, found[name], names) for name in order}
-    parents = {name: _parent(found[name], bare, names) for name in order if bare[name].pickupable}
+    parents = {name: _parent(bare[name], found[name], bare, before, names) for name in order if bare[name].pickupable}
     contents = _contents(parents, before)
     things: dict[str, Thing] = {}
     for name in order:
@@ -103,8 +108,14 @@ def held(metadata: Mapping[str, Any], names: Names) -> str | None:
     return next((names.ours[name] for name in carried if name in names.ours), None)
 
 
-def _was_cut(entry: Entry) -> bool:
-    return bool(entry.get("isSliced")) and entry["objectType"] in objects.SLICEABLE
+def touches(entry: Entry, places: Container[str], names: Names) -> bool:
+    """Whether one of the receptacles that the simulator names for an object is one of these of ours."""
+    return any(names.ours.get(name) in places for name in entry["parentReceptacles"] or ())
+
+
+def _is_over(entry: Entry) -> bool:
+    cut = bool(entry.get("isSliced")) and entry["objectType"] in objects.SLICEABLE
+    return cut or (bool(entry.get("isBroken")) and kind_of(entry) in SHATTERING)
 
 
 def _thing(name: str, entry: Entry, names: Names) -> Thing:
@@ -120,14 +131,31 @@ def _thing(name: str, entry: Entry, names: Names) -> Thing:
     )
 
 
-def _parent(entry: Entry, things: Mapping[str, Thing], names: Names) -> str | None:
-    """The innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand."""
+def _parent(
+    thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], names: Names
+) -> str | None:
+    """The innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand.
+
+    Containers side by side touch each other; as in ALFRED none of them is in another.
+    """
     if entry["isPickedUp"]:
         return None
-    inside = (names.ours.get(name, "") for name in entry["parentReceptacles"] or ())
+    if not entry["parentReceptacles"]:
+        return _stays_in(thing, before, things)
+    inside = (names.ours.get(name, "") for name in entry["parentReceptacles"])
     around = [things[name] for name in inside if name in things and things[name].receptacle]
-    place = position_of(entry)
-    return min(around, key=lambda one: (not one.movable, dist(one.position, place), one.id)).id if around else None
+    fit = [one for one in around if not (thing.movable and one.movable)]
+    fit.sort(key=lambda one: (not one.movable, dist(one.position, thing.position), one.id))
+    return fit[0].id if fit else None
+
+
+def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
+    """The container it was in: what is in a carried one, or in a pan on a burner, touches nothing for the simulator."""
+    old = before.get(thing.id)
+    container = things.get(old.parent or "") if old else None
+    if container is None or not container.movable or dist(thing.position, container.position) > NESTED:
+        return None
+    return container.id
 
 
 def _contents(parents: Mapping[str, str | None], before: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:

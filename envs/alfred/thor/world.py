@@ -11,17 +11,18 @@ far is done again. If the room is then as it was, the episode goes on, marked; i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from envs.alfred.objects import SLICED, say
 from envs.alfred.scene import Item, Scene
 from envs.alfred.state import Agent
 from envs.alfred.thing import Thing
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.errors import LOST, ThorError, ThorLost
 from envs.alfred.thor.poses import Pose, Poses
-from envs.alfred.thor.reading import Entry, Names, held, kind_of, known, position_of, read_things
+from envs.alfred.thor.reading import Entry, Names, held, kind_of, known, position_of, read_things, touches
 from envs.alfred.thor.restore import Restored, restore
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed
@@ -81,6 +82,15 @@ class ThorWorld(World):
         """Standing points (x, z)."""
         return [(x, z) for x, _, z in self._poses.points]
 
+    def lies_in(self, thing: Thing, places: Container[str], nested: bool = False) -> bool:
+        """In any receptacle that the simulator names for it: of two tables it touches, or, ``nested``, of a plate and
+        the table below.
+        """
+        if thing.parent in places:
+            return True
+        direct = thing.parent is None or not self.things[thing.parent].movable
+        return (nested or direct) and touches(self._entries[thing.id], places, self._names)
+
     def sees(self, thing_id: str) -> bool:
         """Whether it is in the hand or in the picture."""
         return thing_id == self.holding or bool(self._entries[thing_id]["visible"])
@@ -103,6 +113,8 @@ class ThorWorld(World):
         return self._carry_out(World.open, (thing_id,), lambda: self._use("OpenObject", thing_id))
 
     def close(self, thing_id: str) -> Outcome:
+        if self[thing_id].openable and not self._entries[thing_id]["openable"]:
+            return failed(f"{say(thing_id)} cannot be closed")
         return self._carry_out(World.close, (thing_id,), lambda: self._use("CloseObject", thing_id))
 
     def pick(self, thing_id: str) -> Outcome:
@@ -258,10 +270,12 @@ class ThorWorld(World):
         for act in self._done:
             self._reply = self._send(act)
             if not self._reply.ok:
+                self._thor.close()
                 raise ThorLost(f"{act.action} worked before the restart and now does not: {self._objection()}")
             self._look()
         changed = sorted({name for name, _ in before.items() ^ self._shape().items()})
         if changed:
+            self._thor.close()
             raise ThorLost(f"{len(changed)} things are not as before the restart, such as {changed[0]}") from fault
 
     def _note_restart(self, fault: ThorError) -> None:
@@ -269,8 +283,11 @@ class ThorWorld(World):
         log.warning("the simulator is started again: %s", fault)
 
     def _shape(self) -> dict[str, tuple[object, ...]]:
-        """What must be the same after a restart; not positions, which no physics repeats exactly."""
-        return {one.id: (one.parent, one.is_open, one.is_on, one.id == self.holding) for one in self.things.values()}
+        """What must be the same after a restart; not positions, nor which slice is where: no physics repeats that."""
+        return {
+            one.id: () if one.type in SLICED else (one.parent, one.is_open, one.is_on, one.id == self.holding)
+            for one in self.things.values()
+        }
 
 
 def _plain(message: str) -> str:

@@ -68,8 +68,8 @@ ACTIONS: Mapping[str, Do] = MappingProxyType(
 QUESTIONS = frozenset({"GetInteractablePoses", "GetReachablePositions"})  # answered by a patch, where that is allowed
 HARMLESS = QUESTIONS | {name for name, do in ACTIONS.items() if do.__module__ == moving.__name__}  # no object changes
 TOLERATED = types(
-    """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage renderDepthImage
-    renderFlowImage renderInstanceSegmentation renderSemanticSegmentation visibilityDistance"""
+    """action sequenceId agentId renderImage renderObjectImage renderClassImage renderNormalsImage
+    renderInstanceSegmentation"""
 )
 WRONG = (TypeError, KeyError, ValueError, AttributeError, ArithmeticError)  # an argument of an unexpected form
 

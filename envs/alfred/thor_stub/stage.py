@@ -162,9 +162,12 @@ class Stage:
         return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
 
     def outside(self, entity: Entity) -> Iterator[Entity]:
-        """The receptacles it is in or on, innermost first; the floor for what lies on it."""
+        """The receptacles it is in or on, innermost first; the floor for what lies on it.
+
+        What is in the hand, or in something that is, is in none: while they are carried, things touch nothing.
+        """
         thing = self.thing(entity)
-        if thing is None:
+        if thing is None or self.held(entity):
             return
         if not thing.pickupable and thing.parent is not None:
             yield self.of_thing[thing.parent]

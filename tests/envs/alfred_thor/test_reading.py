@@ -79,6 +79,37 @@ def test_a_cut_thing_is_gone_and_its_slices_are_new() -> None:
     assert kind_of(slices[0]) == "AppleSliced"
 
 
+def test_what_is_in_a_carried_container_stays_there_until_it_touches_something_else() -> None:
+    """The simulator names no receptacle for it meanwhile, nor where a pan is put on a burner."""
+    names = named(room())
+    before = read_things(room(), names, {})
+    hand = {"x": 0.0, "y": 1.3, "z": 0.5}
+    carried = {BOWL: {"isPickedUp": True, "position": hand}, APPLE: {"parentReceptacles": None, "position": hand}}
+    lifted = [one | carried.get(one["objectId"], {}) for one in room()]
+    things = read_things(lifted, names, before)
+    assert things["apple_1"].parent == "bowl_1" and things["bowl_1"].contents == ("apple_1",)
+    assert read_things(lifted, names, things)["apple_1"].parent == "bowl_1"
+    spilled = [one | ({"position": {"x": 2, "y": 0, "z": 2}} if one["objectId"] == APPLE else {}) for one in lifted]
+    assert read_things(spilled, names, things)["apple_1"].parent is None
+    taken = [one | ({"isPickedUp": True} if one["objectId"] == APPLE else {}) for one in lifted]
+    assert read_things(taken, names, things)["apple_1"].parent is None
+
+
+def test_containers_that_touch_are_not_in_each_other() -> None:
+    box, plate = "Box|+01.00|+01.00|+00.00", "Plate|+01.10|+01.00|+00.00"
+    found = [thing(box, COUNTER, plate), thing(plate, COUNTER, box), entry(COUNTER), thing(APPLE, plate, COUNTER)]
+    things = read_things(found, named(found), {})
+    assert (
+        things["box_1"].parent == things["plate_1"].parent == "countertop_1" and things["apple_1"].parent == "plate_1"
+    )
+
+
+def test_shards_are_no_things() -> None:
+    mug, laptop = "Mug|+01.00|+01.00|+00.00", "Laptop|+01.00|+01.00|+00.00"
+    found = [thing(mug, isBroken=True), thing(laptop, isBroken=True)]
+    assert list(read_things(found, named(found), {})) == ["laptop_1"]
+
+
 def test_what_is_in_the_hand_is_nowhere_else() -> None:
     names = named(room())
     lifted = [one | {"isPickedUp": True} if one["objectId"] == BOWL else one for one in room()]
