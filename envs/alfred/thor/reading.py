@@ -20,9 +20,7 @@ from envs.alfred.thing import Thing
 
 Entry = Mapping[str, Any]  # of metadata["objects"]
 
-SHATTERING = objects.types(
-    "Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle"
-)  # to shards, which are no things
+SHATTERING = objects.types("Bowl Cup Egg Glassbottle Mug Plate Statue Vase WineBottle")  # broken, they are no things
 NESTED = 0.3  # metres between a container that is carried and what is in it
 RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-THOR 5 -> 2.1, which ALFRED speaks
 
@@ -91,7 +89,7 @@ def read_things(entries: Iterable[Entry], names: Names, before: Mapping[str, Thi
     """All things by our ids, in the order of ``before``, new ones last. What did not change is the same object."""
     found = {names.of(one["objectId"], kind_of(one)): one for one in known(entries)}
     order = [name for name in before if name in found] + [name for name in found if name not in before]
-    bare = {name: _thing(name, found[name], names) for name in order}
+    bare = {name: _thing(name, found[name]) for name in order}
     parents = {name: _parent(bare[name], found[name], bare, before, names) for name in order if bare[name].pickupable}
     contents = _contents(parents, before)
     things: dict[str, Thing] = {}
@@ -118,7 +116,7 @@ def _is_over(entry: Entry) -> bool:
     return cut or (bool(entry.get("isBroken")) and kind_of(entry) in SHATTERING)
 
 
-def _thing(name: str, entry: Entry, names: Names) -> Thing:
+def _thing(name: str, entry: Entry) -> Thing:
     kind = kind_of(entry)
     sealed = kind in objects.CONTAINERS and not entry["openable"]  # it has no door here, so it hides nothing
     return Thing(
