@@ -1,4 +1,4 @@
-"""Homes and temporary folders of their own: the client writes into both."""
+"""Rooms to play in; homes and temporary folders of the tests' own, as the client writes into both."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Iterator
 import pytest
 from platformdirs import user_cache_path
 
+from envs.alfred.episodes import load_episodes
+from envs.alfred.scene import Scene
+from tests.envs.alfred_thor.bench import Bench, beside
+from tests.envs.rooms import kitchen
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -16,3 +21,13 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         yield
+
+
+@pytest.fixture
+def cook() -> Bench:
+    return Bench(beside(kitchen()))
+
+
+@pytest.fixture(scope="module")
+def houses() -> list[Scene]:
+    return [episode.scene for episode in load_episodes(None, "valid")[:8]]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.alfred.episodes import load_episodes
 from envs.alfred.mining import official_id
 from envs.alfred.scene import Item, Placed, Scene, Start
 from envs.alfred.thor_stub import faults
@@ -20,17 +19,6 @@ from envs.alfred.thor_stub.simulator import ACTIONS, Simulator
 from keep_agent.errors import ConfigError, DataError
 from tests.envs.alfred_thor.bench import Bench, Record, beside
 from tests.envs.rooms import bedroom, inside, kitchen, place
-
-
-@pytest.fixture
-def cook() -> Bench:
-    return Bench(beside(kitchen()))
-
-
-@pytest.fixture(scope="module")
-def houses() -> list[Scene]:
-    return [episode.scene for episode in load_episodes(None, "valid")[:8]]
-
 
 # houses
 

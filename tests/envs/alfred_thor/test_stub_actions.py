@@ -6,21 +6,9 @@ from math import dist
 
 import pytest
 
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Scene
-from tests.envs.alfred_thor.bench import Bench, Record, beside, holding
+from tests.envs.alfred_thor.bench import Bench, Record, holding
 from tests.envs.rooms import kitchen
-
-
-@pytest.fixture
-def cook() -> Bench:
-    return Bench(beside(kitchen()))
-
-
-@pytest.fixture(scope="module")
-def houses() -> list[Scene]:
-    return [episode.scene for episode in load_episodes(None, "valid")[:8]]
-
 
 # where one stands
 

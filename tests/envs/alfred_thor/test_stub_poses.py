@@ -5,22 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
-
-from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Scene
-from tests.envs.alfred_thor.bench import Bench, Record, beside
+from tests.envs.alfred_thor.bench import Bench, Record
 from tests.envs.rooms import bedroom, kitchen
-
-
-@pytest.fixture
-def cook() -> Bench:
-    return Bench(beside(kitchen()))
-
-
-@pytest.fixture(scope="module")
-def houses() -> list[Scene]:
-    return [episode.scene for episode in load_episodes(None, "valid")[:8]]
 
 
 def loose(bench: Bench) -> list[Record]:
