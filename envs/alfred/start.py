@@ -84,7 +84,7 @@ def _fixtures(trajectory: Trajectory, task: Task, room: Room, survey: Survey) ->
     items = []
     for fixture in sorted(found, key=lambda fixture: (fixture.type, fixture.position)):
         states = frozenset({"on"} if switched.get(fixture.type) else ())
-        items.append(Item(_next_id(fixture.type, counts), fixture.type, fixture.position, None, states, fixture.id))
+        items.append(Item(next_id(fixture.type, counts), fixture.type, fixture.position, None, states, fixture.id))
     return tuple(items)
 
 
@@ -97,7 +97,8 @@ def _typical_place(kind: str, found: list[Fixture], survey: Survey, poses: tuple
     return fmean(x for x, _, _ in places), height, fmean(z for _, _, z in places)
 
 
-def _next_id(kind: str, counts: Counter[str]) -> str:
+def next_id(kind: str, counts: Counter[str]) -> str:
+    """The next instance id of a type: "mug_2" after "mug_1"."""
     counts[kind] += 1
     return f"{snake(kind)}_{counts[kind]}"
 
@@ -105,7 +106,7 @@ def _next_id(kind: str, counts: Counter[str]) -> str:
 def _objects(trajectory: Trajectory, fixtures: tuple[Item, ...], inference: Inference) -> list[_Object]:
     counts: Counter[str] = Counter()
     items = [
-        Item(_next_id(one.type, counts), one.type, one.position, None, frozenset(), official_id(one.type, one.position))
+        Item(next_id(one.type, counts), one.type, one.position, None, frozenset(), official_id(one.type, one.position))
         for one in trajectory.start.objects
     ]
     ids: dict[str, str | None] = {fixture.source: fixture.id for fixture in fixtures if fixture.source} | {"": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,12 +75,10 @@ class Thor:
         """The room as the build has it: its name, or a house as ProcTHOR describes them. Raises `ThorError`."""
         name = EMPTY if isinstance(scene, dict) else scene
         self.start(name)
-        if name not in self._scenes():
+        if not self._ask("GetScenesInBuild", lambda controller: _has(controller, name)):
             raise ThorRefusal(f"this build has no scene {name}", action="Reset")
-        reply = self._ask(f"Reset to {name}", lambda controller: _reply(controller.reset(scene)))
-        if not reply.ok:
-            raise ThorRefusal(reply.message or "it refused without a word", action=f"Reset to {name}")
-        return reply
+        action = f"Reset to {name}"
+        return _insisted(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
         """One action; a refusal is a reply that is not ok. Raises `ThorError`, after which the process is gone."""
@@ -88,10 +86,7 @@ class Thor:
 
     def insist(self, action: str, **arguments: Any) -> Reply:
         """One action that has to work. Raises `ThorRefusal` if it does not."""
-        reply = self.step(action, **arguments)
-        if not reply.ok:
-            raise ThorRefusal(reply.message or "it refused without a word", action=action)
-        return reply
+        return _insisted(action, self.step(action, **arguments))
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -100,11 +95,6 @@ class Thor:
             from envs.alfred.thor.launch import end
 
             end(controller)
-
-    def _scenes(self) -> Container[str]:
-        """Names without the suffix that the client adds."""
-        names: set[str] = self._ask("GetScenesInBuild", lambda controller: controller.scenes_in_build)
-        return {name.removesuffix("_physics") for name in names} or _Any()
 
     def _ask(self, action: str, call: Callable[[Controller], T]) -> T:
         controller = self._controller
@@ -134,11 +124,17 @@ class Thor:
         return found
 
 
-class _Any(Container[str]):
-    """Of a build that does not tell its scenes."""
+def _has(controller: Controller, scene: str) -> bool:
+    """Whether the build has a scene; one that does not tell its scenes is taken to have it."""
+    scenes = controller.scenes_in_build
+    return not scenes or controller.normalize_scene(scene) in scenes
 
-    def __contains__(self, name: object) -> bool:
-        return True
+
+def _insisted(action: str, reply: Reply) -> Reply:
+    """Raises `ThorRefusal` unless it worked."""
+    if not reply.ok:
+        raise ThorRefusal(reply.message or "it refused without a word", action=action)
+    return reply
 
 
 def _named(error: Exception) -> ThorError:

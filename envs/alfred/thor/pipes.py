@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from subprocess import TimeoutExpired
 from typing import Any
@@ -18,9 +17,11 @@ from typing import Any
 from ai2thor.fifo_server import FifoServer
 
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
+from envs.clock import Clock
 
 POLL = 0.2  # seconds between two looks at the process
 CHUNK = 1 << 20  # bytes; a pipe holds fewer
+A_DAY = 86_400.0  # seconds
 
 
 class BoundedFifoServer(FifoServer):
@@ -29,7 +30,7 @@ class BoundedFifoServer(FifoServer):
     _begun = False  # whether anything was ever received
 
     def _recv_message(self, timeout: float | None) -> tuple[Any, Any]:
-        self._clock = _Clock(self.timeout if timeout is None else timeout)
+        self._set_clock(self.timeout if timeout is None else timeout)
         if self.server_pipe is None:
             self.server_pipe = os.fdopen(os.open(self.server_pipe_path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)
         try:
@@ -45,20 +46,17 @@ class BoundedFifoServer(FifoServer):
             if not part and self._begun:
                 raise ThorGone(f"the process has closed its pipe{self._ending()}", seconds=self._clock.gone)
             if not part:  # nobody has opened the other end yet
-                self._alive()
-                time.sleep(POLL / 10)
-                self._clock.check()
+                self._pause()
             parts.append(part)
             message_size -= len(part)
         self._begun = self._begun or bool(parts)
         return b"".join(parts)
 
     def _send_message(self, message_type: int, body: bytes) -> None:
-        self._clock = _Clock(self.timeout)
+        self._set_clock(self.timeout)
         self._last_action_message = body
         if self.client_pipe is None:
-            number = self._insist(lambda: os.open(self.client_pipe_path, os.O_WRONLY | os.O_NONBLOCK))
-            self.client_pipe = os.fdopen(number, "wb", 0)
+            self.client_pipe = os.fdopen(self._open_client_pipe(), "wb", 0)
         rest = memoryview(self._create_header(message_type, body) + body + self.eom_header)
         while rest:
             self._await(self.client_pipe, read=False)
@@ -76,20 +74,33 @@ class BoundedFifoServer(FifoServer):
     def _await(self, pipe: Any, read: bool) -> None:
         """Until the pipe is ready. An end of file is ready, too."""
         lists = ([pipe], [], []) if read else ([], [pipe], [])
-        while not any(select.select(*lists, min(POLL, self._clock.check()))):
+        while not any(select.select(*lists, min(POLL, self._left()))):
             self._alive()
 
-    def _insist(self, attempt: Callable[[], int]) -> int:
-        """The result of what fails as long as nobody reads."""
+    def _open_client_pipe(self) -> int:
+        """Its number; it cannot be opened as long as nobody reads."""
         while True:
-            try:
-                return attempt()
-            except OSError as error:
-                if error.filename is None:
-                    raise
-            self._alive()
-            self._clock.check()
-            time.sleep(POLL / 10)
+            with suppress(OSError):
+                return os.open(self.client_pipe_path, os.O_WRONLY | os.O_NONBLOCK)
+            self._pause()
+
+    def _pause(self) -> None:
+        """A moment, in which the other end may be opened."""
+        self._alive()
+        self._left()
+        time.sleep(POLL / 10)
+
+    def _set_clock(self, seconds: float | None) -> None:
+        """For all that belongs to one message; None is a day."""
+        self._clock = Clock(A_DAY if seconds is None else seconds)
+
+    def _left(self) -> float:
+        """Seconds left for this message. Raises `ThorTimeout` when there are none."""
+        try:
+            return self._clock.left()
+        except TimeoutError as error:
+            what = f"no whole answer within {self._clock.seconds:g} s"
+            raise ThorTimeout(what, seconds=self._clock.gone) from error
 
     def _alive(self) -> None:
         process = self.unity_proc
@@ -104,22 +115,3 @@ class BoundedFifoServer(FifoServer):
         with suppress(TimeoutExpired):
             return f" with exit status {process.wait(timeout=1)}"
         return ""
-
-
-class _Clock:
-    """Counts down from a number of seconds; None is a day."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self.whole = 86_400.0 if seconds is None else seconds
-        self._start = time.monotonic()
-
-    @property
-    def gone(self) -> float:
-        return time.monotonic() - self._start
-
-    def check(self) -> float:
-        """Seconds left. Raises `ThorTimeout` when there are none."""
-        rest = self.whole - self.gone
-        if rest <= 0:
-            raise ThorTimeout(f"no whole answer within {self.whole:g} s", seconds=self.gone)
-        return rest

@@ -11,6 +11,7 @@ from typing import Any
 from envs.alfred.scene import Position
 from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
+from envs.alfred.thor.reading import vector
 
 EYES = 0.675  # metres from the agent's position up to its camera
 HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees, as AI2-THOR allows them; down is positive
@@ -31,8 +32,8 @@ class Pose:
     def arguments(self) -> dict[str, Any]:
         """Of Teleport."""
         return {
-            "position": {"x": self.x, "y": self.y, "z": self.z},
-            "rotation": {"x": 0, "y": self.rotation, "z": 0},
+            "position": vector((self.x, self.y, self.z)),
+            "rotation": vector((0, self.rotation, 0)),
             "horizon": self.horizon,
             "standing": True,
         }
@@ -69,7 +70,7 @@ class Poses:
         reply = self._ask(
             "GetInteractablePoses",
             objectId=object_id,
-            positions=[{"x": x, "y": y, "z": z} for x, y, z in points],
+            positions=list(map(vector, points)),
             rotations=turns,
             horizons=list(HORIZONS),
             standings=[True],

@@ -41,6 +41,11 @@ def position_of(entry: Entry) -> Position:
     return place["x"], place["y"], place["z"]
 
 
+def vector(numbers: Iterable[float]) -> dict[str, float]:
+    """Three numbers as the simulator takes them."""
+    return dict(zip("xyz", numbers, strict=True))
+
+
 class Names:
     """Our ids of the simulator's objects: ``mug_2`` is the mug nearest to where a scene describes ``mug_2``."""
 
@@ -49,9 +54,9 @@ class Names:
         self._theirs: dict[str, str] = {}
         self._last: Counter[str] = Counter()
 
-    def begin(self, entries: Iterable[Entry], described: Iterable[Item]) -> None:
+    def begin(self, listed: Iterable[Entry], described: Iterable[Item]) -> None:
         """Name what is there at the start of an episode; what the description lacks is counted on behind it."""
-        left = {one["objectId"]: one for one in sorted(entries, key=lambda one: (kind_of(one), position_of(one)))}
+        left = {one["objectId"]: one for one in sorted(known(listed), key=lambda one: (kind_of(one), position_of(one)))}
         items = list(described)
         for item in items:
             self._last[item.type] = max(self._last[item.type], int(item.id.rpartition("_")[2]))
@@ -77,6 +82,10 @@ class Names:
             self._give(name, f"{objects.snake(kind)}_{self._last[kind]}")
         return self.ours[name]
 
+    def entries(self, listed: Iterable[Entry]) -> dict[str, Entry]:
+        """What ALFRED knows of the simulator's list, by our ids."""
+        return {self.of(one["objectId"], kind_of(one)): one for one in known(listed)}
+
     def theirs(self, thing_id: str) -> str:
         """The simulator's id of a thing."""
         return self._theirs[thing_id]
@@ -85,9 +94,8 @@ class Names:
         self.ours[name], self._theirs[thing_id] = thing_id, name
 
 
-def read_things(entries: Iterable[Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
+def read_things(found: Mapping[str, Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
     """All things by our ids, in the order of ``before``, new ones last. What did not change is the same object."""
-    found = {names.of(one["objectId"], kind_of(one)): one for one in known(entries)}
     order = [name for name in before if name in found] + [name for name in found if name not in before]
     bare = {name: _thing(name, found[name]) for name in order}
     parents = {name: _parent(bare[name], found[name], bare, before, names) for name in order if bare[name].pickupable}

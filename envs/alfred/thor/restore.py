@@ -18,7 +18,8 @@ from typing import Any
 from envs.alfred.objects import TOGGLEABLE
 from envs.alfred.scene import Placed, Position, Start
 from envs.alfred.thor.client import Reply, Thor
-from envs.alfred.thor.reading import Entry, kind_of, position_of
+from envs.alfred.thor.poses import Pose
+from envs.alfred.thor.reading import Entry, kind_of, position_of, vector
 
 log = logging.getLogger(__name__)
 
@@ -106,11 +107,7 @@ def _free(kind: str, place: Position, taken: set[tuple[str, Position]]) -> Posit
 
 
 def _pose(name: str, position: Position, rotation: Position) -> dict[str, Any]:
-    return {"objectName": name, "position": _vector(position), "rotation": _vector(rotation)}
-
-
-def _vector(value: Iterable[float]) -> dict[str, float]:
-    return dict(zip("xyz", value, strict=True))
+    return {"objectName": name, "position": vector(position), "rotation": vector(rotation)}
 
 
 def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -136,9 +133,7 @@ def _forced(entry: Entry) -> dict[str, Any]:
 
 def _stand(ask: Any, start: Start) -> None:
     """Where the trial begins; the agent's height is the build's business."""
-    x, y, z = start.agent
-    place = {"position": {"x": x, "y": y, "z": z}, "rotation": {"x": 0, "y": start.rotation, "z": 0}}
-    arguments = {**place, "horizon": start.horizon, "standing": True}
+    arguments = Pose(*start.agent, start.rotation, start.horizon).arguments()
     if not ask("Teleport", **arguments).ok:
         ask("Teleport", **arguments, forceAction=True)
 

@@ -22,7 +22,7 @@ from envs.alfred.thing import Thing
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.errors import LOST, ThorError, ThorLost
 from envs.alfred.thor.poses import Pose, Poses
-from envs.alfred.thor.reading import Entry, Names, held, kind_of, known, position_of, read_things, touches
+from envs.alfred.thor.reading import Names, held, kind_of, position_of, read_things, touches
 from envs.alfred.thor.restore import Restored, restore
 from envs.alfred.world import World
 from envs.outcome import DONE, Outcome, failed
@@ -232,11 +232,11 @@ class ThorWorld(World):
         self._poses = Poses(self._thor.options, self.ask, self._thor.insist("GetReachablePositions").value)
         self._reply = self._thor.insist("Pass")
         self._names = Names()
-        self._names.begin(known(self._reply.objects), described.items)
+        self._names.begin(self._reply.objects, described.items)
 
     def _scene(self) -> Scene:
         """What is there now, in the order of the description, as the start of a symbolic world."""
-        entries = {self._names.of(one["objectId"], kind_of(one)): one for one in known(self._reply.objects)}
+        entries = self._names.entries(self._reply.objects)
         order = {item.id: number for number, item in enumerate(self.described.items)}
         ids = sorted(entries, key=lambda one: (order.get(one, len(order)), one))
         items = tuple(Item(one, kind_of(entries[one]), position_of(entries[one])) for one in ids)
@@ -245,13 +245,12 @@ class ThorWorld(World):
 
     def _look(self) -> None:
         """Take the state that the last reply shows."""
-        entries: list[Entry] = known(self._reply.objects)
-        things = read_things(entries, self._names, self.things)
+        self._entries = self._names.entries(self._reply.objects)
+        things = read_things(self._entries, self._names, self.things)
         if things.keys() != self.things.keys():
             self._types = _by_type(things)
         self.things = things
         self.holding = held(self._reply.metadata, self._names)
-        self._entries = {self._names.ours[one["objectId"]]: one for one in entries}
         place = self._reply.metadata["agent"]["position"]
         at = self.agent.at if self.agent.at in things and self.agent.at != self.holding else None
         self.agent = Agent(place["x"], place["z"], at)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import atan, atan2, ceil, degrees, dist, floor, hypot
 
@@ -126,3 +126,8 @@ def box(center: Position, size: tuple[float, float, float]) -> dict[str, object]
 def xyz(numbers: Sequence[float]) -> dict[str, float]:
     """As metadata writes a position."""
     return {"x": numbers[0], "y": numbers[1], "z": numbers[2]}
+
+
+def vector(given: Mapping[str, float]) -> Position:
+    """Back again; what is left out is 0."""
+    return float(given.get("x", 0.0)), float(given.get("y", 0.0)), float(given.get("z", 0.0))

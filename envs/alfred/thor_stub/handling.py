@@ -91,7 +91,7 @@ def open_(
     if is_open(stage, entity) == (openness > 0):
         return
     if entity.type not in objects.OPENABLE:
-        _mark(stage, entity, "open", openness > 0)
+        mark(stage, entity, "open", openness > 0)
     else:
         _do(stage.world.open(entity.thing) if openness > 0 else stage.world.close(entity.thing))
         if entity.type == "Fridge" and openness == 0:
@@ -138,9 +138,9 @@ def switch(stage: Stage, entity: Entity, on: bool) -> None:
     """Whatever follows from it."""
     thing = stage.thing(entity)
     if thing is None or not thing.toggleable:
-        _mark(stage, entity, "on", on)
+        mark(stage, entity, "on", on)
         if entity.controls in stage.entities:
-            _mark(stage, stage.entities[entity.controls], "on", on)
+            mark(stage, stage.entities[entity.controls], "on", on)
         return
     _do(stage.world.turn_on(thing.id) if on else stage.world.turn_off(thing.id))
     if on and thing.type == "Faucet":
@@ -194,14 +194,14 @@ def dirty(session: Session, *, objectId: str, forceAction: bool = False) -> None
     entity = _able(session, objectId, forceAction, DIRTYABLE, "CanBeDirty")
     if "dirty" in session.stage.marks[entity.key]:
         raise Refused(f"{entity.name} is already dirty!")
-    _mark(session.stage, entity, "dirty", True)
+    mark(session.stage, entity, "dirty", True)
 
 
 def clean(session: Session, *, objectId: str, forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, DIRTYABLE, "dirtyable")
     if "dirty" not in session.stage.marks[entity.key]:
         raise Refused(f"{entity.name} is already Clean!")
-    _mark(session.stage, entity, "dirty", False)
+    mark(session.stage, entity, "dirty", False)
 
 
 def fill(session: Session, *, objectId: str, fillLiquid: str = "water", forceAction: bool = False) -> None:
@@ -225,7 +225,8 @@ def _able(session: Session, object_id: str, force: bool, kinds: frozenset[str], 
     return entity
 
 
-def _mark(stage: Stage, entity: Entity, word: str, present: bool) -> None:
+def mark(stage: Stage, entity: Entity, word: str, present: bool) -> None:
+    """Set a mark or take it away."""
     if present:
         stage.marks[entity.key].add(word)
     else:

@@ -12,7 +12,8 @@ from typing import Any
 
 from envs.alfred.objects import MOVABLE_RECEPTACLES, snake
 from envs.alfred.scene import Item, Position
-from envs.alfred.thor_stub.handling import is_on, is_open, switch
+from envs.alfred.thor_stub.geometry import vector
+from envs.alfred.thor_stub.handling import is_on, is_open, mark, switch
 from envs.alfred.thor_stub.naming import object_id
 from envs.alfred.thor_stub.refusals import Refused
 from envs.alfred.thor_stub.session import Session
@@ -69,9 +70,9 @@ def _place(stage: Stage, layout: _Layout, poses: list[dict[str, Any]]) -> str:
             unknown = f"No Pickupable or Moveable object of name {pose['objectName']} found in scene."
             continue
         if not entity.thing:
-            layout.extras[entity.id] = _vector(pose["position"])
+            layout.extras[entity.id] = vector(pose["position"])
             continue
-        item = replace(now[entity.thing], position=_vector(pose["position"]))
+        item = replace(now[entity.thing], position=vector(pose["position"]))
         name = entity.name
         if item.id in layout.placed:
             item = replace(item, id=_next(item, [*now, *layout.placed]))
@@ -81,7 +82,7 @@ def _place(stage: Stage, layout: _Layout, poses: list[dict[str, Any]]) -> str:
             layout.items[item.id] = item
         layout.placed[item.id] = entity.thing
         layout.names[item.id] = name
-        layout.rotations[item.id] = _vector(pose.get("rotation") or {})
+        layout.rotations[item.id] = vector(pose.get("rotation") or {})
     order = {thing: number for number, thing in enumerate(now)}
     in_order = sorted(layout.items.values(), key=lambda item: order[item.id])
     layout.items = {item.id: item for item in (*in_order, *copies)}
@@ -97,10 +98,6 @@ def _next(item: Item, taken: list[str]) -> str:
     """The first free instance id of the item's type."""
     kind = snake(item.type)
     return next(name for number in range(1, len(taken) + 2) if (name := f"{kind}_{number}") not in taken)
-
-
-def _vector(pose: Mapping[str, float]) -> Position:
-    return float(pose.get("x", 0.0)), float(pose.get("y", 0.0)), float(pose.get("z", 0.0))
 
 
 def _add_fixed(stage: Stage, layout: _Layout) -> None:
@@ -183,9 +180,7 @@ def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ot
         elif change == "openable":
             _open(stage, entity, value)
         else:
-            word = "dirty" if change == "dirtyable" else "water"
-            marks = stage.marks[entity.key]
-            marks.add(word) if value else marks.discard(word)
+            mark(stage, entity, "dirty" if change == "dirtyable" else "water", value)
 
 
 def _of_type(stage: Stage, wanted: str | None, kinds: frozenset[str]) -> Iterator[Entity]:
@@ -206,7 +201,5 @@ def _open(stage: Stage, entity: Entity, value: bool) -> None:
         return
     if thing is not None and thing.openable:
         stage.world.open(thing.id) if value else stage.world.close(thing.id)
-    elif value:
-        stage.marks[entity.key].add("open")
     else:
-        stage.marks[entity.key].discard("open")
+        mark(stage, entity, "open", value)

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from envs.alfred.mining import Fixture, Room, Survey, official_id
-from envs.alfred.objects import KNOWN_TYPES, snake
+from envs.alfred.objects import KNOWN_TYPES
 from envs.alfred.scene import Item, Placed, Position, Scene
-from envs.alfred.start import room_of
+from envs.alfred.start import next_id, room_of
 from envs.alfred.survey_cache import load_survey
 from envs.alfred.thor_stub.geometry import HEIGHT
 from envs.alfred.thor_stub.parents import Parents
@@ -93,7 +93,7 @@ def _before(fixtures: list[Item]) -> Position:
 def _fixtures(room: Room) -> list[Item]:
     counts: Counter[str] = Counter()
     return [
-        Item(_next_id(one.type, counts), one.type, one.position, source=one.id)
+        Item(next_id(one.type, counts), one.type, one.position, source=one.id)
         for one in sorted(room.fixtures, key=_place)
     ]
 
@@ -110,7 +110,7 @@ def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
             first.setdefault(one.type, one)
     counts: Counter[str] = Counter()
     bare = [
-        Item(_next_id(one.type, counts), one.type, one.position, source=official_id(one.type, one.position))
+        Item(next_id(one.type, counts), one.type, one.position, source=official_id(one.type, one.position))
         for one in first.values()
         if one.type in KNOWN_TYPES
     ]
@@ -118,8 +118,3 @@ def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
         Item(item.id, item.type, item.position, parents.guess(item.type, item.position, bare), source=item.source)
         for item in bare
     ]
-
-
-def _next_id(kind: str, counts: Counter[str]) -> str:
-    counts[kind] += 1
-    return f"{snake(kind)}_{counts[kind]}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from envs.alfred.scene import Position
-from envs.alfred.thor_stub.geometry import Sight, xyz
+from envs.alfred.thor_stub.geometry import Sight, vector, xyz
 from envs.alfred.thor_stub.house import KEY, from_house
 from envs.alfred.thor_stub.refusals import Refused
 from envs.alfred.thor_stub.session import Camera, Session, Settings
@@ -125,7 +125,7 @@ def add_camera(
     if orthographicSize is not None and not orthographic:
         raise Refused("orthographicSize must be null when orthographic is false")
     extent = (orthographicSize or 5.0) if orthographic else None
-    session.cameras.append(Camera(_vector(position), _vector(rotation), fieldOfView, extent))
+    session.cameras.append(Camera(vector(position), vector(rotation), fieldOfView, extent))
 
 
 def update_camera(
@@ -147,12 +147,8 @@ def update_camera(
     flat = orthographic if orthographic is not None else old.extent is not None
     session.cameras[thirdPartyCameraId] = replace(
         old,
-        position=_vector(xyz(old.position) | (position or {})),
-        rotation=_vector(xyz(old.rotation) | (rotation or {})),
+        position=vector(xyz(old.position) | (position or {})),
+        rotation=vector(xyz(old.rotation) | (rotation or {})),
         angle=fieldOfView or old.angle,
         extent=(orthographicSize or old.extent or 5.0) if flat else None,
     )
-
-
-def _vector(given: XYZ) -> Position:
-    return float(given.get("x", 0.0)), float(given.get("y", 0.0)), float(given.get("z", 0.0))

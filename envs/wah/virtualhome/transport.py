@@ -9,6 +9,7 @@ from http.client import HTTPException, IncompleteRead
 from threading import Lock
 from typing import Any, Protocol
 
+from envs.clock import Clock
 from envs.wah.virtualhome.address import DEFAULT_PORT, parse
 from envs.wah.virtualhome.errors import (
     SimulatorAnswer,
@@ -18,7 +19,7 @@ from envs.wah.virtualhome.errors import (
     SimulatorTimeout,
     excerpt,
 )
-from envs.wah.virtualhome.wire import Clock, Reply, connect, post
+from envs.wah.virtualhome.wire import Reply, connect, post
 from keep_agent.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class HttpTransport:
 
     def _numbered(self, error: SimulatorError, action: str, tries: int, clock: Clock) -> SimulatorError:
         error.action, error.at = action, self.name
-        error.tries, error.seconds = tries, self.deadline - clock.rest
+        error.tries, error.seconds = tries, clock.gone
         busy = isinstance(error, SimulatorBusy)
         error.uncertain = error.sent and not busy and action not in IDEMPOTENT
         return error

@@ -7,33 +7,14 @@ from __future__ import annotations
 
 import io
 import socket
-import time
 from contextlib import closing
 from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import NamedTuple
 
+from envs.clock import Clock
 from envs.wah.virtualhome.address import Address
 
 CHUNK = 1 << 16  # bytes
-
-
-class Clock:
-    """Counts down from a number of seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    @property
-    def rest(self) -> float:
-        """Seconds left; negative when the time is over."""
-        return self._end - time.monotonic()
-
-    def left(self) -> float:
-        """Seconds left. Raises TimeoutError when there are none."""
-        rest = self.rest
-        if rest <= 0:
-            raise TimeoutError("the time is over")
-        return rest
 
 
 class Reply(NamedTuple):
