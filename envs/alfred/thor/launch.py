@@ -9,9 +9,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from platform import system
-from signal import SIGKILL
 from subprocess import TimeoutExpired
 from typing import Any
 
@@ -24,6 +22,7 @@ from ai2thor.wsgi_server import WsgiServer
 from envs.alfred.thor.errors import ThorError, ThorStart
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.pipes import BoundedFifoServer
+from envs.alfred.thor.processes import kill
 from envs.alfred.thor.wsgi import BoundedWsgiServer
 from keep_agent.errors import ConfigError, KeepError
 
@@ -96,16 +95,12 @@ def end(controller: Controller) -> None:
     server = controller.server
     if server is not None:
         process = server.unity_proc
-        family = _descendants(process.pid) if process is not None else []
         with suppress(OSError):
             server.stop()
+        kill(process)
         if process is not None:
             with suppress(TimeoutExpired):
-                process.kill()
                 process.wait(WAIT)
-        for number in family:
-            with suppress(OSError):
-                os.kill(number, SIGKILL)
         if isinstance(server, FifoServer):
             server.tmp_dir.cleanup()
             server.raw_metadata = server.raw_files = None
@@ -114,16 +109,6 @@ def end(controller: Controller) -> None:
         with suppress(AttributeError):  # it holds no lock yet
             controller._build.unlock()
     controller.last_event = None
-
-
-def _descendants(process: int) -> list[int]:
-    """Who a script that wraps the build (xvfb-run) has started; only Linux tells."""
-    try:
-        lists = [file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")]
-    except OSError:
-        return []
-    children = [int(number) for text in lists for number in text.split()]
-    return [*children, *(one for child in children for one in _descendants(child))]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 from ai2thor.fifo_server import FifoServer
 
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
+from envs.alfred.thor.processes import kill
 from envs.clock import Clock
 
 POLL = 0.2  # seconds between two looks at the process
@@ -68,6 +69,7 @@ class BoundedFifoServer(FifoServer):
                 raise ThorGone(f"the process reads no more{self._ending()}", seconds=self._clock.gone) from error
 
     def stop(self) -> None:
+        kill(self.unity_proc)  # before the client does, which would leave descendants
         super().stop()
         self.client_pipe = self.server_pipe = None
 

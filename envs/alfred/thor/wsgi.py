@@ -17,6 +17,7 @@ from ai2thor.wsgi_server import WsgiServer
 from werkzeug.exceptions import HTTPException
 
 from envs.alfred.thor.errors import ThorAnswer, ThorGone, ThorTimeout
+from envs.alfred.thor.processes import kill
 
 JOIN = 5.0  # seconds for the thread to end
 
@@ -43,8 +44,7 @@ class BoundedWsgiServer(WsgiServer):
     def stop(self) -> None:
         if self.stopped:
             return
-        if self.unity_proc is not None and self.unity_proc.poll() is None:
-            self.unity_proc.kill()
+        kill(self.unity_proc)
         self.stopped = True
         with suppress(Full):
             self.response_queue.put_nowait({})  # frees a request that waits for its next action
