@@ -9,12 +9,13 @@ PEERS_VENV  ?= .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow bench peers lint clean
+.PHONY: help install demo test test-slow hunt bench peers lint clean
 
 help:
 	@echo "make demo       install, then run planner=keep on the embedded houses"
 	@echo "make test       install, then run the test suite"
 	@echo "make test-slow  install, then run the long tests"
+	@echo "make hunt       install, then run the property tests on new random examples"
 	@echo "make bench      install, then time the stages and compare them with what the machine could do at best"
 	@echo "make peers      install kvpress apart, in .venv-peers, then compare our SnapKV, StreamingLLM and H2O with its"
 	@echo "make lint       install, then check the style"
@@ -38,6 +39,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+hunt: $(STAMP)
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=hunt $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' --benchmark-enable --benchmark-only $(ARGS)

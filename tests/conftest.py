@@ -1,4 +1,4 @@
-"""What every room's tests share: where the data is, and as many threads as a small test deserves."""
+"""What every room's tests share: where the data is, as many threads as a small test deserves, repeatable examples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -15,6 +16,10 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+settings.register_profile("repeatable", derandomize=True)  # a change fails for its own faults
+settings.register_profile("hunt", print_blob=True)  # `make hunt` looks for new ones
+settings.load_profile("repeatable")
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
