@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorRefusal, ThorTimeout
+from envs.alfred.thor.errors import ThorAnswer, ThorError, ThorGone, ThorRefusal, ThorTimeout, ours
 from envs.alfred.thor.options import ThorOptions
 
 if TYPE_CHECKING:
@@ -139,13 +139,13 @@ def _insisted(action: str, reply: Reply) -> Reply:
 
 def _named(error: Exception) -> ThorError:
     """Our error behind what the client made of it."""
-    context = error.__context__
-    for found in (error, context):
-        if isinstance(found, ThorError):
-            return found
+    found = ours(error)
+    if found is not None:
+        return found
     if isinstance(error, TimeoutError):
         return ThorTimeout("no answer in time")
-    return ThorAnswer(f"{type(context or error).__name__}: {context or error}")
+    cause = error.__context__ or error
+    return ThorAnswer(f"{type(cause).__name__}: {cause}")
 
 
 def _stepped(controller: Controller, action: str, arguments: dict[str, Any]) -> Reply:

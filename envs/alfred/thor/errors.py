@@ -58,4 +58,9 @@ class ThorLost(ThorError, EpisodeError):
     remedy = "nothing to do: the episode counts as crashed, the next one begins in a new process"
 
 
+def ours(error: BaseException) -> ThorError | None:
+    """Our error, also where the client has raised one of its own in its place; None if there is none."""
+    return next((one for one in (error, error.__context__) if isinstance(one, ThorError)), None)
+
+
 LOST = (ThorTimeout, ThorGone, ThorAnswer)  # the process is gone; a new one may do better

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from platform import system
 from subprocess import TimeoutExpired
 from typing import Any
@@ -19,12 +19,12 @@ from ai2thor.platform import STR_PLATFORM_MAP, CloudRendering
 from ai2thor.server import Event
 from ai2thor.wsgi_server import WsgiServer
 
-from envs.alfred.thor.errors import ThorError, ThorStart
+from envs.alfred.thor.errors import ThorStart, ours
 from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.pipes import BoundedFifoServer
 from envs.alfred.thor.processes import kill
 from envs.alfred.thor.wsgi import BoundedWsgiServer
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import ConfigError
 
 VISIBILITY = "AI2THOR_VISIBILITY_DISTANCE"  # deprecated; env.thor.visibility is in its place
 NO_DISPLAY = ":0"  # a name is needed even where nothing is shown
@@ -58,33 +58,28 @@ class BoundedController(Controller):
 
 def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
     """A controller whose process has answered and shows ``scene``. Raises `ThorError`; then nothing is left behind."""
+    arguments = _arguments(options, data)
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None
     try:
-        with _without_log_handlers():
-            controller.__init__(scene=scene, **_arguments(options, data))
-    except ThorError as error:
-        end(controller)
-        raise ThorStart(error.what, action=error.action, seconds=error.seconds) from error
-    except KeepError:
-        end(controller)
-        raise
+        with ExitStack() as undo, _without_log_handlers():
+            undo.callback(end, controller)
+            controller.__init__(scene=scene, **arguments)
+            undo.pop_all()
     except Exception as error:
-        end(controller)
-        raise ThorStart(_reason(error)) from error
-    except BaseException:
-        end(controller)
-        raise
+        raise _named(error) from error
     return controller
 
 
-def _reason(error: Exception) -> str:
-    """The first line of what the client says, or of our error behind it."""
-    cause = error.__context__ if isinstance(error.__context__, ThorError) else error
-    said = str(cause).strip().partition("\n")[0]
+def _named(error: Exception) -> ThorStart:
+    """What our error behind it says, or the first line of what the client does."""
+    found = ours(error)
+    if found is not None:
+        return ThorStart(found.what, action=found.action, seconds=found.seconds)
+    said = str(error).strip().partition("\n")[0]
     if "no build exists" in said:
         said = f"its build is neither in ~/.ai2thor/releases nor to be downloaded from here ({said})"
-    return said if isinstance(cause, ThorError) else f"{type(cause).__name__}: {said}"
+    return ThorStart(f"{type(error).__name__}: {said}")
 
 
 def end(controller: Controller) -> None:
