@@ -7,6 +7,11 @@ from dataclasses import dataclass
 Position = tuple[float, float, float]  # metres, AI2-THOR axes: x, y (up), z
 
 
+def xyz(numbers: Position) -> dict[str, float]:
+    """As AI2-THOR writes a position, or a rotation in degrees."""
+    return {"x": numbers[0], "y": numbers[1], "z": numbers[2]}
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """A thing in a scene: a fixture, a receptacle, or something to pick up."""

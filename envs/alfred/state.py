@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 from envs.alfred.ground import EYE_HEIGHT, Ground, flat
 from envs.alfred.scene import Scene
-from envs.alfred.thing import Thing, things_of
+from envs.alfred.thing import Thing, by_type, things_of
 from keep_agent.errors import SkillError
 
 S = TypeVar("S", bound="State")
@@ -46,9 +46,7 @@ class State:
         self.scene = scene
         self.ground = Ground(scene)
         self.things = things_of(scene)
-        self._types: dict[str, tuple[str, ...]] = {}
-        for thing in self.things.values():
-            self._types[thing.type] = (*self._types.get(thing.type, ()), thing.id)
+        self._types = by_type(self.things)
         self.agent = Agent(*scene.agent)
         self.holding: str | None = None
         self.heated: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from envs.alfred import objects
@@ -60,6 +61,14 @@ def things_of(scene: Scene) -> dict[str, Thing]:
         if thing.parent is not None:
             _settle(scene, things, thing)
     return things
+
+
+def by_type(things: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
+    """Ids of things, in their order, by type."""
+    found: dict[str, tuple[str, ...]] = {}
+    for thing in things.values():
+        found[thing.type] = (*found.get(thing.type, ()), thing.id)
+    return found
 
 
 def _thing(scene: Scene, item: Item) -> Thing:

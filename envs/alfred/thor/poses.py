@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from math import atan2, degrees, dist, hypot
 from typing import Any
 
-from envs.alfred.scene import Position
+from envs.alfred.scene import Position, xyz
 from envs.alfred.thor.client import Reply
 from envs.alfred.thor.options import ThorOptions
-from envs.alfred.thor.reading import vector
 
 EYES = 0.675  # metres from the agent's position up to its camera
 HORIZONS = (-30.0, 0.0, 30.0, 60.0)  # degrees, as AI2-THOR allows them; down is positive
@@ -32,8 +31,8 @@ class Pose:
     def arguments(self) -> dict[str, Any]:
         """Of Teleport."""
         return {
-            "position": vector((self.x, self.y, self.z)),
-            "rotation": vector((0, self.rotation, 0)),
+            "position": xyz((self.x, self.y, self.z)),
+            "rotation": xyz((0, self.rotation, 0)),
             "horizon": self.horizon,
             "standing": True,
         }
@@ -70,7 +69,7 @@ class Poses:
         reply = self._ask(
             "GetInteractablePoses",
             objectId=object_id,
-            positions=list(map(vector, points)),
+            positions=list(map(xyz, points)),
             rotations=turns,
             horizons=list(HORIZONS),
             standings=[True],

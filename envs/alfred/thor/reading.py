@@ -41,11 +41,6 @@ def position_of(entry: Entry) -> Position:
     return place["x"], place["y"], place["z"]
 
 
-def vector(numbers: Iterable[float]) -> dict[str, float]:
-    """Three numbers as the simulator takes them."""
-    return dict(zip("xyz", numbers, strict=True))
-
-
 class Names:
     """Our ids of the simulator's objects: ``mug_2`` is the mug nearest to where a scene describes ``mug_2``."""
 

@@ -16,10 +16,10 @@ from math import dist
 from typing import Any
 
 from envs.alfred.objects import TOGGLEABLE
-from envs.alfred.scene import Placed, Position, Start
+from envs.alfred.scene import Placed, Position, Start, xyz
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.poses import Pose
-from envs.alfred.thor.reading import Entry, kind_of, position_of, vector
+from envs.alfred.thor.reading import Entry, kind_of, position_of
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _free(kind: str, place: Position, taken: set[tuple[str, Position]]) -> Posit
 
 
 def _pose(name: str, position: Position, rotation: Position) -> dict[str, Any]:
-    return {"objectName": name, "position": vector(position), "rotation": vector(rotation)}
+    return {"objectName": name, "position": xyz(position), "rotation": xyz(rotation)}
 
 
 def state_actions(start: Start, entries: Sequence[Entry]) -> Iterator[tuple[str, dict[str, Any]]]:

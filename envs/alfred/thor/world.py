@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from envs.alfred.objects import SLICED, say
 from envs.alfred.scene import Item, Scene
 from envs.alfred.state import Agent
-from envs.alfred.thing import Thing
+from envs.alfred.thing import Thing, by_type
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.errors import LOST, ThorError, ThorLost
 from envs.alfred.thor.poses import Pose, Poses
@@ -248,7 +248,7 @@ class ThorWorld(World):
         self._entries = self._names.entries(self._reply.objects)
         things = read_things(self._entries, self._names, self.things)
         if things.keys() != self.things.keys():
-            self._types = _by_type(things)
+            self._types = by_type(things)
         self.things = things
         self.holding = held(self._reply.metadata, self._names)
         place = self._reply.metadata["agent"]["position"]
@@ -294,10 +294,3 @@ def _plain(message: str) -> str:
     first = message.strip().partition("\n")[0].partition(". trace:")[0]
     kind, colon, rest = first.partition(": ")
     return rest if colon and kind.endswith("Exception") else first
-
-
-def _by_type(things: Mapping[str, Thing]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for thing in things.values():
-        found[thing.type] = (*found.get(thing.type, ()), thing.id)
-    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import atan, atan2, ceil, degrees, dist, floor, hypot
 
 from envs.alfred.ground import flat
-from envs.alfred.scene import Position, Scene
+from envs.alfred.scene import Position, Scene, xyz
 from envs.alfred.thor_stub.traits import FLOOR_STANDING
 
 GRID = 0.25  # metres
@@ -123,11 +123,6 @@ def box(center: Position, size: tuple[float, float, float]) -> dict[str, object]
     return {"cornerPoints": corners(center, size), "center": xyz(center), "size": xyz(size)}
 
 
-def xyz(numbers: Sequence[float]) -> dict[str, float]:
-    """As metadata writes a position."""
-    return {"x": numbers[0], "y": numbers[1], "z": numbers[2]}
-
-
 def vector(given: Mapping[str, float]) -> Position:
-    """Back again; what is left out is 0."""
+    """What metadata writes as a position, back again; what is left out is 0."""
     return float(given.get("x", 0.0)), float(given.get("y", 0.0)), float(given.get("z", 0.0))

@@ -9,6 +9,7 @@ from envs.alfred.scene import Item, Placed, Position, Scene, Start
 from keep_agent.errors import DataError
 
 KEY = "keep_agent"
+EMPTY = "Procedural"  # the scene that houses are built in
 
 
 def to_house(scene: Scene) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from envs.alfred.scene import Position
+from envs.alfred.scene import Position, xyz
 from envs.alfred.thor_stub.frames import state_of
-from envs.alfred.thor_stub.geometry import box, xyz
+from envs.alfred.thor_stub.geometry import box
 from envs.alfred.thor_stub.handling import LIQUIDS, is_on, is_open
 from envs.alfred.thor_stub.scenery import CEILING, map_camera
 from envs.alfred.thor_stub.session import Camera, Session
@@ -61,7 +61,7 @@ class Reporter:
             "fov": session.settings.sight.angle,
             "cameraPosition": xyz(up.position if up else body.eye),
             "cameraOrthSize": up.extent if up else -1.0,
-            "thirdPartyCameras": cameras(session.cameras),
+            "thirdPartyCameras": _cameras(session.cameras),
             "collided": False,
             "collidedObjects": [],
             "isSceneAtRest": True,
@@ -92,7 +92,7 @@ class Reporter:
         return {**fixed, "visible": seen, "isInteractable": seen, "distance": away}
 
 
-def cameras(given: list[Camera]) -> list[Record]:
+def _cameras(given: list[Camera]) -> list[Record]:
     """As metadata writes the further cameras."""
     return [
         {

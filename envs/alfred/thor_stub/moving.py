@@ -8,8 +8,8 @@ from itertools import islice
 from math import cos, dist, isclose, radians, sin
 from typing import Any
 
-from envs.alfred.scene import Position
-from envs.alfred.thor_stub.geometry import Body, Point, Poses, xyz
+from envs.alfred.scene import Position, xyz
+from envs.alfred.thor_stub.geometry import Body, Point, Poses
 from envs.alfred.thor_stub.refusals import Refused, out_of_range, thrown
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.traits import size_of

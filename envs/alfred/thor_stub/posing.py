@@ -48,10 +48,11 @@ def set_object_poses(
             " Please make sure each element in the objectPoses list is initialized."
         )
     stage, layout = session.stage, _Layout()
-    unknown = _place(stage, layout, objectPoses)
-    _add_fixed(stage, layout)
-    _without_doubles(stage, layout)
-    _settle(stage, layout)
+    before = {item.id: item for item in stage.items()}
+    unknown = _place(stage, layout, before, objectPoses)
+    _add_fixed(stage, layout, before)
+    _without_doubles(layout)
+    _settle(stage, layout, before)
     stage.resettle(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
     for copy, original in layout.placed.items():
         stage.marks[copy] = set(stage.marks[original])
@@ -60,10 +61,10 @@ def set_object_poses(
     return ""
 
 
-def _place(stage: Stage, layout: _Layout, poses: list[dict[str, Any]]) -> str:
+def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
     """Enter the listed things in the room's order, copies last. Returns what to say of the last unknown name."""
     names = {entity.name: entity for entity in stage.entities.values() if _findable(stage, entity)}
-    now, copies, unknown = {item.id: item for item in stage.items()}, [], ""
+    copies, unknown = [], ""
     for number, pose in enumerate(poses):
         entity = names.get(pose["objectName"])
         if entity is None:
@@ -72,10 +73,10 @@ def _place(stage: Stage, layout: _Layout, poses: list[dict[str, Any]]) -> str:
         if not entity.thing:
             layout.extras[entity.id] = vector(pose["position"])
             continue
-        item = replace(now[entity.thing], position=vector(pose["position"]))
+        item = replace(before[entity.thing], position=vector(pose["position"]))
         name = entity.name
         if item.id in layout.placed:
-            item = replace(item, id=_next(item, [*now, *layout.placed]))
+            item = replace(item, id=_next(item, [*before, *layout.placed]))
             name = f"{name}(Clone)_copy_{number}"
             copies.append(item)
         else:
@@ -83,7 +84,7 @@ def _place(stage: Stage, layout: _Layout, poses: list[dict[str, Any]]) -> str:
         layout.placed[item.id] = entity.thing
         layout.names[item.id] = name
         layout.rotations[item.id] = vector(pose.get("rotation") or {})
-    order = {thing: number for number, thing in enumerate(now)}
+    order = {thing: number for number, thing in enumerate(before)}
     in_order = sorted(layout.items.values(), key=lambda item: order[item.id])
     layout.items = {item.id: item for item in (*in_order, *copies)}
     return unknown
@@ -100,10 +101,10 @@ def _next(item: Item, taken: list[str]) -> str:
     return next(name for number in range(1, len(taken) + 2) if (name := f"{kind}_{number}") not in taken)
 
 
-def _add_fixed(stage: Stage, layout: _Layout) -> None:
+def _add_fixed(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
     """Whatever is neither picked up nor moved stays; fixtures come before objects, in the room's order."""
     kept = {}
-    for item in stage.items():
+    for item in before.values():
         entity = stage.of_thing[item.id]
         if item.id in layout.items:
             kept[item.id] = layout.items[item.id]
@@ -114,7 +115,7 @@ def _add_fixed(stage: Stage, layout: _Layout) -> None:
     layout.items = kept | layout.items
 
 
-def _without_doubles(stage: Stage, layout: _Layout) -> None:
+def _without_doubles(layout: _Layout) -> None:
     last = {
         object_id(name_of(item.type), item.position): item.id
         for item in layout.items.values()
@@ -124,9 +125,8 @@ def _without_doubles(stage: Stage, layout: _Layout) -> None:
         del layout.items[name], layout.placed[name]
 
 
-def _settle(stage: Stage, layout: _Layout) -> None:
+def _settle(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
     """Find out what each object lies in now."""
-    before = {item.id: item for item in stage.items()}
     for item in layout.items.values():
         if item.id not in layout.placed:
             if item.parent not in layout.items:

@@ -12,21 +12,21 @@ from envs.alfred.objects import KNOWN_TYPES
 from envs.alfred.scene import Item, Placed, Position, Scene
 from envs.alfred.start import next_id, room_of
 from envs.alfred.survey_cache import load_survey
-from envs.alfred.thor_stub.geometry import HEIGHT
+from envs.alfred.thor_stub.geometry import GRID, HEIGHT, Point
+from envs.alfred.thor_stub.house import EMPTY
 from envs.alfred.thor_stub.parents import Parents
 from envs.alfred.thor_stub.refusals import Refused
 from envs.alfred.thor_stub.stage import Stage
 from envs.alfred.trajectories import Corpus, Trajectory
 from keep_agent.errors import ConfigError
 
-EMPTY = "Procedural"
 PHYSICS = "_physics"
 _HALF = 4  # steps of the grid from the middle of the empty room to its walls
 
 
 def empty_room() -> Stage:
     """Four square metres of floor."""
-    points = tuple((x / 4, z / 4) for x in range(-_HALF, _HALF + 1) for z in range(-_HALF, _HALF + 1))
+    points = tuple((x * GRID, z * GRID) for x in range(-_HALF, _HALF + 1) for z in range(-_HALF, _HALF + 1))
     return Stage(Scene(EMPTY, "livingroom", (), (0.0, 0.0), points), EMPTY)
 
 
@@ -60,7 +60,7 @@ class Rooms:
         parents = Parents(fixtures, room)
         items = (*fixtures, *_objects(trials, parents))
         starts = [trial.start.agent for trial in trials] or [_before(fixtures)]
-        points = {(round(x * 4) / 4, round(z * 4) / 4) for x, _, z in starts}
+        points = {_on_grid(x, z) for x, _, z in starts}
         x, height, z = starts[0]
         return Stage(Scene(plan, room_of(plan), items, (x, z)), name, parents, points, height)
 
@@ -87,7 +87,12 @@ def _splits(corpus: Corpus, wanted: tuple[str, ...]) -> tuple[str, ...]:
 def _before(fixtures: list[Item]) -> Position:
     """A place on the grid for an agent, if no trial tells one."""
     x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
-    return round(x * 4) / 4, HEIGHT, round(z * 4) / 4
+    x, z = _on_grid(x, z)
+    return x, HEIGHT, z
+
+
+def _on_grid(x: float, z: float) -> Point:
+    return round(x / GRID) * GRID, round(z / GRID) * GRID
 
 
 def _fixtures(room: Room) -> list[Item]:

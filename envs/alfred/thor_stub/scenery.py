@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from envs.alfred.scene import Position
-from envs.alfred.thor_stub.geometry import Sight, vector, xyz
-from envs.alfred.thor_stub.house import KEY, from_house
+from envs.alfred.scene import Position, xyz
+from envs.alfred.thor_stub.geometry import Sight, vector
+from envs.alfred.thor_stub.house import EMPTY, KEY, from_house
 from envs.alfred.thor_stub.refusals import Refused
 from envs.alfred.thor_stub.session import Camera, Session, Settings
 from envs.alfred.thor_stub.stage import Stage
@@ -62,12 +62,12 @@ def initialize(
 
 def create_house(session: Session, *, house: dict[str, Any]) -> None:
     """Furnish the empty room with what `to_house` has made; the settings stay."""
-    if session.stage.name != "Procedural":
-        raise Refused("CreateHouse works in the scene Procedural only")
+    if session.stage.name != EMPTY:
+        raise Refused(f"CreateHouse works in the scene {EMPTY} only")
     if not isinstance(house, dict) or KEY not in house:
         raise Refused(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
     try:
-        session.stage = Stage(from_house(house), "Procedural")
+        session.stage = Stage(from_house(house), EMPTY)
     except DataError as error:
         raise Refused(str(error)) from error
 

@@ -12,7 +12,8 @@ from typing import Any
 from envs.alfred.objects import types
 from envs.alfred.thor_stub import handling, moving, posing, scenery
 from envs.alfred.thor_stub.frames import Frames
-from envs.alfred.thor_stub.metadata import Reporter, cameras
+from envs.alfred.thor_stub.house import EMPTY
+from envs.alfred.thor_stub.metadata import Reporter
 from envs.alfred.thor_stub.refusals import Refused, missing_arguments, thrown, unknown_action, unknown_arguments
 from envs.alfred.thor_stub.session import Scenes, Session
 from keep_agent.errors import KeepError
@@ -97,7 +98,7 @@ class Simulator:
     @classmethod
     def of(cls, scenes: Scenes, images: bool = True, unknown: frozenset[str] = frozenset()) -> Simulator:
         """In the empty room."""
-        return cls(Session(scenes, scenes.make("Procedural")), images, unknown)
+        return cls(Session(scenes, scenes.make(EMPTY)), images, unknown)
 
     def first(self) -> Answer:
         """What the build says before it is asked anything."""
@@ -139,7 +140,7 @@ class Simulator:
         metadata = {
             "agents": [agent],
             "activeAgentId": 0,
-            "thirdPartyCameras": cameras(self.session.cameras),
+            "thirdPartyCameras": agent["thirdPartyCameras"],
             "sequenceId": action.get("sequenceId", 0),
         }
         question = action.get("action") in QUESTIONS and self.session.settings.patches
