@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import random
-import stat
 import subprocess
 import sys
 import time
@@ -26,6 +24,7 @@ from keep_agent.errors import DataError, KeepError
 from keep_agent.frames import FRAMES, LONGEST, Frames, encoded, folder_name, keep_frames
 from keep_agent.results import EpisodeResult
 from keep_agent.runfolder import CONFIG, EPISODES, TRACE, RunFolder
+from tests.disk_log import log_of_disk
 from tests.keep_agent.pictures import picture
 
 ROOT = Path(__file__).parents[2]
@@ -112,21 +111,11 @@ def test_pictures_take_the_place_of_older_ones_and_nothing_writes_nothing(tmp_pa
 
 
 def test_all_are_on_the_disk_before_their_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    fsync, rename = os.fsync, Path.rename
-
-    def noted_fsync(number: int) -> None:
-        calls.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
-        fsync(number)
-
-    def noted_rename(source: Path, target: Path) -> Path:
-        calls.append(target.name)
-        return rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "rename", noted_rename)
-    taken().write(tmp_path)
-    assert calls == ["file"] * 3 + ["folder", "e", "folder", "folder"]
+    frames = taken()
+    calls = log_of_disk(monkeypatch, "rename")
+    frames.write(tmp_path)
+    written = [f"file {len(content)}" for content in frames.files.values()]
+    assert len(written) == 3 and calls == [*written, "folder", "name e", "folder", "folder"]
 
 
 @pytest.mark.parametrize("call", [1, 3, 4])

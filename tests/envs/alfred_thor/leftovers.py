@@ -1,4 +1,4 @@
-"""What a process holds on to: open files, threads, children, temporary folders."""
+"""What a process holds on to: open files, threads, children, temporary folders. Whether one runs at all."""
 
 from __future__ import annotations
 
@@ -37,6 +37,13 @@ def nothing_left(patience: float = 5.0) -> Iterator[None]:
     while (more := _more(before)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not more, more
+
+
+def runs(process: int) -> bool:
+    """Not ended, whether or not whoever inherited it has taken note (then it is a zombie, state Z)."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def _more(before: dict[str, set[str]]) -> dict[str, set[str]]:

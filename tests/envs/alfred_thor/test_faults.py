@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from signal import SIGSTOP
 from typing import Any
@@ -21,7 +20,7 @@ from envs.alfred.thor.view import top_view
 from keep_agent.errors import ConfigError, EpisodeError
 from keep_agent.loop import run_episode
 from planners.simple import ExpertPlanner
-from tests.envs.alfred_thor.leftovers import nothing_left
+from tests.envs.alfred_thor.leftovers import nothing_left, runs
 from tests.envs.alfred_thor.playing import play, thor_env
 
 START, ANSWER = 3.0, 1.0  # seconds that the tests allow
@@ -61,8 +60,9 @@ def simulator(*faults: str, **changes: Any) -> Thor:
 @pytest.mark.parametrize("fault", AT_START)
 def test_a_process_that_does_not_come_up(fault: str, server: str) -> None:
     thor, began = simulator(fault, server=server), time.monotonic()
-    with nothing_left(), pytest.raises(ThorStart, match=AT_START[fault]):
+    with nothing_left(), pytest.raises(ThorStart, match=AT_START[fault]) as caught:
         thor.start()
+    assert str(caught.value).count("AI2-THOR, ") == 1
     assert time.monotonic() - began < START + ANSWER + SLACK
     assert not thor.alive
 
@@ -87,20 +87,13 @@ def test_a_process_that_fails_at_work(fault: str, server: str) -> None:
         thor.close()
 
 
-def runs(process: str) -> bool:
-    """Not ended, whether or not whoever inherited it has taken note (then it is a zombie, state Z)."""
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 def test_a_script_around_the_build_takes_it_along() -> None:
     """As xvfb-run would; and the build has hung."""
     wrapped = Thor(ThorOptions(executable=f"sh -c '{command()} & wait; true'", timeout=ANSWER))
     wrapped.start()
     number = wrapped._controller.server.unity_proc.pid
-    (child,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
-    os.kill(int(child), SIGSTOP)
+    (child,) = map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split())
+    os.kill(child, SIGSTOP)
     with pytest.raises(ThorTimeout):
         wrapped.step("Pass")
     deadline = time.monotonic() + SLACK

@@ -15,6 +15,7 @@ from ai2thor.fifo_server import FifoServer
 from ai2thor.server import Event
 from ai2thor.wsgi_server import WsgiServer
 
+from envs.alfred.scene import xyz
 from envs.alfred.thor_stub.house import to_house
 from envs.alfred.trajectories import Corpus
 from tests.envs.rooms import kitchen
@@ -140,7 +141,3 @@ def test_a_floor_plan_of_the_data_set(alfred_data: Path) -> None:
         assert client.step("Teleport", position=xyz(start.agent), rotation=start.rotation, horizon=start.horizon)
         with pytest.raises(ValueError, match="not contained in build"):
             client.reset("FloorPlan999")
-
-
-def xyz(numbers: tuple[float, ...]) -> dict[str, float]:
-    return dict(zip("xyz", numbers, strict=True))

@@ -17,6 +17,8 @@ from typing import Any
 import msgpack
 import pytest
 
+from tests.envs.alfred_thor.leftovers import runs
+
 STUB = [sys.executable, "-m", "envs.alfred.thor_stub"]
 HEADER = struct.Struct("!BI")
 SOON = 5.0  # seconds
@@ -118,15 +120,9 @@ def test_it_ends_when_its_parent_is_gone_before_anything_was_said(kind: str, tmp
     given = {**environment(tmp_path), "AI2THOR_SERVER_TYPE": kind, "AI2THOR_HOST": "127.0.0.1", "AI2THOR_PORT": "9"}
     parent = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
     deadline = time.monotonic() + SOON
-    while running(int(parent.stdout)) and time.monotonic() < deadline:
+    while runs(int(parent.stdout)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not running(int(parent.stdout))
-
-
-def running(number: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    assert not runs(int(parent.stdout))
 
 
 @pytest.mark.parametrize("fault", ["die-before-pipe", "die-at-start", "die-before-actions"])

@@ -13,6 +13,7 @@ import pytest
 from keep_agent.errors import CapacityError
 from memory.disk import atomic
 from memory.disk.atomic import clean, replacing, replacing_together, write_atomic
+from tests.disk_log import log_of_disk
 
 NAMES = ("b", "a", "last")
 
@@ -48,21 +49,9 @@ def test_private_files_are_their_users_and_others_what_the_umask_lets(tmp_path: 
 
 
 def test_all_are_on_the_disk_before_the_first_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    fsync, replace = os.fsync, Path.replace
-
-    def noted_fsync(number: int) -> None:
-        calls.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else "file")
-        fsync(number)
-
-    def noted_replace(source: Path, target: Path) -> Path:
-        calls.append(target.name)
-        return replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "replace", noted_replace)
+    calls = log_of_disk(monkeypatch, "replace")
     write_all(tmp_path, "1")
-    assert calls == ["file"] * 3 + [*NAMES, "folder"]
+    assert calls == ["file 1"] * 3 + [*(f"name {name}" for name in NAMES), "folder"]
 
 
 @pytest.mark.parametrize("call", [1, 2, 3])

@@ -7,7 +7,6 @@ import itertools
 import multiprocessing
 import os
 import random
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from keep_agent.errors import CapacityError
 from memory.disk import atomic
 from memory.disk.atomic import clean, replacing
 from memory.disk.blockfile import open_blocks, write_blocks
+from tests.disk_log import log_of_disk
 from tests.memory.disk.blocks import assert_holds, filled
 
 FORK = multiprocessing.get_context("fork")  # a child need not load torch again
@@ -50,21 +50,9 @@ def test_the_bytes_are_on_the_disk_before_the_name_and_the_name_before_the_retur
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_state(path, 1)
-    calls: list[str] = []
-    fsync, replace = os.fsync, Path.replace
-
-    def noted_fsync(number: int) -> None:
-        calls.append("folder" if stat.S_ISDIR(os.fstat(number).st_mode) else f"file {os.fstat(number).st_size}")
-        fsync(number)
-
-    def noted_replace(source: Path, target: Path) -> Path:
-        calls.append("name")
-        return replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "replace", noted_replace)
+    calls = log_of_disk(monkeypatch, "replace")
     write_state(path, 2)
-    assert calls == [f"file {path.stat().st_size}", "name", "folder"]
+    assert calls == [f"file {path.stat().st_size}", f"name {path.name}", "folder"]
 
 
 def fails(error: BaseException) -> Callable[..., None]:
