@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import wandb
-from hydra.core.global_hydra import GlobalHydra
 
 from eval import alfred, compare
 from keep_agent.errors import ConfigError
@@ -21,22 +19,6 @@ from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.trace import read_trace
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run a main with arguments from an empty directory; (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-
-    def run(main: Callable[[], None], *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["command", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        GlobalHydra.instance().clear()
-        return (stop.value.code or 0, *capsys.readouterr())
-
-    return run
 
 
 def read(folder: Path, name: str = SUMMARY) -> dict:

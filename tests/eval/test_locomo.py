@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -270,19 +271,9 @@ def question(row: AnswerRow) -> Question:
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """The command with arguments from an empty directory; (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["command", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            locomo.main()
-        GlobalHydra.instance().clear()
-        return (stop.value.code or 0, *capsys.readouterr())
-
-    return run
+def call(call: Command) -> Command:
+    """The command with arguments."""
+    return partial(call, locomo.main)
 
 
 def the_run(under: str = "outputs") -> Path:

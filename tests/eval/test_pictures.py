@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from envs.worlds import world_of
 from eval import alfred
@@ -28,20 +27,11 @@ SETTING = ("planner=random", "eval.episodes=3", "env.max_steps=4")
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run eval.alfred in a world with pictures from an empty directory; (exit code, standard output and error)."""
-    monkeypatch.chdir(tmp_path)
+def call(call: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """eval.alfred in a world with pictures."""
     make_env = runs.make_env
     monkeypatch.setattr(runs, "make_env", lambda *given: Pictured(make_env(*given), restarts=(2,)))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["command", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            alfred.main()
-        GlobalHydra.instance().clear()
-        return (stop.value.code or 0, *capsys.readouterr())
-
-    return run
+    return partial(call, alfred.main)
 
 
 def the_run(under: str = "outputs") -> Path:

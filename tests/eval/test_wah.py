@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from envs.wah.episodes import load_episodes
 from eval import compare, wah
@@ -19,21 +17,6 @@ from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.standin import StandIn
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Run a main with arguments from an empty directory; (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(main: Callable[[], None], *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["command", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        GlobalHydra.instance().clear()
-        return (stop.value.code or 0, *capsys.readouterr())
-
-    return run
 
 
 def summaries(under: str) -> list[dict]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 
 from eval import latency
 from eval.timing.rows import CELLS, LatencyFolder
@@ -23,18 +22,9 @@ STEPS = "latency.steps=3", "latency.warmup=2", "latency.candidates=4", "latency.
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["latency", *QUICK, *STEPS, *arguments])
-        with pytest.raises(SystemExit) as stop:
-            latency.main()
-        GlobalHydra.instance().clear()
-        return (stop.value.code or 0, *capsys.readouterr())
-
-    return run
+def call(call: Call) -> Call:
+    """The command with arguments."""
+    return partial(call, latency.main, *QUICK, *STEPS)
 
 
 def the_run(under: str = "outputs") -> Path:
