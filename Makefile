@@ -41,7 +41,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 hunt: $(STAMP)
-	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=hunt $(ARGS)
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=default $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' --benchmark-enable --benchmark-only $(ARGS)

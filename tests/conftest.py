@@ -18,7 +18,6 @@ CHATML = (
 )
 
 settings.register_profile("repeatable", derandomize=True)  # a change fails for its own faults
-settings.register_profile("hunt", print_blob=True)  # `make hunt` looks for new ones
 settings.load_profile("repeatable")
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
