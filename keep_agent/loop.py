@@ -161,6 +161,7 @@ def _turn(
     planner.feedback(decision.skill, ok, message)
     numbers = step_numbers(decision, rollout.task, wall_ms)
     rollout.steps.append(numbers)
+    done = after.get("task_done")
     entry = step_entry(
         rollout.id,
         numbers,
@@ -170,11 +171,12 @@ def _turn(
         decision=decision,
         ok=ok,
         message=message,
+        goal=after["goal"] if done is None else (done.met, done.total),
     )
     rollout.entries.append(entry | rollout.marks(following, after))
     over = terminated or truncated
-    if after.get("task_done") is not None:
-        outcome = rollout.finish(after["task_done"], decision.skill)
+    if done is not None:
+        outcome = rollout.finish(done, decision.skill)
         next_instruction = None if over else following["instruction"]
         planner.finish_task(Finished(outcome.instruction, outcome.success, outcome.steps), next_instruction)
     return following, after, over

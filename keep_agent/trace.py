@@ -59,8 +59,12 @@ def step_entry(
     decision: Decision,
     ok: bool,
     message: str,
+    goal: tuple[int, int] | None = None,
 ) -> Entry:
-    """One turn: what was seen, how the prompt was made, what was chosen and what became of it."""
+    """One turn: what was seen, how the prompt was made, what was chosen and what became of it.
+
+    ``goal``: conditions met after it and their number, where somebody knows.
+    """
     entry = _entry(
         "step",
         episode,
@@ -73,6 +77,8 @@ def step_entry(
         message=message,
         scores=[[skill, round(score, 4)] for skill, score in decision.scores],
     )
+    if goal is not None:
+        entry["goal"] = list(goal)
     if decision.extra:
         entry["extra"] = dict(decision.extra)
     if decision.prefill is not None:
