@@ -1,6 +1,10 @@
 """KEEP Agent: a household robot's planner whose memory is the language model's KV cache."""
 
+from __future__ import annotations
+
 from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from keep_agent.waiting import wait_awake
 
@@ -13,3 +17,28 @@ with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium
 
     register(id="Alfred-v0", entry_point="envs.alfred.env:AlfredEnv")
     register(id="WatchAndHelp-v0", entry_point="envs.wah.env:WatchAndHelpEnv")
+
+if TYPE_CHECKING:
+    from envs.fact import Fact
+    from envs.outcome import Outcome
+    from keep_agent.agent import Agent
+    from keep_agent.api import Decision, Planning
+    from keep_agent.client import AsyncClient, Client
+
+_PLACES = {
+    "Agent": "keep_agent.agent",
+    "AsyncClient": "keep_agent.client",
+    "Client": "keep_agent.client",
+    "Decision": "keep_agent.api",
+    "Fact": "envs.fact",
+    "Outcome": "envs.outcome",
+    "Planning": "keep_agent.api",
+}
+__all__ = ["Agent", "AsyncClient", "Client", "Decision", "Fact", "Outcome", "Planning", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when it is asked for: an environment alone needs no torch, a client no model."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

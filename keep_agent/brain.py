@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from hydra import compose, initialize_config_module
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.examples import make_examples
+from keep_agent.overrides import expand_model
+from keep_agent.settings import check_settings
 from memory.encoder import CachedEncoder, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.load import LoadedModel, load_model
@@ -32,15 +37,48 @@ if TYPE_CHECKING:
     from planners.formats import Example
 
 
-def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
-    """A planner whose memory is the KV cache. Raises KeepError for what cannot be loaded or put together."""
+@dataclass(frozen=True)
+class Brain:
+    """A loaded model with a memory method: all that planners of several agents share."""
+
+    engine: Engine
+    method: MemoryMethod
+    tokenizer: PreTrainedTokenizerBase
+    format: Format
+    encoder: CachedEncoder
+    config: DictConfig
+
+    def planner(self, namespace: str = "") -> KVPlanner:
+        """A planner with a memory of its own; blocks are shared only within a namespace."""
+        return plan_with(self.engine, self.method, self.format, self.encoder, self.config, namespace)
+
+
+def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
+    """Raises KeepError for what cannot be loaded or put together."""
     method = make_method(config.memory)
     engine = make_engine(config)
     tokenizer = make_tokenizer(config.model, engine.model)
     prompt_format = make_format(config.prompt.format, tokenizer, examples, config.prompt.start)
     encoder = make_encoder(config.prompt.encoder)
     _warm_up(engine, prompt_format, encoder)
-    return plan_with(engine, method, prompt_format, encoder, config)
+    return Brain(engine, method, tokenizer, prompt_format, encoder, config)
+
+
+def brain_of(overrides: Sequence[str]) -> Brain:
+    """The brain of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or what Hydra raises."""
+    with initialize_config_module("configs", version_base="1.3"):
+        config = compose("agent", expand_model(overrides))
+    if config.planner.kind != "kv":
+        raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
+    check_settings(config, {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}, ("eval.threads",), ())
+    if config.eval.threads is not None:
+        torch.set_num_threads(config.eval.threads)
+    return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
+
+
+def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:
+    """A planner whose memory is the KV cache. Raises as `load_brain` does."""
+    return load_brain(config, examples).planner()
 
 
 def _warm_up(engine: Engine, prompt_format: Format, encoder: CachedEncoder) -> None:
@@ -50,10 +88,16 @@ def _warm_up(engine: Engine, prompt_format: Format, encoder: CachedEncoder) -> N
 
 
 def plan_with(
-    engine: Engine, method: MemoryMethod, prompt_format: Format, encoder: CachedEncoder, config: DictConfig
+    engine: Engine,
+    method: MemoryMethod,
+    prompt_format: Format,
+    encoder: CachedEncoder,
+    config: DictConfig,
+    namespace: str = "",
 ) -> KVPlanner:
     """A planner over a loaded engine, so that several methods can share one."""
-    session = MemorySession(engine, method, encoder, prompt_format.line, config.prompt.budget, prompt_format.context())
+    budget, context = config.prompt.budget, prompt_format.context()
+    session = MemorySession(engine, method, encoder, prompt_format.line, budget, context, namespace)
     settings: dict[str, Any] = {key: value for key, value in config.planner.items() if key != "kind"}
     try:
         return KVPlanner(session, prompt_format, style=config.prompt.style, **settings)

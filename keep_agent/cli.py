@@ -54,8 +54,21 @@ def _phases(arguments: Sequence[str], console: Console) -> None:
     phases(arguments, console)
 
 
-COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {"methods": _methods, "phases": _phases}
-HELP = "methods: list the memory methods and their stages; phases: play a scenario of several phases and agents"
+def _view(arguments: Sequence[str], console: Console) -> None:
+    from keep_agent.viewer.command import main as view
+
+    view(arguments, console)
+
+
+COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {
+    "methods": _methods,
+    "phases": _phases,
+    "view": _view,
+}
+HELP = (
+    "methods: list the memory methods and their stages; phases: play a scenario of several phases and agents; "
+    "view: look into a run"
+)
 
 
 def main() -> None:

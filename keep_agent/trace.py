@@ -36,6 +36,11 @@ def episode_entry(index: int, episode: Episode, skills: str, notes: Mapping[str,
     return _entry("episode", episode.id, index=index, skills=skills, tasks=tasks) | noted
 
 
+def agent_entry(name: str) -> Entry:
+    """Opens the trace of an agent that is told its tasks as it goes."""
+    return _entry("episode", name, index=0, skills="", tasks=[])
+
+
 def marks(frame: str, restarted: bool) -> Entry:
     """What an entry gets from a simulator, without the fields that say nothing."""
     return ({"frame": frame} if frame else {}) | ({"restarted": True} if restarted else {})

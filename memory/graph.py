@@ -9,7 +9,8 @@ groups or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memory.encoder import SentenceEncoder
+    from memory.snapshot import Snapshot
     from memory.store import SegmentStore
 
 FAMILY = {
@@ -133,10 +135,37 @@ class SegmentGraph:
         values = np.round(self._vectors[:used] @ vector, 5)
         return Scores(values, self._row_group[:used], self._row_created[:used], self._ids, self._row)
 
+    @property
+    def founded(self) -> int:
+        """Groups ever."""
+        return self._next
+
+    def restore(self, store: SegmentStore, snapshot: Snapshot) -> None:
+        """Be what the graph was that the snapshot is of; ``store`` holds its segments."""
+        self.clear()
+        self._next = snapshot.founded
+        grouped = {group.id: group for group in snapshot.groups}
+        segments = list(snapshot.segments)
+        vectors = self.encoder.encode([segment.text for segment in segments])
+        self._grow(segments, vectors)
+        for row in np.argsort([segment.created for segment in segments], kind="stable").tolist():
+            segment, known = segments[row], grouped[snapshot.group_of[row]]
+            group = self.groups.setdefault(known.id, Group(known.id, FAMILY[segment.category], known.last_changed))
+            group.static_since = known.static_since
+            self._put_in(group, segment, row)
+            self._link(segment, row, vectors[row] @ self._vectors[: row + 1].T)
+        for group in self.groups.values():
+            self._reopen(group)
+            if not group.static:
+                self._await(group)
+
     # -- following the store ---------------------------------------------------------------------------------------
 
-    def update(self, store: SegmentStore) -> list[Flip]:
-        """Read the store's changes since the last update; returns the groups that flipped their kind."""
+    def update(self, store: SegmentStore, settle: bool = True) -> list[Flip]:
+        """Read the store's changes since the last update; returns the groups that flipped their kind.
+
+        ``settle=False``: what has been quiet for long enough becomes static at a later update.
+        """
         touched = dict.fromkeys(change.id for change in store.history[self._cursor :])
         self._cursor = len(store.history)
         flips: list[Flip] = []
@@ -148,7 +177,21 @@ class SegmentGraph:
             new = np.array([segment.id not in self._row for segment in present])
             flips += self._refresh([s for s in present if s.id in self._row], vectors[~new])
             flips += self._insert([s for s in present if s.id not in self._row], vectors[new])
-        return flips + self._settle(store.step)
+        return flips + self._settle(store.step) if settle else flips
+
+    @contextmanager
+    def settled(self, step: int) -> Iterator[None]:
+        """As if an update at ``step`` had made static what is quiet by then."""
+        window = self.grouping.window
+        groups = [group for group in self.groups.values() if group.family != "agent" and not group.static]
+        quiet = [group for group in groups if step - group.last_changed >= window]
+        for group in quiet:
+            group.static_since = step
+        try:
+            yield
+        finally:
+            for group in quiet:
+                group.static_since = None
 
     def _left(self, id: str, store: SegmentStore) -> bool:
         """Is the segment gone, or has another one taken its id?"""
@@ -235,11 +278,14 @@ class SegmentGraph:
         return group
 
     def _join(self, group: Group, segment: Segment, row: int) -> list[Flip]:
+        self._put_in(group, segment, row)
+        return self._change(group, segment.last_changed)
+
+    def _put_in(self, group: Group, segment: Segment, row: int) -> None:
         group.members[segment.id] = None
         self._group_of[segment.id] = group.id
         self._row_group[row] = group.id
         self.graph.nodes[segment.id]["group"] = group.id
-        return self._change(group, segment.last_changed)
 
     def _remove(self, id: str) -> Group:
         group = self.group_of(id)

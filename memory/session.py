@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.assembly.base import Assembled, Assembler, Context
@@ -27,6 +28,7 @@ from memory.engine.trace import PrefillResult, ScoreResult
 from memory.graph import Flip, SegmentGraph
 from memory.method import MemoryMethod
 from memory.report import Prefill, Timings, count
+from memory.snapshot import Snapshot
 from memory.stages import Unit
 from memory.store import SegmentStore
 from memory.transcript import Transcript
@@ -70,6 +72,7 @@ class MemorySession:
         self._context: Context | None = None
         self._opened = 0  # tokens encoded for the context that no prompt has counted yet
         self._cold = True
+        self._flips: list[Flip] = []  # that no prompt has reported yet
 
     def prefill(
         self,
@@ -100,7 +103,7 @@ class MemorySession:
         with clock.part("encode"):
             context = self._need_context()
         with clock.part("update"):
-            flips = self.store.graph.update(self.store)
+            self.update(settle=True)
         with clock.part("retrieve"):
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
             assembler = assembler if lasting else assembler.aside()
@@ -112,7 +115,44 @@ class MemorySession:
 
         compute, encodes = partial(self._compute, clock), not assembler.harvests
         prompt, result = attempt(self._holder, clock, assemble, compute, encodes)
-        return self._close(prompt, result, query_ids, tuple(flips), clock, lasting)
+        flips, self._flips = tuple(self._flips), []
+        return self._close(prompt, result, query_ids, flips, clock, lasting)
+
+    def update(self, settle: bool = False) -> None:
+        """Let groups follow the changed segments now; a prompt does so for what has changed since.
+
+        When it is called decides which segments are seen to come together, and so how they are grouped.
+
+        :param settle: what was quiet for long enough becomes static, as it does with a prompt
+        """
+        self._flips += self.store.graph.update(self.store, settle)
+
+    def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
+        """Encode blocks ahead that a prompt for ``query_text`` would lack: about ``tokens`` tokens, a unit at least.
+
+        Nothing else changes, no choice and no group: a prompt is what it would have been. Only isolated units can be
+        encoded ahead; what a method harvests from its prompts cannot.
+
+        :returns: tokens encoded, and those still lacking
+        """
+        if self._transcript is not None:
+            return 0, 0
+        context, self._opened = self._need_context(), 0
+        with self.store.graph.settled(self.store.step):
+            units, _, assembler = self._plan(query_text, (), None, (), lasting=False)
+        return assembler.prepare(units, context, tokens)
+
+    def dump(self) -> dict[str, Any]:
+        """What is remembered, as plain data for `load`; keys and values are not in it."""
+        self.update()
+        return Snapshot.of(self.store).to_json()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed."""
+        snapshot = Snapshot.from_json(state)
+        self.reset()
+        self.store.restore(snapshot.segments, snapshot.step, snapshot.created)
+        self.store.graph.restore(self.store, snapshot)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
         """Add what came of the last query (the decided skill) to the transcript of the `append` layout."""
@@ -162,6 +202,7 @@ class MemorySession:
         ``blocks=False``: what was encoded stays, for whoever reads the same text again.
         """
         self.store.clear()
+        self._flips = []
         if blocks:
             self._assembler.unshare()
         self._assembler.reset()

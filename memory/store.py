@@ -58,7 +58,9 @@ class SegmentStore:
         old = self._segments.get(id)
         if old is not None and old.text == text and old.parent == parent and old.category == category:
             return old
-        _check(id, category, text, old)
+        check_segment(id, category, text)
+        if old is not None and old.category != category:
+            raise DataError(f"segment {id!r} is a {old.category}, not a {category}: remove it first or use another id")
         if old is None:
             self._created += 1
             new = Segment(id, category, text, 1, self._created, self.step, parent)
@@ -115,6 +117,18 @@ class SegmentStore:
         self.step += 1
         return self.step
 
+    @property
+    def created(self) -> int:
+        """Segments ever."""
+        return self._created
+
+    def restore(self, segments: Sequence[Segment], step: int, created: int) -> None:
+        """Hold these segments and nothing else; the change history begins anew."""
+        self.clear()
+        for segment in segments:
+            self._enter(segment)
+        self.step, self._created = step, created
+
     def _enter(self, segment: Segment) -> None:
         self._segments[segment.id] = segment
         self._of[segment.category].add(segment.id)
@@ -140,10 +154,9 @@ class SegmentStore:
         return id in self._segments
 
 
-def _check(id: str, category: str, text: str, old: Segment | None) -> None:
+def check_segment(id: str, category: str, text: str) -> None:
+    """Raises DataError for an unknown category, or a text that is not one line ending in a newline."""
     if category not in CATEGORIES:
         raise DataError(f"segment {id!r} has the unknown category {category!r}: use one of {', '.join(CATEGORIES)}")
-    if old is not None and old.category != category:
-        raise DataError(f"segment {id!r} is a {old.category}, not a {category}: remove it first or use another id")
     if not text.endswith("\n") or text.count("\n") != 1 or text == "\n":
         raise DataError(f"segment {id!r} has the text {text!r}: it must be one line that ends in a newline")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from keep_agent.errors import ConfigError
 from planners.base import Decision, Finished
 from planners.prompt import PROGRESS, Turn, clean, entity_text
+from planners.state import read_state
 from planners.styles import Edit, history_edit, make_style, task_edit
 
 if TYPE_CHECKING:
+    from memory.report import Prefill
     from memory.session import MemorySession
     from planners.formats import Format
     from planners.styles import FactView
@@ -59,6 +61,8 @@ class KVPlanner:
         self._written: list[tuple[str, str | None]] = []  # segment edits since the last decision, for the trace
         self._told = 0  # turns of this task that are history segments already
         self._done = self._tasks = 0
+        self._acting = False  # on the last decision
+        self._torn = False  # a transcript that begins anew has to say what earlier turns said
 
     @property
     def weights(self) -> str:
@@ -68,9 +72,14 @@ class KVPlanner:
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()
-        self._instruction, self._skills, self._now = instruction, skills, ""
-        self._decided, self._focus = "", []
+        self._now, self._decided, self._focus = "", "", []
         self._turns, self._written, self._told, self._done, self._tasks = [], [], 0, 0, 0
+        self._acting = self._torn = False
+        self.begin(instruction, skills)
+
+    def begin(self, instruction: str, skills: str) -> None:
+        """A task in the house as it is remembered; the one before is finished."""
+        self._instruction, self._skills = instruction, skills
 
     def observe(self, facts: Sequence[FactView]) -> None:
         self.write(self._style.edits(facts))
@@ -89,11 +98,18 @@ class KVPlanner:
                 store.remove(edit.id)
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        return self.choose(self.ready(), admissible)
+
+    def ready(self) -> Prefill:
+        """The prompt up to the place where the next skill is expected."""
         asked = clean(self._instruction)
-        prefill = self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self.opening())
+        return self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self.opening())
+
+    def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
+        """One of ``admissible`` behind the prompt that is ready."""
         began = time.perf_counter()
         skill, scores, tokens = self._choose(prefill, admissible)
-        self._decided = skill
+        self._decided, self._torn = skill, False
         took = (time.perf_counter() - began) * 1e3
         written, self._written = self._written, []
         extra: dict[str, Any] = {"written": written}
@@ -105,15 +121,22 @@ class KVPlanner:
         """Take another planner's decision for this one's own, with what it was for: their transcripts go on alike."""
         self._decided, self._focus = other._decided, list(other._focus)
 
+    def act(self) -> None:
+        """The decision is carried out from now on: what changes, changes in the next step. `feedback` implies it."""
+        if not self._acting:
+            self._acting = True
+            self.session.advance()
+            self.write(self._history(len(self._turns) + 1 - PROGRESS))
+
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """``skill`` may be another's; then what this planner's own was for is no part of the turn."""
+        self.act()
+        self._acting = False
         turn = Turn(skill, "" if ok else message)
         self._turns.append(turn)
         if self._appends:
             focus = self._focus if skill == self._decided else []
             self.session.append_turn(self._format.answer(turn, focus))
-        self.session.advance()
-        self.write(self._history(len(self._turns) - PROGRESS))
 
     def finish_task(self, result: Finished, following: str | None) -> None:
         """Remember what was done: every executed skill, then the task itself."""
@@ -125,10 +148,40 @@ class KVPlanner:
         self._turns, self._told = [], 0
         self._instruction = following or ""
 
+    def dump(self) -> dict[str, Any]:
+        """What is remembered and what is under way, as plain data for `load`. Keys and values are not in it."""
+        return {
+            "style": self._style.name,
+            "instruction": self._instruction,
+            "skills": self._skills,
+            "now": self._now,
+            "turns": [[turn.skill, turn.failure] for turn in self._turns],
+            "told": self._told,
+            "done": self._done,
+            "tasks": self._tasks,
+            "acting": self._acting,
+            "memory": self.session.dump(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Remember what `dump` gave, and nothing else. Raises DataError; then this planner remembers what it did."""
+        found = read_state(state, self._style.name)
+        self.session.load(found.memory)
+        self._style.restore(self.session.store)
+        self._instruction, self._skills, self._now = found.instruction, found.skills, found.now
+        self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks
+        self._acting, self._torn = found.acting, True
+        self._decided, self._focus, self._written = "", [], [(one.id, one.text) for one in self.session.store]
+
     def close(self) -> None:
         """Stop the engine, which other planners may share: the last of them closes. A storage that persists writes."""
         self.session.method.storage.flush()
         self.session.engine.close()
+
+    @property
+    def task(self) -> tuple[str, str]:
+        """The instruction under way, "" if there is none, and the name of its skill set."""
+        return self._instruction, self._skills
 
     @property
     def _appends(self) -> bool:
@@ -136,7 +189,7 @@ class KVPlanner:
 
     def _query(self) -> list[int]:
         """The prompt's fresh end; in a transcript only what the last turn did not bring."""
-        if not self._appends:
+        if not self._appends or self._torn:
             return self._whole_query()
         if self._turns:
             return self._format.cue(len(self._turns) + 1, self._now)

@@ -17,6 +17,8 @@ from typing import Protocol
 
 from keep_agent.errors import ConfigError
 
+UNSEEN = "unseen"
+
 
 class FactView(Protocol):
     """What a style reads of a world's fact; any object with these fields will do."""
@@ -41,6 +43,13 @@ class Edit:
     parent: str | None = None
 
 
+class Written(Protocol):
+    """What a style reads of a segment."""
+
+    id: str
+    text: str
+
+
 class PromptStyle(Protocol):
     name: str
 
@@ -49,6 +58,10 @@ class PromptStyle(Protocol):
         ...
 
     def reset(self) -> None: ...
+
+    def restore(self, segments: Iterable[Written]) -> None:
+        """Go on behind these segments, whose texts this style wrote."""
+        ...
 
 
 def _line(*words: str | None) -> str:
@@ -67,9 +80,9 @@ def _place(fact: FactView) -> str | None:
 
 def _described(fact: FactView) -> list[str]:
     """Words of a fact in look-up order: unseen, type, entity, place, states."""
-    unseen = ["unseen"] if "unseen" in fact.states else []
+    unseen = [UNSEEN] if UNSEEN in fact.states else []
     place = _place(fact)
-    states = [state for state in fact.states if state != "unseen"]
+    states = [state for state in fact.states if state != UNSEEN]
     return [*unseen, fact.type, fact.id, *([place] if place else []), *states]
 
 
@@ -79,6 +92,9 @@ class PlainStyle:
     name = "plain"
 
     def reset(self) -> None:
+        """Nothing is kept between facts."""
+
+    def restore(self, segments: Iterable[Written]) -> None:
         """Nothing is kept between facts."""
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
@@ -97,10 +113,13 @@ class LinkedStyle:
     """Headers, members that refer back, and ``now`` lines of which the latest wins."""
 
     name = "linked"
-    _written: dict[str, bool] = field(default_factory=dict)  # id -> is its first line still "unseen"?
+    _written: dict[str, bool] = field(default_factory=dict)  # id -> is its first line still UNSEEN?
 
     def reset(self) -> None:
         self._written.clear()
+
+    def restore(self, segments: Iterable[Written]) -> None:
+        self._written = {one.id: one.text.startswith(f"{UNSEEN} ") for one in segments}
 
     def edits(self, facts: Iterable[FactView]) -> list[Edit]:
         facts = list(facts)
@@ -122,10 +141,10 @@ class LinkedStyle:
 
     def _opens(self, fact: FactView) -> bool:
         """Does this fact write a header: the receptacle is new, or its content is seen for the first time?"""
-        return fact.id not in self._written or (self._written[fact.id] and "unseen" not in fact.states)
+        return fact.id not in self._written or (self._written[fact.id] and UNSEEN not in fact.states)
 
     def _first(self, fact: FactView) -> Edit:
-        self._written[fact.id] = "unseen" in fact.states
+        self._written[fact.id] = UNSEEN in fact.states
         return Edit(fact.id, "receptacle", _line(*_described(fact)))
 
     def _member(self, fact: FactView, header: str) -> Edit:

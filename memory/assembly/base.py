@@ -69,6 +69,10 @@ class Assembler(Protocol):
         """One that goes on from here and leaves no trace in this one: itself, where only `after` leaves any."""
         return self
 
+    def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
+        """Encode about so many tokens of what is lacking, behind every plan; (encoded, still lacking)."""
+        return 0, 0
+
     def instruct(self, tokens: int) -> None:
         """The first ``tokens`` of the next query say what is to be done from now on; 0: what was said still holds."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -10,10 +10,11 @@ from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.latent import NamedChoice
 from memory.assembly.layout import lay_out, place, uses
 from memory.assembly.lost import Lost
-from memory.block import identity
+from memory.block import KVBlock, identity
 from memory.clock import Clock
 from memory.engine.engine import Engine
 from memory.engine.trace import PrefillResult
+from memory.engine.worker import Priority
 from memory.pool import Holder
 from memory.stages import Unit
 from memory.store import SegmentStore
@@ -55,12 +56,11 @@ class Blocks(Assembler):
         names = [self._name(unit, context) for unit in units]
         blocks = {name: self._holder.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
-        tokens = sum(len(unit.token_ids) for unit in missing.values())
+        tokens = _tokens(missing.values())
         carries = self._latent is None and tokens <= CARRIED
         if missing and not carries:
             with clock.part("encode"):
-                made = self._engine.encode([(context.seen_block, u.token_ids) for u in missing.values()], list(missing))
-                for block in made:
+                for block in self._encode(missing, context, Priority.PLAN):
                     self._holder.put(block)
                     blocks[block.identity] = block
         lost, asked = self._lost.count(names, units), 0
@@ -86,9 +86,27 @@ class Blocks(Assembler):
             invalidated=lost,
         )
 
+    def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
+        names = {self._name(unit, context): unit for unit in units}
+        lacking = {name: unit for name, unit in names.items() if name and not self._holder.contains(name)}
+        now: dict[str, Unit] = {}
+        for name, unit in lacking.items():
+            if now and _tokens(now.values()) + len(unit.token_ids) > tokens:
+                break
+            now[name] = unit
+        for block in self._encode(now, context, Priority.BACKGROUND):
+            self._holder.put(block)
+        encoded = _tokens(now.values())
+        return encoded, _tokens(lacking.values()) - encoded
+
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Blocks were stored when they were encoded."""
         self._lost.settle()
+
+    def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
+        """Blocks of units by their names, in one packed forward for all."""
+        requests = [(context.seen_block, unit.token_ids) for unit in units.values()]
+        return self._engine.encode(requests, list(units), priority) if requests else []
 
     def _name(self, unit: Unit, context: Context) -> str:
         """Identity of a unit; "" if it is never stored."""
@@ -101,3 +119,7 @@ class Blocks(Assembler):
                 self._names.clear()
             found = self._names[key] = identity(self._engine.model_key, context.seen_ids, *key)
         return found
+
+
+def _tokens(units: Iterable[Unit]) -> int:
+    return sum(len(unit.token_ids) for unit in units)

@@ -1,0 +1,371 @@
+"""The planner API: one robot's agent, which observes, plans, is told what became of it, and remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envs.outcome import Outcome
+from keep_agent.ahead import Ahead
+from keep_agent.api import Decision
+from keep_agent.asked import check_message, checked_request, digest, read_own
+from keep_agent.errors import CapacityError, ConfigError
+from keep_agent.facts import checked_facts
+from keep_agent.measure import step_numbers
+from keep_agent.memory_file import read_memory, write_memory
+from keep_agent.results import TaskOutcome
+from keep_agent.trace import Entry, agent_entry, step_entry, task_entry
+from planners.base import Decision as Decided
+from planners.base import Finished
+from planners.prompt import TYPE_LEVEL, clean, named
+from planners.styles import Edit
+
+if TYPE_CHECKING:
+    from planners.kv import KVPlanner
+    from planners.styles import FactView
+
+DONE = "done"  # the skill that ends a task
+GROUNDED = "grounded"
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A decision that nobody has reported on yet."""
+
+    decision: Decision
+    asked: str  # a digest of the instruction and the skills
+    settled: bool = True  # nothing was observed since
+
+
+class Agent:
+    """One robot's planner: `observe`, `plan`, `report`, in turns. Safe to call from several threads.
+
+    Every call runs on the engine's worker, so several agents may share an engine. Each has an asynchronous twin
+    (`aplan`, ...), which leaves the event loop free. A task begins with the first `plan` of its instruction. It ends
+    well when ``done`` was decided and reported, or as `finish` says; another instruction ends it as failed. A decision
+    nobody reported on counts as carried out. The same plan asked twice in a row, with nothing observed in between, is
+    one decision: asking again after a lost answer does no harm.
+
+    :param ahead: encode what changed in the background, while the robot moves; plans go first
+    :param limit: segments it remembers at most; the oldest executed skills are forgotten first
+    :param record: takes the entries of the trace, as an episode would leave them (docs/evaluation.md)
+    """
+
+    def __init__(
+        self,
+        planner: KVPlanner,
+        name: str = "agent",
+        ahead: bool = True,
+        limit: int | None = None,
+        record: Callable[[Entry], None] | None = None,
+    ) -> None:
+        self.name, self._limit = name, limit
+        self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
+        self._ahead = Ahead(planner.session, lambda: clean(self._instruction)) if ahead else None
+        self._record = record or (lambda entry: None)
+        self._owns = False
+        self._forget()
+        self._record(agent_entry(name))
+
+    @classmethod
+    def from_config(
+        cls,
+        planner: str = "keep",
+        *,
+        model: str = "planner-tiny",
+        overrides: Sequence[str] = (),
+        name: str = "agent",
+        ahead: bool = True,
+        record: Callable[[Entry], None] | None = None,
+    ) -> Agent:
+        """An agent with a model of its own; `close` it, or use it as a context manager.
+
+        :param planner: one of ``configs/planner`` that has a model
+        :param model: one of ``configs/model``, a folder, or a name on the hub
+        :param overrides: ``KEY=VALUE`` as on a command line: ``prompt.style=linked``, ``memory=cacheblend``, ...
+        :raises KeepError: for what cannot be loaded or put together; Hydra's own errors for an unknown name
+        """
+        from keep_agent.brain import brain_of  # here: it loads torch
+
+        made = cls(
+            brain_of([f"planner={planner}", f"model={model}", *overrides]).planner(name), name, ahead, record=record
+        )
+        made._owns = True
+        return made
+
+    # -- the turns -------------------------------------------------------------------------------------------------
+
+    def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
+        """Remember facts that are new or different: all of them, or none if one is wrong.
+
+        :param facts: `envs.fact.Fact`, or mappings with its fields
+        :raises DataError: for a fact that cannot be remembered
+        :raises CapacityError: there are more than ``limit`` things
+        """
+        given = list(facts)
+        self._engine.run(partial(self._observe, given))
+
+    def plan(self, instruction: str, skills: Sequence[str], ready: Callable[[Entry], None] | None = None) -> Decision:
+        """Choose the next of ``skills``: those that make sense now, in any order.
+
+        Skills that name instances ("open fridge 1") are another set than those that name types ("open the fridge").
+
+        :param ready: told when the prompt is ready and the choice begins: ``queued_ms``, ``timings`` and ``counts``
+
+        :raises ConfigError: no skills, too many, or texts that cannot be
+        :raises CapacityError: the prompt would be longer than the model's positions
+        """
+        asked = time.perf_counter()
+        instruction, skills = checked_request(instruction, skills)
+        return self._engine.run(partial(self._plan, instruction, skills, asked, ready or (lambda entry: None)))
+
+    def report(self, outcome: Outcome, number: int | None = None) -> None:
+        """What became of the last decision.
+
+        :param number: the decision's; reporting on the same one twice does no harm then
+        :raises ConfigError: there is no decision to report on, or it is another
+        """
+        check_message(outcome.message)
+        self._engine.run(partial(self._report, outcome, number))
+
+    def finish(self, success: bool) -> None:
+        """The task has ended, with the decision that nobody has reported on. Nothing, if there is none."""
+        self._engine.run(partial(self._finish, success))
+
+    # -- what is remembered ----------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write what is remembered to a file, whole or not at all. Keys and values are encoded again after `load`."""
+        write_memory(Path(path), self.dump())
+
+    def load(self, path: str | Path) -> None:
+        """Remember what `save` wrote, and nothing else.
+
+        :raises DataError: the file is none, is damaged, or is written in another prompt style; nothing has changed
+        """
+        self.restore(read_memory(Path(path)))
+
+    def dump(self) -> dict[str, Any]:
+        """What is remembered and what is under way, as plain data for `restore`."""
+        return self._engine.run(self._dump)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed."""
+        self._engine.run(partial(self._restore, state))
+
+    def decided(self, instruction: str, skills: str, skill: str, asked: str) -> None:
+        """A decision was made in an earlier life: a journal is played again.
+
+        :param skills: the set's name; with ``asked``, as `last_decision` gave them
+        """
+        self._engine.run(partial(self._decided, instruction, skills, skill, asked))
+
+    @property
+    def last_decision(self) -> dict[str, str]:
+        """What `decided` takes to make the last decision again."""
+        assert self._open is not None
+        opened = self._open
+        return {
+            "instruction": self._instruction, "skills": self._skills, "skill": opened.decision.skill,
+            "asked": opened.asked,
+        }  # fmt: skip
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run several calls as one: nothing else happens in between."""
+        self._engine.run(work)
+
+    @property
+    def number(self) -> int:
+        """Of the last decision; 0 before the first."""
+        return self._number
+
+    @property
+    def segments(self) -> int:
+        """How many are remembered."""
+        return len(self._session.store)
+
+    def close(self) -> None:
+        """Let go of the memory, and of the model if it is this agent's own. No call comes after this."""
+        if self._ahead is not None:
+            self._ahead.stop()
+        if self._owns:
+            self._planner.close()
+        else:
+            self._engine.run(self._session.reset)
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # -- the same, without waiting in the event loop ---------------------------------------------------------------
+
+    async def aobserve(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
+        await asyncio.to_thread(self.observe, facts)
+
+    async def aplan(self, instruction: str, skills: Sequence[str]) -> Decision:
+        return await asyncio.to_thread(self.plan, instruction, skills)
+
+    async def areport(self, outcome: Outcome, number: int | None = None) -> None:
+        await asyncio.to_thread(self.report, outcome, number)
+
+    async def afinish(self, success: bool) -> None:
+        await asyncio.to_thread(self.finish, success)
+
+    async def asave(self, path: str | Path) -> None:
+        await asyncio.to_thread(self.save, path)
+
+    async def aload(self, path: str | Path) -> None:
+        await asyncio.to_thread(self.load, path)
+
+    # -- on the worker ---------------------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self._planner.reset("", "")
+        self._instruction, self._skills = "", ""
+        self._number = self._steps = self._tasks = 0
+        self._open: _Open | None = None
+        self._facts: list[FactView] = []  # since the last decision
+
+    def _observe(self, given: Sequence[FactView | Mapping[str, Any]]) -> None:
+        store = self._session.store
+        facts = checked_facts(given, lambda id: store.get(id).category if id in store else None)
+        self._check_room({fact.id for fact in facts if fact.id not in store})
+        self._planner.observe(facts)
+        self._facts += facts
+        if self._open is not None and facts:
+            self._open = replace(self._open, settled=False)
+        self._settle()
+
+    def _check_room(self, new: set[str]) -> None:
+        if self._limit is None:
+            return
+        kept = len(self._session.store) - len(self._session.store.of("history")) + len(new)
+        if kept > self._limit:
+            raise CapacityError(
+                f"agent {self.name!r} would remember {kept} segments, {self._limit} are allowed: report things that "
+                "are gone, or raise the limit"
+            )
+
+    def _trim(self) -> None:
+        """Forget the oldest executed skills where there are too many segments."""
+        store = self._session.store
+        excess = 0 if self._limit is None else len(store) - self._limit
+        oldest = sorted((store.get(id) for id in store.of("history")), key=lambda segment: segment.created)
+        self._planner.write([Edit(one.id, one.category, None) for one in oldest[: max(0, excess)]])
+
+    def _settle(self) -> None:
+        """Groups follow at once, so that they do not depend on what is encoded ahead, and when."""
+        self._session.update()
+        if self._ahead is not None:
+            self._ahead.wake()
+
+    def _plan(
+        self, instruction: str, skills: tuple[str, ...], asked: float, ready: Callable[[Entry], None]
+    ) -> Decision:
+        key = digest(instruction, skills)
+        if self._open is not None and self._open.settled and self._open.asked == key:
+            return self._open.decision
+        began = time.perf_counter()
+        self._begin(instruction, TYPE_LEVEL if not any(map(named, skills)) else GROUNDED)
+        prefill = self._planner.ready()
+        cost = {
+            "queued_ms": round(1e3 * (began - asked), 3),
+            "timings": {name: round(value, 3) for name, value in asdict(prefill.timings).items()},
+            "counts": {name: value for name, value in asdict(prefill.counts).items() if value},
+        }
+        if self._ahead is not None:
+            cost["ahead"] = {name: value for name, value in asdict(self._ahead.take()).items() if value}
+        ready(cost)
+        decided = self._planner.choose(prefill, skills)
+        entry = self._entry(decided, 1e3 * (time.perf_counter() - began))
+        return self._took(Decision(decided.skill, decided.scores, {**cost, **entry}, self._number + 1), key)
+
+    def _entry(self, decided: Decided, wall_ms: float) -> Entry:
+        """The step as the trace has it, as if all will go well."""
+        numbers = step_numbers(decided, self._tasks, wall_ms)
+        told: dict[str, Any] = {"instruction": self._instruction, "facts": self._facts, "ok": True, "message": ""}
+        return step_entry(self.name, numbers, self._steps, decision=decided, **told)
+
+    def _begin(self, instruction: str, skills: str) -> None:
+        """The task is ``instruction`` from here on; what nobody reported on was carried out."""
+        if self._open is not None:
+            self._report(Outcome(True), None)
+        if clean(instruction) != clean(self._instruction):
+            self._finish(False)
+        if not self._instruction:
+            self._planner.begin(instruction, skills)
+            self._instruction, self._skills = instruction, skills
+
+    def _decided(self, instruction: str, skills: str, skill: str, asked: str) -> None:
+        self._begin(instruction, skills)
+        self._session.update(settle=True)
+        self._took(Decision(skill, number=self._number + 1), asked)
+
+    def _took(self, decision: Decision, asked: str) -> Decision:
+        """The robot acts from now on. What changes meanwhile is of the next step, and may be encoded at once."""
+        self._number, self._facts = decision.number, []
+        self._open = _Open(decision, asked)
+        self._planner.act()
+        self._trim()
+        self._settle()
+        return decision
+
+    def _report(self, outcome: Outcome, number: int | None) -> None:
+        if self._open is None and number is not None and number == self._number:
+            return
+        if self._open is None or number not in (None, self._number):
+            which = "there is none" if self._open is None else f"the last one is number {self._number}"
+            raise ConfigError(f"no decision {number or ''} to report on: {which}; plan first, then report once")
+        done = self._open.decision.skill == DONE
+        self._tell(outcome)
+        if done and outcome.ok:
+            self._finish(True)
+        self._settle()
+
+    def _tell(self, outcome: Outcome) -> None:
+        """The planner learns what became of the open decision, if there is one."""
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        message = "" if outcome.ok else outcome.message or "it did not work"
+        self._planner.feedback(opened.decision.skill, outcome.ok, message)
+        self._steps += 1
+        if opened.decision.trace:  # it was made in this life
+            self._record({**opened.decision.trace, "ok": outcome.ok, "message": message})
+
+    def _finish(self, success: bool) -> None:
+        self._tell(Outcome(True))
+        if not self._instruction:
+            return
+        self._planner.finish_task(Finished(self._instruction, success, self._steps), None)
+        self._trim()
+        stop, name = "success" if success else "done", f"{self.name}/{self._tasks}"
+        outcome = TaskOutcome(name, "", self._instruction, success, int(success), 1, self._steps, 0, stop)
+        self._record(task_entry(self.name, self._tasks, outcome))
+        self._instruction, self._steps = "", 0
+        self._tasks += 1
+        self._settle()
+
+    def _dump(self) -> dict[str, Any]:
+        opened = self._open
+        last = None if opened is None else [opened.decision.skill, opened.asked, opened.settled]
+        numbers = {"number": self._number, "steps": self._steps, "tasks": self._tasks}
+        return {**numbers, "open": last, "planner": self._planner.dump()}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        numbers, opened = read_own(state)
+        self._planner.load(state.get("planner", {}))
+        self._instruction, self._skills = self._planner.task
+        self._number, self._steps, self._tasks = numbers
+        self._facts, self._open = [], None
+        if opened is not None:
+            skill, asked, settled = opened
+            self._open = _Open(Decision(skill, number=self._number), asked, settled)
+        self._settle()

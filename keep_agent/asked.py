@@ -1,0 +1,58 @@
+"""What a robot asks for, checked before anything is done about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from keep_agent.errors import ConfigError, DataError
+from planners.prompt import clean
+
+LONGEST = 2000  # characters of an instruction or a message
+SKILL = 200  # characters of a skill
+MOST = 1000  # skills to choose from
+
+
+def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The instruction, and the skills without repetitions. Raises ConfigError for texts that cannot be."""
+    if not _is_text(instruction, LONGEST):
+        raise ConfigError(f"instruction={instruction!r:.80}: give one to {LONGEST} characters of text")
+    if isinstance(skills, str) or not 1 <= len(skills) <= MOST:
+        raise ConfigError(f"skills={skills!r:.80}: give a list of 1 to {MOST} skills that make sense now")
+    for skill in skills:
+        if not _is_text(skill, SKILL) or not skill.isprintable():
+            raise ConfigError(f"skill {skill!r:.80}: give one to {SKILL} characters of text on one line")
+    return instruction, tuple(dict.fromkeys(skills))
+
+
+def check_message(message: str) -> None:
+    """Raises ConfigError for what cannot be told."""
+    if message and not _is_text(message, LONGEST):
+        raise ConfigError(f"message={message!r:.80}: give up to {LONGEST} characters of text")
+
+
+def digest(instruction: str, skills: Sequence[str]) -> str:
+    """The same for the same request."""
+    return sha256(json.dumps([clean(instruction), *skills]).encode()).hexdigest()[:32]
+
+
+def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str, str, bool] | None]:
+    """The agent's own part of what `Agent.dump` gave: its numbers, and its open decision. Raises DataError."""
+    try:
+        numbers = state["number"], state["steps"], state["tasks"]
+        opened = state["open"] and tuple(state["open"])
+        sound = all(type(number) is int and number >= 0 for number in numbers)
+        if not sound or (opened is not None and [type(one) for one in opened] != [str, str, bool]):
+            raise ValueError("a number or the open decision is of another kind")
+        return numbers, opened
+    except (KeyError, TypeError, ValueError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise DataError(f"this is no agent's memory ({said}); give one that was saved") from None
+
+
+def _is_text(value: Any, longest: int) -> bool:
+    if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.strip():
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)

@@ -1,0 +1,141 @@
+"""An agent whose memory survives the process: what a call has done is on the disk before the call returns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envs.outcome import Outcome
+from keep_agent.agent import Agent
+from keep_agent.api import Decision
+from keep_agent.errors import DataError
+from keep_agent.facts import checked_facts
+from keep_agent.journal import Journal
+from keep_agent.memory_file import read_memory, write_memory
+from keep_agent.trace import fact_entry
+
+if TYPE_CHECKING:
+    from planners.styles import FactView
+
+MEMORY, JOURNAL = "memory.json", "journal.jsonl"
+CALLS = 500  # in the journal, after which the whole memory is written
+
+
+class DurableAgent:
+    """`Agent`, with a folder: the memory as it was, and a journal of the calls since.
+
+    Killed at any moment and opened again, it remembers every call that has returned. Keys and values are encoded anew.
+    Calls of several threads take turns.
+    """
+
+    def __init__(self, agent: Agent, folder: Path) -> None:
+        """Opens what the folder holds, or begins there.
+
+        :raises DataError: the folder holds another memory than this agent's planner can read, or a damaged one
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self.agent, self.folder = agent, folder
+        self._lock = threading.Lock()
+        self._behind = False  # something was done that the journal does not hold
+        kept = 0
+        if (folder / MEMORY).exists():
+            state = read_memory(folder / MEMORY)
+            agent.restore(state)
+            kept = _number(state, folder / MEMORY)
+        self._journal = Journal(folder / JOURNAL)
+        calls = [call for number, call in self._journal.calls if number > kept]
+        agent.together(lambda: self._play(calls))
+        self._journal.number = max(self._journal.number, kept)
+
+    @property
+    def name(self) -> str:
+        return self.agent.name
+
+    def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
+        with self._lock:
+            given = checked_facts(facts, lambda id: None)
+            self.agent.observe(given)
+            self._keep("observe", facts=[fact_entry(fact) for fact in given])
+
+    def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
+        with self._lock:
+            before = self.agent.number
+            decision = self.agent.plan(instruction, skills)
+            if decision.number != before:
+                self._keep("plan", **self.agent.last_decision)
+            return decision
+
+    def report(self, outcome: Outcome, number: int | None = None) -> None:
+        with self._lock:
+            self.agent.report(outcome, number)
+            self._keep("report", ok=outcome.ok, message=outcome.message, number=number)
+
+    def finish(self, success: bool) -> None:
+        with self._lock:
+            self.agent.finish(success)
+            self._keep("finish", success=success)
+
+    def dump(self) -> dict[str, Any]:
+        with self._lock:
+            return self.agent.dump()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed."""
+        with self._lock:
+            self.agent.restore(state)
+            self._write()
+
+    def compact(self) -> None:
+        """Write the whole memory, so that the journal begins anew."""
+        with self._lock:
+            self._write()
+
+    def close(self) -> None:
+        """Write the whole memory and let go of it. May be called twice."""
+        with self._lock:
+            if self._journal.closed:
+                return
+            self._write()
+            self._journal.close()
+            self.agent.close()
+
+    def _keep(self, call: str, **values: Any) -> None:
+        """Put what was done on the disk; after a failure, all of it with the next call."""
+        behind, self._behind = self._behind, True
+        if not behind:
+            self._journal.append({"call": call, **values})
+        if behind or self._journal.number % CALLS == 0:
+            self._write()
+        self._behind = False
+
+    def _write(self) -> None:
+        write_memory(self.folder / MEMORY, {**self.agent.dump(), "journal": self._journal.number})
+        self._journal.restart()
+
+    def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:
+        """What was called since the memory was written."""
+        agent = self.agent
+        for given in calls:
+            values = dict(given)
+            match values.pop("call", None):
+                case "observe":
+                    agent.observe(values["facts"])
+                case "plan":
+                    agent.decided(**values)
+                case "report":
+                    agent.report(Outcome(values["ok"], values["message"]), values["number"])
+                case "finish":
+                    agent.finish(values["success"])
+                case other:
+                    raise DataError(
+                        f"{self.folder / JOURNAL} holds the unknown call {other!r}: another version wrote it"
+                    )
+
+
+def _number(state: Mapping[str, Any], path: Path) -> int:
+    number = state.get("journal")
+    if type(number) is not int or number < 0:
+        raise DataError(f"{path} does not say which calls are in it; restore it as a file of an agent's save()")
+    return number

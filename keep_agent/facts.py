@@ -1,0 +1,82 @@
+"""Facts from outside, checked before a planner remembers any of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from envs.fact import Fact
+from keep_agent.errors import DataError
+
+if TYPE_CHECKING:
+    from planners.styles import FactView
+
+CATEGORIES = ("object", "receptacle", "agent")
+WORD = re.compile(r"[^\s/\x00-\x1f\x7f]{1,64}")  # a name in a line of memory
+OURS = re.compile(r"(did|task)_\d+")  # what the planner calls its own segments
+NAMES = tuple(field.name for field in fields(Fact))
+
+
+def checked_facts(
+    facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
+) -> list[Fact]:
+    """``facts`` as they came, or none of them.
+
+    :param category_of: of a thing that is known already
+    :raises DataError: naming the fact and what to do about it
+    """
+    found = [_fact(fact) for fact in facts]
+    known: dict[str, str] = {}
+    for fact in found:
+        before = known.get(fact.id) or category_of(fact.id)
+        if before not in (None, fact.category):
+            raise DataError(f"fact {fact.id!r} was a {before} before, not a {fact.category}: give it another id")
+        known[fact.id] = fact.category
+    return found
+
+
+def _fact(given: FactView | Mapping[str, Any]) -> Fact:
+    if isinstance(given, Mapping):
+        strange = sorted(map(str, given.keys() - set(NAMES)))
+        if strange:
+            raise DataError(f"a fact has the unknown field {strange[0]!r}; its fields are {', '.join(NAMES)}")
+        row: dict[str, Any] = dict(given)
+    else:
+        row = {name: getattr(given, name) for name in NAMES if hasattr(given, name)}
+    for name in ("id", "category", "type"):
+        if name not in row:
+            raise DataError(f"fact {row.get('id', row)!r:.80} has no {name}; add it")
+    fact = Fact(**{**row, **{name: _words(row, name) for name in ("states", "sees") if name in row}})
+    _check(fact)
+    return fact
+
+
+def _words(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    value = row[name]
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DataError(f"fact {row.get('id')!r:.80} has {name}={value!r:.80}; give a list of words")
+    return tuple(value)
+
+
+def _check(fact: Fact) -> None:
+    if fact.category not in CATEGORIES:
+        raise DataError(f"fact {fact.id!r:.80} has category {fact.category!r:.80}; use {', '.join(CATEGORIES)}")
+    named = {"id": [fact.id], "type": [fact.type], "place": [fact.place or "-"], "holds": [fact.holds or "-"]}
+    for name, words in {**named, "states": fact.states, "sees": fact.sees}.items():
+        for word in words:
+            if not isinstance(word, str) or not WORD.fullmatch(word) or not _speakable(word):
+                raise DataError(
+                    f"fact {fact.id!r:.80} has {name}={word!r:.80}; give a word of up to 64 characters without spaces "
+                    "or slashes, such as mug_1"
+                )
+    if OURS.fullmatch(fact.id):
+        raise DataError(f"fact id {fact.id!r} is what the planner calls segments of its own; use another")
+    if not isinstance(fact.gone, bool):
+        raise DataError(f"fact {fact.id!r} has gone={fact.gone!r:.80}; give true or false")
+
+
+def _speakable(word: str) -> bool:
+    """Can it be written as UTF-8? A half of a surrogate pair cannot."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)

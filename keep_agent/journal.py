@@ -1,0 +1,84 @@
+"""A file that calls are appended to, one line each, on the disk before they are acknowledged."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import CapacityError, CorruptError
+from memory.disk.atomic import FULL, sync, write_atomic
+
+
+class Journal:
+    """Lines of a running number, a checksum and a call. A torn last line was never acknowledged, and is cut off.
+
+    :raises CorruptError: a line before the last is damaged
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.calls, whole = _read(path)
+        new = not path.exists()
+        self._stream = path.open("ab")
+        self._stream.truncate(whole)
+        self.number = self.calls[-1][0] if self.calls else 0  # of the last line
+        if new:
+            sync(path.parent)
+
+    def append(self, call: Mapping[str, Any]) -> None:
+        """Write a call, and wait until it is on the disk. If that fails, nothing of it is left."""
+        body = json.dumps(call, separators=(",", ":"), ensure_ascii=False)
+        line = f"{self.number + 1} {zlib.crc32(body.encode()):08x} {body}\n".encode()
+        end = self._stream.tell()
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            self._stream.truncate(end)
+            if error.errno in FULL:
+                raise CapacityError(f"no room for {self._path} ({error.strerror}): free some") from error
+            raise
+        self.number += 1
+
+    def restart(self) -> None:
+        """Begin anew with an empty file: what was in it is remembered elsewhere. The numbers go on."""
+        self._stream.close()
+        write_atomic(self._path, b"")
+        self._stream = self._path.open("ab")
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _read(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+    """The calls with their numbers, and the bytes that hold them."""
+    raw = path.read_bytes() if path.exists() else b""
+    whole = raw.rfind(b"\n") + 1
+    lines = raw[:whole].splitlines(keepends=True)
+    calls, size = [], 0
+    for place, line in enumerate(lines, 1):
+        found = _call(line)
+        if found is None and place == len(lines):
+            break  # torn where a newline happened to be
+        if found is None:
+            raise CorruptError(f"{path}:{place} is damaged: its checksum is another; cut the file off before this line")
+        calls.append(found)
+        size += len(line)
+    return calls, size
+
+
+def _call(line: bytes) -> tuple[int, dict[str, Any]] | None:
+    try:
+        number, sum, body = line.rstrip(b"\n").split(b" ", 2)
+        return (int(number), json.loads(body)) if int(sum, 16) == zlib.crc32(body) else None
+    except ValueError:
+        return None

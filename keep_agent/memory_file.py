@@ -1,0 +1,53 @@
+"""An agent's memory as one file: JSON on one line behind a line with its checksum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import CorruptError, DataError
+from memory.disk.atomic import clean, write_atomic
+
+MAGIC = "keep-agent memory 1 sha256:"
+
+
+def write_memory(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a whole file or nothing; folders on the way are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clean(path.parent)  # of what a killed writer left half done
+    write_atomic(path, packed(state))
+
+
+def read_memory(path: Path) -> dict[str, Any]:
+    """What `write_memory` wrote. Raises DataError for a file that is none, CorruptError for a damaged one."""
+    try:
+        return unpacked(path.read_bytes(), str(path))
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path} is no file with a memory ({error.strerror}); give one that save() wrote") from None
+
+
+def packed(state: Mapping[str, Any]) -> bytes:
+    body = json.dumps(state, separators=(",", ":"), ensure_ascii=False).encode()
+    return f"{MAGIC}{sha256(body).hexdigest()}\n".encode() + body + b"\n"
+
+
+def unpacked(content: bytes, name: str) -> dict[str, Any]:
+    """The state in ``content``, which is called ``name`` in errors."""
+    head, _, body = content.partition(b"\n")
+    if not head.startswith(MAGIC.encode()):
+        raise DataError(
+            f"{name} is no memory of an agent: it does not begin with {MAGIC!r}; give one that save() wrote"
+        )
+    body = body.removesuffix(b"\n")
+    if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
+        raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
+    try:
+        state = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{name} holds no JSON ({error}); use an older copy") from None
+    if not isinstance(state, dict):
+        raise DataError(f"{name} is no memory of an agent; give one that save() wrote")
+    return state

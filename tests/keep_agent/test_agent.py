@@ -1,0 +1,329 @@
+"""The planner API against the planner in the loop, and what it does with bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.fact import Fact
+from envs.outcome import Outcome
+from keep_agent.agent import Agent
+from keep_agent.api import Decision
+from keep_agent.brain import Brain, brain_of
+from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError
+from keep_agent.loop import run_episode
+from planners.base import Decision as Decided
+from planners.base import Finished
+from tests.keep_agent.houses import APPLE, MUG, episode
+from tests.keep_agent.test_loop import world
+
+MUG_FACT = Fact("mug_1", "object", "mug", "cabinet_1")
+SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
+
+
+class AsPlanner:
+    """An agent where the loop wants a planner; what it decided, and with which scores."""
+
+    name = weights = "agent"
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.decisions: list[Decision] = []
+        self._instruction, self._ended = "", False
+
+    def reset(self, instruction: str, skills: str) -> None:
+        self._instruction = instruction
+
+    def observe(self, facts: Sequence[Any]) -> None:
+        self.agent.observe(facts)
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decided:
+        self.decisions.append(self.agent.plan(self._instruction, admissible))
+        return Decided(self.decisions[-1].skill)
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        if skill != "done":  # then the task's end says how it went
+            self.agent.report(Outcome(ok, message))
+
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        self.agent.finish(result.success)
+        self._instruction = following or ""
+
+
+@pytest.fixture(scope="module")
+def brain(tiny_model: Path) -> Iterator[Callable[..., Brain]]:
+    """A brain for some overrides, the same for the same."""
+    made: dict[tuple[str, ...], Brain] = {}
+
+    def get(*overrides: str) -> Brain:
+        if overrides not in made:
+            made[overrides] = brain_of([f"model={tiny_model}", "prompt.encoder=hashed", *overrides])
+        return made[overrides]
+
+    yield get
+    for one in made.values():
+        one.engine.close()
+
+
+@pytest.fixture
+def agent(brain: Callable[..., Brain]) -> Iterator[Agent]:
+    made = Agent(brain("planner=keep").planner("robot"), "robot")
+    yield made
+    made.close()
+
+
+def play(planner: Any, max_steps: int = 30) -> list[dict[str, Any]]:
+    env = world("grounded", "partial", max_steps=max_steps)
+    _, entries = run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
+    assert entries[-1]["event"] == "task", entries[-1]
+    return [entry for entry in entries if entry["event"] == "step"]
+
+
+@pytest.mark.parametrize("style", ["plain", "linked"])
+@pytest.mark.parametrize("name", ["keep", "full_recompute", "cacheblend", "sparsex", "prefix_cache", "h2o"])
+def test_an_agent_decides_as_the_planner_in_the_loop_does(brain: Callable[..., Brain], name: str, style: str) -> None:
+    """What is encoded ahead, and when, never changes a decision."""
+    made = brain(f"planner={name}", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6")
+    plain = play(made.planner("loop"))
+    assert len(plain) > 16  # then executed skills are memory too
+    for ahead in (True, False):
+        adapter = AsPlanner(Agent(made.planner(f"ahead-{ahead}"), ahead=ahead))
+        played = play(adapter)
+        assert [step["skill"] for step in played] == [step["skill"] for step in plain]
+        for decision, step in zip(adapter.decisions, plain, strict=True):
+            assert decision.trace["token_ids"] == step["token_ids"]
+            assert [unit["kind"] for unit in decision.trace["units"]] == [unit["kind"] for unit in step["units"]]
+            assert dict(decision.scores) == pytest.approx(dict(map(tuple, step["scores"])), abs=2e-3)
+        adapter.agent.close()
+
+
+def test_what_changed_is_encoded_before_the_plan_asks_for_it(agent: Agent) -> None:
+    """As long as the robot's motion leaves the time; the plan then finds every block."""
+    agent.observe([MUG_FACT, Fact("cabinet_1", "receptacle", "cabinet")])
+    settle(agent)
+    first = agent.plan("get the mug", SKILLS)
+    assert "encoded_token_layers" not in first.trace["counts"]
+    assert first.trace["ahead"]["tokens"] > 0
+    agent.observe([Fact("mug_1", "object", "mug", "agent")])
+    settle(agent)
+    agent.report(Outcome(True))
+    second = agent.plan("get the mug", SKILLS)
+    assert "encoded_token_layers" not in second.trace["counts"]
+    assert 0 < second.trace["ahead"]["tokens"] < first.trace["ahead"]["tokens"]
+    agent._engine.run(lambda: agent._ahead.stop())
+    agent.observe([Fact("mug_1", "object", "mug", "table_1")])
+    agent.report(Outcome(True))
+    assert agent.plan("get the mug", SKILLS).trace["counts"]["encoded_token_layers"] > 0
+
+
+def settle(agent: Agent) -> None:
+    """Until nothing is left to be done in the background."""
+    while agent._engine.run(lambda: agent._ahead._queued):
+        agent._engine.later(lambda: None).result()
+
+
+def test_the_same_plan_asked_again_is_one_decision(agent: Agent) -> None:
+    agent.observe([MUG_FACT])
+    first = agent.plan("Get the mug", SKILLS)
+    assert agent.plan("get  the mug", [*SKILLS, SKILLS[0]]) is first
+    agent.observe([Fact("mug_1", "object", "mug", "agent")])
+    assert agent.plan("get the mug", SKILLS).number == first.number + 1
+
+
+def test_reporting_twice_does_no_harm_if_the_decision_is_named(agent: Agent) -> None:
+    with pytest.raises(ConfigError, match="there is none"):
+        agent.report(Outcome(True))
+    number = agent.plan("get the mug", SKILLS).number
+    with pytest.raises(ConfigError, match=f"last one is number {number}"):
+        agent.report(Outcome(True), number + 1)
+    agent.report(Outcome(False, "the door is stuck"), number)
+    agent.report(Outcome(False, "the door is stuck"), number)
+    with pytest.raises(ConfigError, match="report once"):
+        agent.report(Outcome(True))
+
+
+def test_a_task_ends_with_done_with_another_instruction_and_by_finish(brain: Callable[..., Brain]) -> None:
+    entries: list[dict[str, Any]] = []
+    agent = Agent(brain("planner=keep").planner("tasks"), "tasks", record=entries.append)
+    agent.plan("get the mug", ["done"])
+    agent.report(Outcome(True))
+    agent.plan("get the apple", SKILLS[:1])
+    agent.plan("get the plate", SKILLS[:1])
+    agent.finish(True)
+    agent.finish(True)  # nothing is under way
+    tasks = [(e["instruction"], e["success"], e["steps"]) for e in entries if e["event"] == "task"]
+    assert tasks == [("get the mug", True, 1), ("get the apple", False, 1), ("get the plate", True, 1)]
+    texts = [segment.text for segment in agent._session.store]
+    assert "finished get the apple failed after 1 steps\n" in texts
+    assert [entry["event"] for entry in entries] == ["episode", *["step", "task"] * 3]
+    assert entries[3]["instruction"] == "get the apple" and entries[3]["ok"]
+    agent.close()
+
+
+def test_a_failure_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain]) -> None:
+    skill = agent.plan("get the mug", SKILLS).skill
+    agent.report(Outcome(False, "The Door is stuck."))
+    prompt = brain("planner=keep").format.decode(agent.plan("get the mug", SKILLS).trace["token_ids"])
+    assert skill.replace(" 1", "_1") in prompt and "failed" in prompt and "stuck" in prompt
+
+
+@pytest.mark.parametrize(
+    ("fact", "named"),
+    [
+        ({"id": "mug_1", "category": "object"}, "no type"),
+        ({"id": "mug_1", "category": "thing", "type": "mug"}, "thing"),
+        ({"id": "mug 1", "category": "object", "type": "mug"}, "mug 1"),
+        ({"id": "mug_1\n", "category": "object", "type": "mug"}, "mug_1"),
+        ({"id": "mug_1/now", "category": "object", "type": "mug"}, "mug_1/now"),
+        ({"id": "did_3", "category": "object", "type": "mug"}, "did_3"),
+        ({"id": "m" * 65, "category": "object", "type": "mug"}, "64 characters"),
+        ({"id": "mug_1", "category": "object", "type": "mug", "states": "hot"}, "list of words"),
+        ({"id": "mug_1", "category": "object", "type": "mug", "states": [1]}, "states=1"),
+        ({"id": "mug_1", "category": "object", "type": "\ud800"}, "type"),
+        ({"id": "mug_1", "category": "object", "type": "mug", "color": "red"}, "color"),
+        ({"id": "mug_1", "category": "object", "type": "mug", "gone": "no"}, "gone"),
+        ({"id": "cabinet_1", "category": "object", "type": "cabinet"}, "was a receptacle"),
+        (7, "no id"),
+    ],
+)
+def test_a_wrong_fact_is_named_and_nothing_of_its_batch_is_remembered(agent: Agent, fact: Any, named: str) -> None:
+    agent.observe([Fact("cabinet_1", "receptacle", "cabinet")])
+    before = agent.dump()
+    with pytest.raises(DataError, match=named):
+        agent.observe([MUG_FACT, fact])
+    assert agent.dump() == before
+
+
+@pytest.mark.parametrize(
+    ("instruction", "skills", "named"),
+    [
+        ("", SKILLS, "instruction"),
+        (" \n", SKILLS, "instruction"),
+        ("x" * 2001, SKILLS, "2000"),
+        ("\ud800", SKILLS, "instruction"),
+        ("get it", [], "skills"),
+        ("get it", "done", "skills"),
+        ("get it", ["done", "go\nhome"], "one line"),
+        ("get it", ["done", 7], "skill 7"),
+        ("get it", ["x"] * 1001, "1000"),
+    ],
+)
+def test_a_wrong_request_is_named_and_changes_nothing(agent: Agent, instruction: str, skills: Any, named: str) -> None:
+    before = agent.dump()
+    with pytest.raises(ConfigError, match=named):
+        agent.plan(instruction, skills)
+    assert agent.dump() == before
+
+
+def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: Callable[..., Brain]) -> None:
+    agent = Agent(brain("planner=keep").planner("small"), limit=5)
+    agent.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
+    with pytest.raises(CapacityError, match="6 segments, 5 are allowed"):
+        agent.observe([Fact(f"cup_{i}", "object", "cup") for i in range(3)])
+    for number in range(3):
+        for _ in range(2):
+            agent.plan(f"task {number}", SKILLS[:1])
+            agent.report(Outcome(True))
+        agent.finish(True)
+        assert agent.segments <= 5 + number  # finished tasks are the main memory, and stay
+    assert {f"mug_{i}" for i in range(3)} | {f"task_{i}" for i in (1, 2, 3)} <= {s.id for s in agent._session.store}
+    agent.close()
+
+
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(brain: Callable[..., Brain], tmp_path: Path) -> None:
+    """In the middle of a task, with groups that have settled, in both styles."""
+    for style in ("plain", "linked"):
+        made = brain("planner=keep", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6")
+        one, other = (AsPlanner(Agent(made.planner(name))) for name in ("one", "other"))
+        steps = play(Switching(one, other, tmp_path / style / "memory.json"))
+        alone = AsPlanner(Agent(made.planner("alone")))
+        assert [step["skill"] for step in steps] == [step["skill"] for step in play(alone)]
+        assert other.decisions and one.decisions
+        for decision, same in zip(one.decisions + other.decisions, alone.decisions, strict=True):
+            assert decision.trace["token_ids"] == same.trace["token_ids"]
+            assert dict(decision.scores) == pytest.approx(dict(same.scores), abs=1e-3)
+            assert decision.number == same.number
+
+
+class Switching(AsPlanner):
+    """One agent for the first steps; then its saved memory in another."""
+
+    def __init__(self, one: AsPlanner, other: AsPlanner, path: Path) -> None:
+        super().__init__(one.agent)
+        self.decisions, self._other, self._path = one.decisions, other, path
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        if self.agent is not self._other.agent and len(self.decisions) == 20:
+            self.agent.save(self._path)
+            self._other.agent.load(self._path)
+            self.agent, self.decisions = self._other.agent, self._other.decisions
+        super().feedback(skill, ok, message)
+
+
+def test_what_is_loaded_is_what_was_saved_or_refused(agent: Agent, tmp_path: Path) -> None:
+    agent.observe([MUG_FACT])
+    agent.plan("get the mug", SKILLS)
+    file = tmp_path / "deep" / "memory.json"
+    agent.save(file)
+    before = agent.dump()
+    content = file.read_bytes()
+    for place in range(0, len(content), 97):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        with pytest.raises((DataError, CorruptError), match=r"memory\.json"):
+            agent.load(file)
+    file.write_bytes(content[:-20])
+    with pytest.raises(CorruptError, match="checksum"):
+        agent.load(file)
+    with pytest.raises(DataError, match="no file"):
+        agent.load(tmp_path / "nothing")
+    assert agent.dump() == before
+
+
+def test_a_memory_of_another_style_is_refused(brain: Callable[..., Brain], agent: Agent, tmp_path: Path) -> None:
+    agent.save(tmp_path / "plain")
+    other = Agent(brain("planner=keep", "prompt.style=linked").planner("linked"))
+    with pytest.raises(DataError, match=r"prompt\.style=plain"):
+        other.load(tmp_path / "plain")
+    other.close()
+
+
+def test_the_asynchronous_twins_leave_the_event_loop_free(agent: Agent, tmp_path: Path) -> None:
+    async def main() -> int:
+        await agent.aobserve([MUG_FACT])
+        decision = await agent.aplan("get the mug", SKILLS)
+        await agent.areport(Outcome(True), decision.number)
+        await agent.afinish(True)
+        await agent.asave(tmp_path / "m")
+        await agent.aload(tmp_path / "m")
+        return decision.number
+
+    assert asyncio.run(main()) == 1
+    assert agent.segments == 3  # the mug, what was done, the task
+
+
+def test_several_threads_may_share_an_engine(brain: Callable[..., Brain]) -> None:
+    """Each agent decides what it would decide alone."""
+    made = brain("planner=keep")
+    alone = [step["skill"] for step in play(AsPlanner(Agent(made.planner("alone"))), 8)]
+    found: dict[int, list[str]] = {}
+
+    def run(number: int) -> None:
+        with Agent(made.planner(f"agent-{number}")) as agent:
+            found[number] = [step["skill"] for step in play(AsPlanner(agent), 8)]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(6), alone)
+
+
+def test_a_planner_without_a_model_is_no_agent() -> None:
+    with pytest.raises(ConfigError, match="planner=expert has no model"):
+        Agent.from_config("expert")

@@ -1,0 +1,210 @@
+"""What a call has done survives the process, wherever it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.fact import Fact
+from envs.outcome import Outcome
+from keep_agent.agent import Agent
+from keep_agent.brain import Brain, brain_of
+from keep_agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
+from keep_agent.errors import ConfigError, CorruptError, DataError
+from keep_agent.journal import Journal
+
+SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
+
+
+@pytest.fixture(scope="module")
+def brain(tiny_model: Path) -> Iterator[Brain]:
+    made = brain_of([f"model={tiny_model}", "prompt.encoder=hashed", "prompt.style=linked", "memory.grouping.window=2"])
+    yield made
+    made.engine.close()
+
+
+@pytest.fixture
+def opened(brain: Brain, tmp_path: Path) -> Callable[..., DurableAgent]:
+    return lambda folder=tmp_path / "agent": DurableAgent(Agent(brain.planner("robot"), ahead=False), folder)
+
+
+names = st.sampled_from(["mug_1", "mug_2", "apple_1"])
+places = st.sampled_from([None, "cabinet_1", "table_1"])
+facts = st.builds(lambda id, place, gone: Fact(id, "object", id[:-2], place, gone=gone), names, places, st.booleans())
+headers = st.sampled_from(["cabinet_1", "table_1"]).map(lambda id: Fact(id, "receptacle", id[:-2]))
+calls = st.one_of(
+    st.tuples(st.just("observe"), st.lists(st.one_of(facts, headers), max_size=3)),
+    st.tuples(st.just("plan"), st.sampled_from(["get the mug", "get the apple"])),
+    st.tuples(st.just("report"), st.booleans()),
+    st.tuples(st.just("finish"), st.booleans()),
+)
+
+
+def do(agent: DurableAgent, call: tuple[str, Any]) -> None:
+    name, value = call
+    if name == "plan":
+        agent.plan(value, SKILLS)
+    elif name == "report":
+        if agent.agent._open is not None:
+            agent.report(Outcome(value, "" if value else "stuck"))
+    else:
+        getattr(agent, name)(value)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(calls, min_size=1, max_size=14), st.sets(st.integers(0, 13)))
+def test_opened_again_it_remembers_every_call(
+    brain: Brain, tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, Any]], compacted: set[int]
+) -> None:
+    """Without being closed, as after a kill; some calls are in the memory file already."""
+    folder = tmp_path_factory.mktemp("agent")
+    agent = DurableAgent(Agent(brain.planner("robot"), ahead=False), folder)
+    for number, call in enumerate(made):
+        do(agent, call)
+        if number in compacted:
+            agent.compact()
+        copy = folder / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        for name in (MEMORY, JOURNAL):
+            if (folder / name).exists():
+                shutil.copy(folder / name, copy)
+        again = DurableAgent(Agent(brain.planner("again"), ahead=False), copy)
+        assert again.dump() == agent.dump()
+        if number == len(made) - 1:
+            asked = "put the plate away", SKILLS
+            assert again.plan(*asked).trace["token_ids"] == agent.plan(*asked).trace["token_ids"]
+        again.close()
+    agent.close()
+
+
+def test_a_torn_last_line_was_never_acknowledged(opened: Callable[..., DurableAgent], tmp_path: Path) -> None:
+    agent = opened()
+    agent.observe([Fact("mug_1", "object", "mug")])
+    whole = (tmp_path / "agent" / JOURNAL).read_bytes()
+    agent.observe([Fact("mug_2", "object", "mug")])
+    both = (tmp_path / "agent" / JOURNAL).read_bytes()
+    for size in range(len(whole), len(both)):
+        copy = tmp_path / str(size)
+        copy.mkdir()
+        (copy / JOURNAL).write_bytes(both[:size])
+        again = opened(copy)
+        assert again.agent.segments == 1
+        again.observe([Fact("mug_3", "object", "mug")])
+        assert opened(copy).agent.segments == 2
+    assert opened().agent.segments == 2
+
+
+def test_a_damaged_line_before_the_last_is_named(opened: Callable[..., DurableAgent], tmp_path: Path) -> None:
+    agent = opened()
+    for number in range(3):
+        agent.observe([Fact(f"mug_{number}", "object", "mug")])
+    path = tmp_path / "agent" / JOURNAL
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1].replace(b"mug_1", b"mug_7") + lines[2])
+    with pytest.raises(CorruptError, match=r"journal\.jsonl:2 is damaged"):
+        opened()
+
+
+def test_the_journal_begins_anew_where_the_memory_is_written(
+    opened: Callable[..., DurableAgent], tmp_path: Path
+) -> None:
+    agent = opened()
+    agent.plan("get the mug", SKILLS)
+    for number in range(CALLS + 3):
+        agent.observe([Fact("mug_1", "object", "mug", f"place_{number}")])
+    assert len((tmp_path / "agent" / JOURNAL).read_bytes().splitlines()) == 4
+    assert opened().dump() == agent.dump()
+    shutil.copy(tmp_path / "agent" / MEMORY, tmp_path / "memory.json")
+    (tmp_path / "agent" / JOURNAL).write_bytes(b"")
+    again = opened()
+    again.report(Outcome(True))
+    assert opened().dump() == again.dump() != agent.dump()
+
+
+def test_what_the_disk_refused_is_written_with_the_next_call(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = opened()
+
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError, match="No space left"):
+        patch.setattr(os, "fsync", full)
+        agent.plan("get the mug", SKILLS)
+    assert opened().agent.number == 0
+    assert agent.plan("get the mug", SKILLS).number == 1  # asked again
+    agent.report(Outcome(True), 1)
+    assert opened().dump() == agent.dump()
+
+
+def test_a_refused_call_leaves_nothing(opened: Callable[..., DurableAgent]) -> None:
+    agent = opened()
+    for wrong in (lambda: agent.observe([{"id": "a b"}]), lambda: agent.plan("", SKILLS), lambda: agent.restore({})):
+        with pytest.raises((DataError, ConfigError)):
+            wrong()
+    assert opened().dump() == agent.dump()
+    assert not Journal(agent.folder / JOURNAL).calls
+
+
+def test_a_saved_memory_takes_the_place_of_what_was_there(opened: Callable[..., DurableAgent]) -> None:
+    agent = opened()
+    agent.observe([Fact("mug_1", "object", "mug")])
+    state = json.loads(json.dumps(agent.dump()))
+    agent.observe([Fact("mug_2", "object", "mug")])
+    agent.restore(state)
+    assert agent.dump() == opened().dump() == state
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from envs.fact import Fact
+from envs.outcome import Outcome
+from keep_agent.agent import Agent
+from keep_agent.brain import brain_of
+from keep_agent.durable import DurableAgent
+
+brain = brain_of([f"model={sys.argv[1]}", "prompt.encoder=hashed"])
+agent = DurableAgent(Agent(brain.planner("robot")), Path(sys.argv[2]))
+number = agent.agent.segments
+while True:
+    agent.observe([Fact(f"mug_{number}", "object", "mug")])
+    number += 1
+    agent.plan(f"task {number}", ["go to cabinet 1", "done"])
+    agent.report(Outcome(True))
+    print(agent.agent.number, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_has_lost_no_call(tiny_model: Path, tmp_path: Path) -> None:
+    acknowledged = 0
+    for kill in range(12):
+        command = [sys.executable, "-c", CHILD, str(tiny_model), str(tmp_path / "agent")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for _ in range(3 + kill):
+                line = child.stdout.readline()
+                assert line, "the agent could not go on"
+            child.send_signal(signal.SIGKILL)
+            rest = child.stdout.read().split()
+        last = int((rest or [line])[-1])
+        assert last > acknowledged
+        acknowledged = last
+    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+    again = DurableAgent(Agent(brain.planner("robot")), tmp_path / "agent")
+    assert again.agent.number >= acknowledged
+    again.close()
+    brain.engine.close()
