@@ -1,0 +1,29 @@
+"""The robot's side: carry out what the planner decides, and tell it what is seen. docs/robots.md"""
+
+from keep_agent.robots.errors import ConnectionLost, NotInstalled, RobotError, RobotTimeout
+from keep_agent.robots.events import Event, Executed, Feedback, Finished, Observed, Planned, Started, Step, TaskReport
+from keep_agent.robots.executor import SkillExecutor
+from keep_agent.robots.limits import Limits
+from keep_agent.robots.session import RobotSession
+from keep_agent.robots.symbolic import SymbolicExecutor, symbolic
+
+__all__ = [
+    "ConnectionLost",
+    "Event",
+    "Executed",
+    "Feedback",
+    "Finished",
+    "Limits",
+    "NotInstalled",
+    "Observed",
+    "Planned",
+    "RobotError",
+    "RobotSession",
+    "RobotTimeout",
+    "SkillExecutor",
+    "Started",
+    "Step",
+    "SymbolicExecutor",
+    "TaskReport",
+    "symbolic",
+]

@@ -1,0 +1,128 @@
+"""A ROS 1 node: the action ``plan_and_execute``, the services ``plan`` and ``report``, and what happens, as a topic."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from envs.clock import Clock
+from keep_agent.guard import guarded
+from keep_agent.robots.command import parser, robot_of
+from keep_agent.robots.errors import ConnectionLost
+from keep_agent.robots.messages import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.ros1_import import ros1
+from keep_agent.robots.ros1_messages import classes
+from keep_agent.robots.service import RobotService
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from keep_agent.api import Planning
+    from keep_agent.robots.executor import SkillExecutor
+    from keep_agent.robots.limits import Limits
+    from keep_agent.robots.run import Judge
+
+POLL = 0.02  # seconds
+
+
+class Ros1Node:
+    """Names below ``name``, which is also the node's. Signals stay with the process.
+
+    Raises NotInstalled without ROS 1, ConnectionLost without a master. A process can be one node, once.
+    """
+
+    def __init__(
+        self,
+        planner: Planning,
+        executor: SkillExecutor,
+        *,
+        name: str = "keep_agent",
+        limits: Limits | None = None,
+        judge: Judge | None = None,
+    ) -> None:
+        self.rospy, actionlib, self.messages = ros1("rospy"), ros1("actionlib"), classes()
+        string = ros1("std_msgs.msg").String
+        _reach_master()
+        self.rospy.init_node(name, disable_signals=True)
+        self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
+        self._status = self.rospy.Publisher(f"{name}/{STATUS}", string, queue_size=100, latch=True)
+        self.service.announce()
+        self.rospy.Subscriber(f"{name}/{FACTS}", string, lambda message: self.service.facts(message.data))
+        self.rospy.Service(f"{name}/{PLAN}", self.messages.plan, self._plan)
+        self.rospy.Service(f"{name}/{REPORT}", self.messages.report, self._report)
+        task = self.messages.task
+        self.server = actionlib.SimpleActionServer(f"{name}/{ACTION}", task, self._execute, auto_start=False)
+        self._kinds = task().action_result.result.__class__, task().action_feedback.feedback.__class__
+        self.server.register_preempt_callback(self._preempt)
+        self.server.start()
+
+    def spin(self) -> None:
+        """Until `close`, or until ROS shuts the node down."""
+        self.rospy.spin()
+
+    def close(self) -> None:
+        """Stop what runs, tell its client, and leave the master."""
+        self.service.stop("the planner is shut down")
+        clock = Clock(self.service.longest_stop)
+        while self.server.is_active() and clock.rest > 0:
+            time.sleep(POLL)
+        self.rospy.signal_shutdown("closed")
+
+    def _tell(self, text: str) -> None:
+        self._status.publish(text)
+
+    def _execute(self, goal: Any) -> None:
+        result, feedback = self._kinds
+        instruction = instruction_of(goal.task, goal.description)
+        report = self.service.run(
+            instruction,
+            lambda text: self.server.publish_feedback(feedback(text)),
+            self.server.is_preempt_requested,
+        )
+        answer = result(report.success, str(report))
+        if report.success:
+            self.server.set_succeeded(answer, report.stop)
+        elif self.server.is_preempt_requested():
+            self.server.set_preempted(answer, report.stop)
+        else:
+            self.server.set_aborted(answer, report.stop)
+
+    def _preempt(self) -> None:
+        self.service.stop("the goal was cancelled, or another one took its place")
+
+    def _plan(self, request: Any) -> Any:
+        answer = self.service.plan(request.instruction, request.skills)
+        return self.messages.plan._response_class(answer.skill, answer.ok, answer.report)
+
+    def _report(self, request: Any) -> Any:
+        answer = self.service.report(request.ok, request.message)
+        return self.messages.report._response_class(answer.ok, answer.report)
+
+
+def _reach_master() -> None:
+    """`rospy.init_node` would wait for ever."""
+    rosgraph = ros1("rosgraph")
+    if not rosgraph.is_master_online():
+        uri = rosgraph.rosenv.get_master_uri()
+        raise ConnectionLost(f"no ROS master answers at {uri}: start roscore, or set ROS_MASTER_URI")
+
+
+def main() -> None:
+    """Exit code 2: bad input or no ROS, one line on standard error; 130: interrupted."""
+    arguments = parser("python -m keep_agent.robots.ros1", __doc__).parse_args()
+    sys.exit(guarded(lambda: _serve(arguments)))
+
+
+def _serve(arguments: Namespace) -> None:
+    robot = robot_of(arguments)
+    node = Ros1Node(robot.planner, robot.executor, name=arguments.name, limits=robot.limits, judge=robot.judge)
+    sys.stderr.write(f"listening on {node.rospy.resolve_name(arguments.name)}/{ACTION}; Ctrl-C ends it\n")
+    try:
+        node.spin()
+    finally:
+        node.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""One task of a robot: observe, plan, execute, report, until somebody says that it is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from envs.clock import Clock
+from envs.outcome import DONE as WELL
+from envs.outcome import Outcome, failed
+from keep_agent.loop import DONE
+from keep_agent.robots.calls import Call
+from keep_agent.robots.events import Executed, Feedback, Finished, Planned, Started, Step, Stop, TaskReport
+from keep_agent.robots.eyes import Eyes
+from keep_agent.robots.talk import Talk
+
+if TYPE_CHECKING:
+    from keep_agent.api import Decision, Planning
+    from keep_agent.robots.events import Event, Watch
+    from keep_agent.robots.executor import SkillExecutor
+    from keep_agent.robots.limits import Limits
+    from planners.styles import FactView
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Judge = Callable[[], Outcome]
+
+
+@dataclass(eq=False)
+class Ended(Exception):
+    """The task is over."""
+
+    stop: Stop
+    message: str = ""
+    success: bool = False
+
+
+class TaskRun:
+    """Only waits: whatever may take long is a `Call`. ``pressed`` is done as soon as somebody wants it to stop."""
+
+    def __init__(
+        self,
+        planner: Planning,
+        executor: SkillExecutor,
+        instruction: str,
+        *,
+        limits: Limits,
+        pressed: Future[str],
+        unseen: list[FactView],
+        watch: Watch | None = None,
+        judge: Judge | None = None,
+    ) -> None:
+        self.executor, self.instruction, self.limits = executor, instruction, limits
+        self.pressed, self.watch, self.judge = pressed, watch, judge
+        self.talk = Talk(planner, instruction)
+        self.eyes = Eyes(executor, self.talk, self._say, unseen)
+        self.clock = Clock(limits.task)
+        self.calls: list[Call[Any]] = []  # those that were not done when last looked at
+        self.steps: list[Step] = []
+        self._verdict: Outcome | None = None  # of the decision that is not yet reported on
+        self._failures = 0
+        self._hanging = ""
+        self._over = False
+
+    def play(self) -> TaskReport:
+        """Never raises what planner or executor raise; an interruption passes, when nothing is left running."""
+        self._say(Started(self.instruction))
+        try:
+            while True:
+                self._turn()
+        except Ended as ended:
+            return self._finish(ended)
+        except BaseException as error:  # Ctrl-C, most likely
+            self._finish(Ended("interrupted", type(error).__name__))
+            raise
+
+    def _turn(self) -> None:
+        if len(self.steps) >= self.limits.steps:
+            raise Ended("max_steps", f"{self.limits.steps} skills were not enough")
+        self._see(self.eyes.look(self._begin))
+        skills = tuple(self._answer("executor", self._begin("skills", self.executor.skills)))
+        skills = skills if DONE in skills else (*skills, DONE)
+        decision = self._plan(skills)
+        if decision.skill == DONE:
+            self._conclude()
+        outcome = self._try(decision.skill, skills)
+        self._report(outcome)
+        self._failures = 0 if outcome.ok else self._failures + 1 if self._again(decision.skill) else 1
+        if self._failures >= self.limits.failures:
+            raise Ended("stuck", f"{decision.skill!r} failed {self._failures} times in a row: {outcome.message}")
+
+    def _again(self, skill: str) -> bool:
+        """Whether the step before the last one was the same skill."""
+        return len(self.steps) > 1 and self.steps[-2].skill == skill
+
+    def _plan(self, skills: Sequence[str]) -> Decision:
+        asked = Clock(self.limits.answer)
+        decision = self._answer("planner", self._begin("plan", partial(self.talk.plan, skills)))
+        self._say(Planned(decision, asked.gone))
+        return decision
+
+    def _conclude(self) -> None:
+        """The planner says that the task is done."""
+        outcome = WELL if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
+        self._report(outcome)
+        raise Ended("done", outcome.message, outcome.ok)
+
+    def _report(self, outcome: Outcome) -> None:
+        """Nothing breaks this off but the planner: what has happened has happened."""
+        self._verdict = outcome
+        call = self._begin("report", partial(self.talk.report, outcome))
+        call.wait(self.limits.answer)
+        self._check("planner", call)
+        self._verdict = None
+
+    def _try(self, skill: str, skills: Sequence[str]) -> Outcome:
+        """Carry a skill out, and book it."""
+        clock = Clock(self.limits.skill)
+        try:
+            if skill in skills:
+                self._verdict = self._carry_out(skill, clock)
+            else:
+                self._verdict = failed(f"{skill!r} cannot be done now")
+            return self._verdict
+        except Ended as ended:
+            self._verdict = self._verdict or failed(ended.message)
+            raise
+        finally:
+            step = Step(skill, self._verdict or failed("interrupted"), clock.gone)
+            self.steps.append(step)
+            self._say(Executed(step.skill, step.outcome, step.seconds))
+
+    def _carry_out(self, skill: str, clock: Clock) -> Outcome:
+        motion = self._begin("skill", partial(self.executor.execute, skill, partial(self._feed_back, skill)))
+        try:
+            in_time = self._attend(motion, skill, clock)
+        except BaseException:
+            self._cancel(motion, skill)
+            self._note(motion)
+            raise
+        if in_time:
+            return self._outcome(motion)
+        late = f"took longer than {clock.seconds:g} s and was cancelled"
+        if not self._cancel(motion, skill):
+            raise Ended("skill_hangs", f"{skill!r} {late}")
+        outcome = self._outcome(motion)
+        return outcome if outcome.ok else failed(": ".join(filter(None, (late, outcome.message))))
+
+    def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
+        """Look on while a skill is carried out; whether it has ended in time."""
+        look: Call[None] | None = None
+        while not motion.wait(min(self.limits.period, clock.rest, self.clock.rest), self.pressed):
+            self._heed()
+            if clock.rest <= 0:
+                break
+            if look is None or look.done or look.clock.gone > self.limits.answer:
+                if look is not None:
+                    self._check(self.eyes.side, look)
+                look = self.eyes.look(self._begin, skill)
+        if look is not None:
+            self._see(look)
+        return motion.done
+
+    def _note(self, motion: Call[Outcome]) -> None:
+        """What became of a skill, although the task ends for another reason."""
+        if motion.done and motion.error is None and isinstance(motion.result, Outcome):
+            self._verdict = motion.result
+
+    def _outcome(self, motion: Call[Outcome]) -> Outcome:
+        outcome = self._check("executor", motion)
+        if not isinstance(outcome, Outcome):
+            raise Ended("executor_error", f"the executor's execute returned {outcome!r}, which is no Outcome")
+        return outcome
+
+    def _cancel(self, motion: Call[Outcome], skill: str) -> bool:
+        """Whether the skill has returned. It is told again and again: the first call may have come before it began."""
+        clock, cancelling = Clock(self.limits.cancel), None
+        while not motion.done and clock.rest > 0:
+            if cancelling is None or cancelling.done:
+                cancelling = self._begin("cancel", self.executor.cancel)
+            motion.wait(min(self.limits.period, clock.rest))
+        if cancelling is not None and cancelling.done and cancelling.error is not None:
+            log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
+        self._hanging = "" if motion.done else skill
+        return motion.done
+
+    def _feed_back(self, skill: str, text: str) -> None:
+        if not self._over:
+            self._say(Feedback(skill, text))
+
+    def _begin(self, name: str, function: Callable[[], T]) -> Call[T]:
+        call = Call(name, function)
+        self.calls = [*(call for call in self.calls if not call.done), call]
+        return call
+
+    def _see(self, look: Call[None]) -> None:
+        look.wait(min(self.limits.answer, self.clock.rest), self.pressed)
+        self._heed()
+        self._check(self.eyes.side, look)
+
+    def _answer(self, side: str, call: Call[T]) -> T:
+        call.wait(min(self.limits.answer, self.clock.rest), self.pressed)
+        self._heed()
+        return self._check(side, call)
+
+    def _heed(self) -> None:
+        """Raises Ended if somebody wants the task to stop, or its time is over."""
+        if self.pressed.done():
+            raise Ended("stopped", self.pressed.result())
+        if self.clock.rest <= 0:
+            raise Ended("task_timeout", f"the task took longer than {self.limits.task:g} s")
+
+    def _check(self, side: str, call: Call[T]) -> T:
+        """What a call returned. Raises Ended if it raised, or still has not returned."""
+        if not call.done:
+            raise Ended(f"{side}_timeout", f"the {side}'s {call.name} took longer than {self.limits.answer:g} s")
+        if call.error is not None:
+            log.error("the %s's %s failed", side, call.name, exc_info=call.error)
+            raise Ended(f"{side}_error", f"{call.name}: {type(call.error).__name__}: {call.error}")
+        return call.result
+
+    def _finish(self, ended: Ended) -> TaskReport:
+        outcome = self._verdict or failed(ended.message)
+        self._begin("finish", partial(self.talk.end, outcome)).wait(self.limits.answer)
+        self.calls = [call for call in self.calls if not call.done]
+        self._over = True
+        message = ended.message
+        if self._hanging:
+            told = f"{self._hanging!r} was cancelled and has not returned within {self.limits.cancel:g} s"
+            message = "; ".join(filter(None, (message, told)))
+        report = TaskReport(
+            self.instruction,
+            ended.success,
+            ended.stop,
+            message,
+            tuple(self.steps),
+            self.clock.gone,
+            self._hanging,
+        )
+        self._say(Finished(report))
+        return report
+
+    def _say(self, event: Event) -> None:
+        """Whoever looks on must not disturb."""
+        if self.watch is None:
+            return
+        try:
+            self.watch(event)
+        except Exception:
+            log.exception("a watcher failed on %s", type(event).__name__)

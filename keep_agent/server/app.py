@@ -1,0 +1,91 @@
+"""The app: routes behind a door, within limits, with figures and a description of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+from fastapi import APIRouter, FastAPI
+from starlette.responses import Response
+
+import keep_agent
+from keep_agent.server.door import Door
+from keep_agent.server.limits import Bounded, Limits
+from keep_agent.server.metrics import Metrics, Observed
+from keep_agent.server.problems import RESPONSES, Last, install
+from keep_agent.server.tokens import Caller, Tokens
+
+HEALTH, FIGURES, DESCRIPTION = "/healthz", "/metrics", "/openapi.json"
+PUBLIC = (HEALTH, DESCRIPTION)
+SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+def make_app(
+    routers: Sequence[APIRouter],
+    *,
+    tokens: Tokens,
+    limits: Limits | None = None,
+    metrics: Metrics | None = None,
+    lifespan: Lifespan | None = None,
+    title: str = "KEEP Agent",
+    public: Collection[str] = (),
+) -> FastAPI:
+    """An app of ``routers``. No page of it asks another machine for anything.
+
+    :param public: further paths that need no token
+    """
+    metrics = metrics or Metrics()
+    app = FastAPI(
+        title=title, version=keep_agent.__version__, lifespan=lifespan, openapi_url=DESCRIPTION, docs_url=None,
+        redoc_url=None, redirect_slashes=False, responses=RESPONSES,
+    )  # fmt: skip
+    for router in (*routers, _own(metrics)):
+        app.include_router(router)
+    install(app)
+    _describe(app, tokens, {*PUBLIC, *public})
+    # the last one added is the first one asked
+    app.add_middleware(Bounded, limits=limits or Limits())
+    app.add_middleware(Door, tokens=tokens, public={*PUBLIC, *public})
+    app.add_middleware(Last)
+    app.add_middleware(Observed, metrics=metrics)
+    return app
+
+
+def _own(metrics: Metrics) -> APIRouter:
+    router, limiter = APIRouter(tags=["server"]), anyio.CapacityLimiter(1)
+
+    @router.get(HEALTH, summary="Is the server there?")
+    async def health() -> dict[str, str]:
+        return {"status": "ok", "version": keep_agent.__version__}
+
+    @router.get(FIGURES, summary="Figures for Prometheus", response_class=Response)
+    async def figures(caller: Caller) -> Response:
+        caller.require_all()
+        text = await anyio.to_thread.run_sync(metrics.text, limiter=limiter)
+        return Response(text, media_type=metrics.content_type)
+
+    return router
+
+
+def _describe(app: FastAPI, tokens: Tokens, public: Collection[str]) -> None:
+    """Say in the description which token is asked for where."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        made = app.openapi_schema is None
+        schema = plain()
+        if made and not tokens.open:
+            schema.setdefault("components", {})["securitySchemes"] = SCHEMES
+            schema["security"] = [{name: []} for name in SCHEMES]
+            for path in public & schema["paths"].keys():
+                for operation in schema["paths"][path].values():
+                    operation["security"] = []
+        return schema
+
+    app.openapi = described  # type: ignore[method-assign]

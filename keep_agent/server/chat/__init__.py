@@ -1,0 +1,1 @@
+"""Conversations with the model, each agent with rows of its own: OpenAI, Anthropic, raw text, scenarios."""

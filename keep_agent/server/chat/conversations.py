@@ -1,0 +1,221 @@
+"""Many agents talk to one model: each in its own order, all of them at once, none on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+from keep_agent.errors import CapacityError, ModelError
+from keep_agent.phases.run import REUSE, start_tokens
+from keep_agent.server.chat.prompts import Said, prompt_of, special_tokens
+from keep_agent.server.chat.settings import ChatLimits
+from keep_agent.server.chat.turn import Ended, Opened, Turn, Wish
+from keep_agent.server.metrics import Metrics
+from memory.agents import AgentMemories
+from memory.engine.engine import Engine
+from memory.engine.scheduler import Scheduler
+from memory.engine.stream import Reason
+from memory.match import TokenizerCoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
+GIVEN_UP = "the answer was given up: nobody listens any more, or the server is closing; ask again"
+
+
+class Talk:
+    """A turn as the event loop sees it: first what was there, then pieces of text, then how it ended."""
+
+    def __init__(self) -> None:
+        self._heard: asyncio.Queue[Opened | str | Ended | Exception] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self.turn: Turn | None = None
+        self.opened: Opened | None = None
+        self.ended: Ended | None = None
+
+    def tell(self, what: Opened | str | Ended | Exception) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._heard.put_nowait, what)
+
+    def cancel(self) -> None:
+        """Nobody listens any more. The turn ends soon, and leaves its agent free and with the rows it has."""
+        if self.turn is not None:
+            self.turn.cancel()
+
+    async def begin(self) -> Opened:
+        """Wait until the prompt is accepted; raises what is wrong with it."""
+        heard = await self._next()
+        assert isinstance(heard, Opened)
+        self.opened = heard
+        return heard
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """The answer as it comes, after `begin`; raises what went wrong. ``ended`` is known behind the last piece."""
+        while isinstance(heard := await self._next(), str):
+            yield heard
+        assert isinstance(heard, Ended)
+        self.ended = heard
+
+    async def _next(self) -> Opened | str | Ended:
+        heard = await self._heard.get()
+        if isinstance(heard, Exception):
+            raise heard
+        return heard
+
+
+class Order:
+    """Who comes for the same agent waits, first come first served."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and how many hold or want it
+
+    @asynccontextmanager
+    async def of(self, agent: str) -> AsyncIterator[None]:
+        lock, count = self._locks.get(agent, (asyncio.Lock(), 0))
+        self._locks[agent] = lock, count + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, count = self._locks[agent]
+            self._locks[agent] = lock, count - 1
+            if count == 1:
+                del self._locks[agent]
+
+
+class Conversations:
+    """Turns of many agents over ``memories`` and one scheduler. The engine is the caller's, and closed after this.
+
+    A turn holds a thread while it lasts, of a pool of its own: how many there are at once is the gate's matter.
+
+    :param model: what the model is called in requests
+    :param ends: tokens that end an answer; None: the tokenizer's special ones
+    """
+
+    def __init__(
+        self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, limits: ChatLimits | None = None,
+        metrics: Metrics | None = None, scheduler: Scheduler | None = None, ends: Collection[int] | None = None,
+    ) -> None:  # fmt: skip
+        self.memories, self.tokenizer, self.model = memories, tokenizer, model
+        self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
+        self._metrics = metrics
+        self._ends = special_tokens(tokenizer) if ends is None else frozenset(ends)
+        self._order = Order()
+        self._threads = anyio.CapacityLimiter(math.inf)
+        self._works: dict[asyncio.Task[None], Talk] = {}
+        self._known: OrderedDict[str, None] = OrderedDict()  # agents that spoke, the last one at the end
+        self._lock = threading.Lock()
+        self._closed = False
+        if metrics is not None:
+            self._watch(metrics)
+
+    @classmethod
+    def of(
+        cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, folder: Path | None = None,
+        limits: ChatLimits | None = None, metrics: Metrics | None = None, **knobs: Any,
+    ) -> Conversations:  # fmt: skip
+        """With memories of their own; ``knobs`` are `AgentMemories`', whose ``threshold`` is 0 here: whatever a prompt
+        has in common with the one before it is kept, however long the answer was that came behind it.
+        """
+        coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
+        memories = AgentMemories(engine, coder, folder=folder, **{"threshold": REUSE, "start": start, **knobs})
+        return cls(memories, tokenizer, model, limits, metrics)
+
+    # -- turns ---------------------------------------------------------------------------------------------------------
+
+    def chat(
+        self, agent: str, messages: Sequence[Said], max_tokens: int, stops: Sequence[str] = (), go_on: bool = False
+    ) -> Talk:
+        """Begin a turn whose prompt is made of messages; see `prompt_of`."""
+        return self.say(Wish(agent, partial(prompt_of, self.tokenizer, messages, go_on), max_tokens, stops))
+
+    def say(self, wish: Wish) -> Talk:
+        """Begin a turn. It goes on until it ends or is cancelled, whatever becomes of who asked."""
+        if self._closed:
+            raise ModelError("this server is closing; ask another, or later")
+        talk = Talk()
+        talk.turn = Turn(self.memories, self.scheduler, self._ends, wish, self.limits.prompt_chars, talk.tell)
+        task = asyncio.create_task(self._serve(talk, talk.turn))
+        self._works[task] = talk
+        task.add_done_callback(self._works.pop)
+        return talk
+
+    async def _serve(self, talk: Talk, turn: Turn) -> None:
+        try:
+            async with self._order.of(turn.wish.agent):
+                ended = await self.in_thread(lambda: self._run(turn))
+        except Exception as error:
+            talk.tell(error)
+            return
+        if self._metrics is not None and turn.opened is not None:
+            opened, ttft = turn.opened, None if ended.ttft_ms is None else ended.ttft_ms / 1e3
+            self._metrics.chatted(opened.kept + opened.new, opened.kept, ended.generated, ttft)
+        talk.tell(ended)
+
+    def _run(self, turn: Turn) -> Ended:
+        if turn.cancelled:  # while it waited
+            raise ModelError(GIVEN_UP)
+        self._admit(turn.wish.agent)
+        ended = turn.run()
+        if ended.reason == Reason.CANCELLED.value:  # half an answer shall not be taken for a whole one
+            raise ModelError(GIVEN_UP)
+        return ended
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run what blocks, without a share of the threads that everybody else uses."""
+        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+    # -- agents --------------------------------------------------------------------------------------------------------
+
+    def _admit(self, agent: str) -> None:
+        """Raises CapacityError for one agent too many."""
+        most = self.limits.agents
+        if most is None:
+            return
+        with self._lock:
+            if agent not in self._known and self.memories.stats()["agents"] >= most:
+                raise CapacityError(f"rows of {most} agents are held, no more are; use one of them, or forget one")
+            self._known[agent] = None
+            self._known.move_to_end(agent)
+            if len(self._known) > 2 * most:
+                self._known.popitem(last=False)
+
+    async def forget(self, agent: str) -> None:
+        """Delete what an agent's rows hold of conversations, after its turns that wait."""
+        async with self._order.of(agent):
+            await self.in_thread(lambda: self.memories.forget(agent))
+            with self._lock:
+                self._known.pop(agent, None)
+
+    def _watch(self, metrics: Metrics) -> None:
+        for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on the disk")):
+            metrics.watch(f"chat_{name}", f"Rows of conversations: {name} {about}", partial(self._stat, name))
+        metrics.watch("chat_turns", "Turns in the works, waiting ones included", lambda: len(self._works))
+
+    def _stat(self, name: str) -> int:
+        return self.memories.stats()[name]
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Cancel what is in the works, wait for it, then write all rows. The engine is still open."""
+        self._closed = True
+        for talk in list(self._works.values()):
+            talk.cancel()
+        if self._works:
+            await asyncio.wait(list(self._works))
+        await self.in_thread(self._close)
+
+    def _close(self) -> None:
+        self.scheduler.close(cancel=True)
+        self.memories.close()

@@ -1,0 +1,112 @@
+"""Answers that come bit by bit (server-sent events), and what happens when nobody waits for them any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from keep_agent.errors import KeepError
+from keep_agent.server.chat.conversations import Talk
+from keep_agent.server.problems import UNKNOWN, body_of, kind_of, status_of
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies shall not hold events back
+QUIET = 15.0  # seconds without a word, after which a sign of life is sent
+DONE = b"data: [DONE]\n\n"
+ALIVE = b": still there\n\n"
+log = logging.getLogger(__name__)
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+class Events(StreamingResponse):
+    """``talk`` is cancelled when its client has gone, or has all: whatever comes first."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, content: AsyncIterator[bytes], talk: Talk) -> None:
+        super().__init__(content, headers=HEADERS)
+        self._talk = talk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._talk.cancel()
+
+
+@asynccontextmanager
+async def attended(request: Request, talk: Talk) -> AsyncIterator[None]:
+    """Cancel ``talk`` if its client goes away, or anything goes wrong, while the block waits for it."""
+    watch = asyncio.create_task(_until_gone(request, talk))
+    try:
+        yield
+    except BaseException:
+        talk.cancel()
+        raise
+    finally:
+        watch.cancel()
+        await asyncio.wait([watch])
+
+
+async def _until_gone(request: Request, talk: Talk) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    talk.cancel()
+
+
+async def whole(request: Request, talk: Talk) -> str:
+    """The answer when it is over. Raises what went wrong."""
+    async with attended(request, talk):
+        await talk.begin()
+        return "".join([piece async for piece in talk.pieces()])
+
+
+async def begun(request: Request, talk: Talk) -> None:
+    """Wait until the prompt is accepted, so that what is wrong with it has a status of its own."""
+    async with attended(request, talk):
+        await talk.begin()
+
+
+async def pieces(talk: Talk) -> AsyncIterator[str | None]:
+    """Pieces of text; None after a while without one."""
+    following = aiter(talk.pieces())
+    waiting: asyncio.Future[str] = asyncio.ensure_future(anext(following))
+    try:
+        while True:
+            done, _ = await asyncio.wait([waiting], timeout=QUIET)
+            if not done:
+                yield None
+                continue
+            try:
+                yield waiting.result()
+            except StopAsyncIteration:
+                return
+            waiting = asyncio.ensure_future(anext(following))
+    finally:
+        waiting.cancel()
+
+
+async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mapping[str, Any]], bytes] = event) -> (
+    AsyncIterator[bytes]
+):  # fmt: skip
+    """``events``; what goes wrong on the way becomes the last of them, for the status is sent already."""
+    try:
+        async for one in events:
+            yield one
+    except KeepError as error:
+        log.warning("%s: %s: %s", path, kind_of(error), error)
+        yield wrap(body_of(path, status_of(error), kind_of(error), str(error)))
+    except Exception:
+        log.exception("%s", path)
+        yield wrap(body_of(path, 500, "InternalError", UNKNOWN))

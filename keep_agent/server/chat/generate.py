@@ -1,0 +1,90 @@
+"""``/v1/agents/{agent}/generate``: raw text behind an agent's rows, and what of it they had."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from starlette.responses import Response
+
+from keep_agent.server.chat.asked import most_tokens, stops_of
+from keep_agent.server.chat.caller import agent_of
+from keep_agent.server.chat.conversations import Conversations, Talk
+from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
+from keep_agent.server.chat.openai import SSE
+from keep_agent.server.chat.turn import Wish
+from keep_agent.server.gate import Gate
+from keep_agent.server.tokens import Caller
+
+PATH = "/v1/agents/{agent}/generate"
+EXAMPLE = {"prompt": "task put the mug on the table\nnext", "tokens": 8, "stop": ["\n"]}
+
+
+class Generate(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
+    prompt: str = Field(min_length=1, description="The whole text; what the agent's rows begin with is not computed")
+    tokens: StrictInt | None = Field(None, ge=1, description="At most so many are generated, greedily")
+    stop: list[str] = Field([], description="Texts that end the answer, and are no part of it")
+    stream: StrictBool = False
+
+
+class Generated(BaseModel):
+    """``kind``, ``origin``, ``kept`` and ``new`` as of a turn of a scenario: what of the prompt was there."""
+
+    agent: str
+    text: str
+    finish: Literal["stop", "length"]
+    kind: Literal["exact", "extend", "diverge", "miss"]
+    origin: Literal["hot", "warm", "shared", "cold"]
+    kept: int
+    new: int
+    generated: int
+    ttft_ms: float | None
+    decode_ms: float
+
+
+class GenerateRoutes:
+    def __init__(self, conversations: Conversations, gate: Gate) -> None:
+        self._conversations = conversations
+        self.router = APIRouter(tags=["chat"])
+        self.router.add_api_route(
+            PATH, self.generate, methods=["POST"], dependencies=[Depends(gate.admitted)], responses=SSE,
+            response_model=Generated, summary="Go on with a text",
+        )  # fmt: skip
+
+    async def generate(self, request: Request, agent: str, asked: Generate, caller: Caller) -> Response:
+        limits = self._conversations.limits
+        agent = agent_of(caller, agent)
+        wish = Wish(agent, lambda: asked.prompt, most_tokens(limits, asked.tokens), stops_of(limits, asked.stop))
+        talk = self._conversations.say(wish)
+        if asked.stream:
+            await begun(request, talk)
+            return Events(telling(PATH, _events(agent, talk)), talk)
+        text = await whole(request, talk)
+        return Response(generated(agent, text, talk).model_dump_json(), media_type="application/json")
+
+
+def generate_router(conversations: Conversations, gate: Gate) -> APIRouter:
+    return GenerateRoutes(conversations, gate).router
+
+
+def generated(agent: str, text: str, talk: Talk) -> Generated:
+    opened, ended = talk.opened, talk.ended
+    assert opened is not None and ended is not None
+    return Generated(
+        agent=agent, text=text, finish=ended.reason, kind=opened.kind, origin=opened.origin, kept=opened.kept,
+        new=opened.new, generated=ended.generated, ttft_ms=ended.ttft_ms, decode_ms=ended.decode_ms,
+    )  # fmt: skip
+
+
+async def _events(agent: str, talk: Talk) -> AsyncIterator[bytes]:
+    """Pieces, each as ``{"text": ...}``; then what `Generated` says, the whole text included."""
+    said = []
+    async for piece in pieces(talk):
+        if piece is not None:
+            said.append(piece)
+        yield ALIVE if piece is None else event({"text": piece})
+    yield event(generated(agent, "".join(said), talk).model_dump(), "end")
+    yield DONE

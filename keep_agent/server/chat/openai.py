@@ -1,0 +1,114 @@
+"""``/v1/chat/completions`` and ``/v1/models`` for OpenAI's clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from secrets import token_hex
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Request
+from starlette.responses import Response
+
+from keep_agent.server.chat.asked import most_tokens, stops_of
+from keep_agent.server.chat.caller import HEADER, agent_of
+from keep_agent.server.chat.conversations import Conversations, Talk
+from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
+from keep_agent.server.chat.neutral import check_model, check_neutral
+from keep_agent.server.chat.openai_format import (
+    NEUTRAL,
+    AssistantMessage,
+    CachedTokens,
+    Choice,
+    Completed,
+    Completion,
+    Model,
+    Models,
+    Usage,
+)
+from keep_agent.server.chat.prompts import Said
+from keep_agent.server.gate import Gate
+from keep_agent.server.tokens import Caller
+
+PATH = "/v1/chat/completions"
+ROLES = {"developer": "system"}  # their newer word for the same
+SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, or its parts if ``stream`` is true"}}
+
+
+class OpenAIRoutes:
+    def __init__(self, conversations: Conversations, gate: Gate) -> None:
+        self._conversations = conversations
+        self.router = APIRouter(tags=["chat"])
+        self.router.add_api_route(
+            PATH, self.complete, methods=["POST"], dependencies=[Depends(gate.admitted)], responses=SSE,
+            response_model=Completed, summary="Go on with a conversation (OpenAI)",
+        )  # fmt: skip
+        self.router.add_api_route("/v1/models", self.models, methods=["GET"], summary="The model that is served")
+
+    async def models(self) -> Models:
+        return Models(data=[Model(id=self._conversations.model)])
+
+    async def complete(
+        self, request: Request, asked: Completion, caller: Caller,
+        agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
+    ) -> Response:  # fmt: skip
+        """The agent is named by the header, else by ``user``, else it is the token's only one. Answers are greedy."""
+        agent = agent_of(caller, agent_id, asked.user)
+        check_model(asked.model, self._conversations.model)
+        check_neutral(asked.model_extra or {}, NEUTRAL)
+        talk = self._begin(agent, asked)
+        if asked.stream:
+            await begun(request, talk)
+            usage = asked.stream_options is not None and asked.stream_options.include_usage
+            return Events(telling(PATH, self._chunks(talk, usage)), talk)
+        answer = completed(talk, await whole(request, talk), self._conversations.model)
+        return Response(answer.model_dump_json(), media_type="application/json")
+
+    def _begin(self, agent: str, asked: Completion) -> Talk:
+        limits = self._conversations.limits
+        most = most_tokens(limits, asked.max_completion_tokens, asked.max_tokens)
+        said = [Said(ROLES.get(message.role, message.role), message.text) for message in asked.messages]
+        return self._conversations.chat(agent, said, most, stops_of(limits, asked.stop))
+
+    async def _chunks(self, talk: Talk, with_usage: bool) -> AsyncIterator[bytes]:
+        head = _head("chat.completion.chunk", self._conversations.model)
+        if with_usage:
+            head["usage"] = None
+        yield event(head | {"choices": [_delta({"role": "assistant", "content": ""})]})
+        async for piece in pieces(talk):
+            yield ALIVE if piece is None else event(head | {"choices": [_delta({"content": piece})]})
+        yield event(head | {"choices": [_delta({}, finish(talk))]})
+        if with_usage:
+            yield event(head | {"choices": [], "usage": usage_of(talk).model_dump()})
+        yield DONE
+
+
+def openai_router(conversations: Conversations, gate: Gate) -> APIRouter:
+    return OpenAIRoutes(conversations, gate).router
+
+
+def completed(talk: Talk, text: str, model: str) -> Completed:
+    choice = Choice(message=AssistantMessage(content=text), finish_reason=finish(talk))
+    return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(talk))
+
+
+def usage_of(talk: Talk) -> Usage:
+    assert talk.opened is not None and talk.ended is not None
+    prompt, generated = talk.opened.kept + talk.opened.new, talk.ended.generated
+    return Usage(
+        prompt_tokens=prompt, completion_tokens=generated, total_tokens=prompt + generated,
+        prompt_tokens_details=CachedTokens(cached_tokens=talk.opened.kept),
+    )  # fmt: skip
+
+
+def finish(talk: Talk) -> Any:
+    assert talk.ended is not None
+    return "length" if talk.ended.reason == "length" else "stop"
+
+
+def _head(kind: str, model: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def _delta(delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": delta, "finish_reason": reason}

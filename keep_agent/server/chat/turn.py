@@ -1,0 +1,139 @@
+"""One turn of a conversation: the prompt behind the agent's rows, the answer as it comes, the rows put away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from keep_agent.errors import CapacityError
+from keep_agent.server.chat.words import Words
+from keep_agent.server.problems import TooLarge
+from memory.agents import AgentMemories, Prompt
+from memory.engine.scheduler import Scheduler
+from memory.engine.stream import Reason, Stream
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for: ``text`` gives the prompt's text, and is called on the turn's thread."""
+
+    agent: str
+    text: Callable[[], str]
+    max_tokens: int
+    stops: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the agent's rows have of a prompt, as in `keep_agent.phases.turns.Turn`."""
+
+    kind: str
+    origin: str
+    kept: int
+    new: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an answer ended: ``stop`` (of its own accord, or before ``stopped_by``), ``length`` or ``cancelled``."""
+
+    reason: str
+    generated: int
+    stopped_by: str | None
+    ttft_ms: float | None  # since the request came
+    decode_ms: float
+
+
+class Turn:
+    """Runs on a thread of its own; may be cancelled from any other. ``tell`` hears what it says, piece by piece."""
+
+    def __init__(
+        self, memories: AgentMemories, scheduler: Scheduler, ends: Collection[int], wish: Wish,
+        prompt_chars: int, tell: Callable[[Opened | str], None],
+    ) -> None:  # fmt: skip
+        self.wish = wish
+        self.opened: Opened | None = None
+        self._memories, self._scheduler, self._ends, self._tell = memories, scheduler, ends, tell
+        self._prompt_chars = prompt_chars
+        self._stream: Stream | None = None
+        self._cancelled = False
+        self._lock = threading.Lock()
+        self._began = time.perf_counter()
+        self._first: float | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """End soon. Rows that are computed are kept."""
+        with self._lock:
+            self._cancelled = True
+            if self._stream is not None:
+                self._stream.cancel()
+
+    def run(self) -> Ended:
+        """Raises KeepError, and whatever goes wrong with the model; the agent's memory is then what it was."""
+        text = self.wish.text()
+        if len(text) > self._prompt_chars:
+            raise TooLarge(f"the prompt has {len(text)} characters, {self._prompt_chars} are taken; shorten it")
+        with self._memories.turn(self.wish.agent, text) as prompt:
+            most = min(self.wish.max_tokens, self._room(prompt))
+            self.opened = Opened(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
+            self._tell(self.opened)
+            words = Words(prompt.coder, self.wish.stops)
+            stream = self._submit(prompt, most)
+            try:
+                self._follow(stream, words)
+            finally:
+                stream.cancel()  # nothing, if it has ended
+                stream.collect()  # what the prompt's rows are is certain only now
+            self._put_away(prompt, words)
+        return self._ended(stream, words)
+
+    def _room(self, prompt: Prompt) -> int:
+        """Tokens that the model can still read behind the prompt."""
+        most, asked = self._memories.engine.spec.max_positions, len(prompt.told.ids)
+        if asked >= most:
+            raise TooLarge(f"the prompt has {asked} tokens, this model reads {most - 1} before it speaks; shorten it")
+        return most - asked
+
+    def _submit(self, prompt: Prompt, most: int) -> Stream:
+        stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._ends)
+        with self._lock:
+            self._stream = stream
+            if self._cancelled:
+                stream.cancel()
+        return stream
+
+    def _follow(self, stream: Stream, words: Words) -> None:
+        for token in stream:
+            self._first = self._first or time.perf_counter()
+            self._say(words.feed(token))
+            if words.stop is not None:
+                return
+        self._say(words.flush())
+
+    def _say(self, piece: str) -> None:
+        if piece:
+            self._tell(piece)
+
+    def _put_away(self, prompt: Prompt, words: Words) -> None:
+        try:
+            self._memories.finish(prompt, *words.whole)
+        except CapacityError:  # the turn is kept; that others had to stay is no fault of this request
+            log.warning("agent %s", prompt.agent, exc_info=True)
+
+    def _ended(self, stream: Stream, words: Words) -> Ended:
+        if words.stop is not None or stream.reason is Reason.STOP:
+            reason = Reason.STOP
+        else:
+            reason = Reason.CANCELLED if self._cancelled else Reason.LENGTH
+        now, first = time.perf_counter(), self._first
+        ttft = None if first is None else 1e3 * (first - self._began)
+        return Ended(reason.value, len(stream.tokens), words.stop, ttft, 0.0 if first is None else 1e3 * (now - first))

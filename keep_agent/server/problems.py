@@ -1,0 +1,181 @@
+"""How errors become answers: a status, a kind and a sentence. Nothing of what is inside gets out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from keep_agent.errors import CapacityError, KeepError, ModelError
+
+ANTHROPIC_PATH = "/v1/messages"  # its clients want errors in a shape of their own
+LONGEST_PLACE = 120  # characters of a field's name in a message; names may come from the request
+CLOSING = {"Connection": "close"}
+BEGINNINGS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
+log = logging.getLogger(__name__)
+
+
+class ErrorText(BaseModel):
+    type: str
+    message: str
+
+
+class ErrorAnswer(BaseModel):
+    """What every refused request is answered with."""
+
+    error: ErrorText
+
+
+class Refused(KeepError):
+    """A request that is not served; subclasses say why by their status."""
+
+    status: ClassVar[int] = 400
+    headers: Mapping[str, str] = {}
+
+
+class Unauthorized(Refused):
+    status = 401
+    headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
+
+
+class Forbidden(Refused):
+    status = 403
+
+
+class NotFound(Refused):
+    status = 404
+
+
+class TooSlow(Refused):
+    status = 408
+    headers: Mapping[str, str] = CLOSING
+
+
+class Conflict(Refused):
+    status = 409
+
+
+class TooLarge(Refused):
+    status = 413
+
+
+class Busy(Refused):
+    """More requests than the server takes at once."""
+
+    status = 429
+
+    def __init__(self, message: str, seconds: int) -> None:
+        super().__init__(message)
+        self.headers = {"Retry-After": str(seconds)}
+
+
+# 507 and not 413 for CapacityError: the request is no larger than it may be, the server's memory or disk is full
+STATUS: Mapping[type[KeepError], int] = {KeepError: 400, CapacityError: 507, ModelError: 503}
+ANTHROPIC_TYPES: Mapping[int, str] = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 507: "overloaded_error",
+}  # fmt: skip
+DOCUMENTED = (400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 500, 503, 507)
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in DOCUMENTED
+}
+UNKNOWN = "something went wrong inside; the server's log says what"
+
+
+def status_of(error: KeepError) -> int:
+    if isinstance(error, Refused):
+        return error.status
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def kind_of(error: Exception) -> str:
+    return type(error).__name__
+
+
+def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
+    """The JSON of an answer that refuses, in the shape that callers of ``path`` expect."""
+    if path == ANTHROPIC_PATH:
+        kind = ANTHROPIC_TYPES.get(status, "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": message}}
+    return {"error": {"type": kind, "message": message}}
+
+
+def answer(path: str, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse(body_of(path, status, kind, message), status, headers)
+
+
+def answer_to(path: str, error: KeepError) -> Response:
+    """What an error of ours is answered with."""
+    status = status_of(error)
+    headers = dict(error.headers) if isinstance(error, Refused) else {}
+    if status == 503:
+        headers["Retry-After"] = "5"
+    if status >= 500:
+        log.warning("%s: %s", kind_of(error), error)
+    return answer(path, status, kind_of(error), str(error), headers)
+
+
+def install(app: FastAPI) -> None:
+    """Let ``app`` answer errors in one shape; those nobody thought of are `Last`'s."""
+    app.add_exception_handler(KeepError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _plain)
+
+
+async def _ours(connection: HTTPConnection, error: Exception) -> Response:
+    assert isinstance(error, KeepError)
+    return answer_to(connection.scope["path"], error)
+
+
+async def _invalid(connection: HTTPConnection, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return answer(connection.scope["path"], 422, "ValidationError", described(error.errors()))
+
+
+async def _plain(connection: HTTPConnection, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = HTTPStatus(error.status_code).phrase.title().replace(" ", "")
+    return answer(connection.scope["path"], error.status_code, kind, str(error.detail), error.headers)
+
+
+def described(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Places and reasons of a validation's errors; what was sent is not repeated."""
+    found = [f"{_place(error['loc'])}: {error['msg']}" for error in errors]
+    more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
+    return "; ".join(found[:5]) + more
+
+
+def _place(parts: Iterable[Any]) -> str:
+    return ".".join(map(str, parts))[:LONGEST_PLACE]
+
+
+class Last:
+    """ASGI middleware, the outermost: what nobody caught is logged and answered with a fixed text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] in BEGINNINGS
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception:
+            if scope["type"] == "lifespan" or begun:
+                raise  # the server ends the connection, so that nobody takes half an answer for a whole one
+            log.exception("%s %s", scope.get("method", scope["type"]), scope["path"])
+            await answer(scope["path"], 500, "InternalError", UNKNOWN)(scope, receive, send)

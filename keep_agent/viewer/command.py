@@ -1,0 +1,88 @@
+"""``keep-agent view RUN``: look into a run in the browser, or write one of its episodes into a file."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import threading
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.viewer.index import EpisodeIndex
+from keep_agent.viewer.runs import Library, Run, check_root
+
+PATH = "/viewer"
+
+
+def main(arguments: Sequence[str], console: Console) -> None:
+    """Raises DataError for a folder without runs, ConfigError for a public host or a missing extra."""
+    given = _parser().parse_args(arguments)
+    check_root(given.run)
+    if given.html or given.rrd:
+        _export(given, console)
+    else:
+        _serve(given, console)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="keep-agent view", description=__doc__)
+    parser.add_argument("run", type=Path, help="a run folder, or a folder that holds some; it may still grow")
+    parser.add_argument("--host", default="127.0.0.1", help="of this machine only: the pages have no password")
+    parser.add_argument("--port", type=int, default=8088)
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one episode as a page that needs no server")
+    parser.add_argument("--rrd", type=Path, metavar="FILE", help="write one episode for Rerun's viewer (extra: rerun)")
+    parser.add_argument("--episode", help="which one to write; the first if left out")
+    return parser
+
+
+def _export(given: argparse.Namespace, console: Console) -> None:
+    run, episode = _chosen(given.run, given.episode)
+    if given.html:
+        from keep_agent.viewer.export_html import write_html
+
+        console.print(f"page: {write_html(run, episode, given.html)}", soft_wrap=True)
+    if given.rrd:
+        from keep_agent.viewer.export_rrd import write_rrd
+
+        console.print(f"recording: {write_rrd(run, episode, given.rrd)}", soft_wrap=True)
+
+
+def _chosen(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
+    """The episode of that key, or the first one, with its run."""
+    found = [(run, each) for run in Library(root).runs() for each in run.index.refresh().values()]
+    for run, episode in found:
+        if key in (None, episode.key):
+            return run, episode
+    known = ", ".join(episode.key for _, episode in found[:10])
+    raise DataError(f"no episode {key!r} under {root}; there are: {known or 'none'}")
+
+
+def _serve(given: argparse.Namespace, console: Console) -> None:
+    if not _private(given.host):
+        raise ConfigError(
+            f"--host {given.host} would show every run to the network without a password: use 127.0.0.1 "
+            "and a tunnel (ssh -L), or keep-agent's server, which asks for a token"
+        )
+    from keep_agent.viewer.server import application
+
+    app = application(given.run, PATH)
+    import uvicorn
+
+    address = f"http://{given.host}:{given.port}{PATH}/"
+    console.print(f"viewer: {address} (Ctrl-C ends it)", soft_wrap=True)
+    if not given.no_browser:
+        threading.Timer(1.0, webbrowser.open, [address]).start()
+    uvicorn.run(app, host=given.host, port=given.port, log_level="warning")
+
+
+def _private(host: str) -> bool:
+    """Does it name this machine only?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,142 @@
+"""Where every step of a trace stands, and what was known by then. Grows with the file, one pass over each byte."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import DataError
+from keep_agent.trace import SCHEMA, Entry
+from keep_agent.viewer.history import History
+from keep_agent.viewer.lines import GrowingFile, Place
+from keep_agent.viewer.outline import Outline, outline
+
+BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # what reading a wrong entry ends in
+
+
+@dataclass
+class EpisodeIndex:
+    """One episode of a trace. ``key`` is its id, or ``id#2`` where the trace plays it a second time."""
+
+    key: str
+    opening: Entry
+    asked: str = ""  # the first instruction
+    places: list[Place] = field(default_factory=list)  # of its steps
+    outlines: list[Outline] = field(default_factory=list)
+    texts: History[str] = field(default_factory=History)  # of segments
+    facts: History[Entry] = field(default_factory=History)
+    ends: list[Entry] = field(default_factory=list)  # of tasks
+    crash: Entry | None = None
+    frames: dict[int, str] = field(default_factory=dict)  # by step, -1 at the reset
+
+    @property
+    def id(self) -> str:
+        return self.opening["episode"]
+
+    def add(self, place: Place, entry: Entry) -> None:
+        """A step, in order. Nothing is kept of one that is refused."""
+        number, told = len(self.places), outline(entry)
+        written = [(str(id), text) for id, text in entry.get("extra", {}).get("written", ())]
+        facts = [(str(fact["id"]), fact) for fact in entry.get("facts", ())]
+        for id, text in written:
+            self.texts.add(number, id, text)
+        for id, fact in facts:
+            self.facts.add(number, id, None if fact.get("gone") else fact)
+        if entry.get("frame"):
+            self.frames[number] = str(entry["frame"])
+        self.asked = self.asked or str(entry.get("instruction", ""))
+        self.places.append(place)
+        self.outlines.append(told)
+
+
+class TraceIndex:
+    """A run's trace, step by step. Safe to use from several threads.
+
+    A line that is not JSON, of another schema, or no entry ends what can be read: ``problem`` says which, and the
+    remedy.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem = ""
+        self._file = GrowingFile(path)
+        self._episodes: dict[str, EpisodeIndex] = {}
+        self._current: dict[str, EpisodeIndex] = {}  # by id: the one that its entries belong to
+        self._lock = threading.Lock()
+
+    def refresh(self) -> dict[str, EpisodeIndex]:
+        """Read what was appended; the episodes by key, in the order of the file."""
+        with self._lock:
+            if self._file.replaced():
+                self._forget()
+            if not self.problem:
+                self._read()
+            return dict(self._episodes)
+
+    def episode(self, key: str) -> EpisodeIndex:
+        """Raises DataError for one that the trace does not hold (yet)."""
+        found = self.refresh().get(key)
+        if found is None:
+            raise DataError(f"{self.path} has no episode {key!r}: choose one from the list")
+        return found
+
+    def entry(self, episode: EpisodeIndex, step: int) -> Entry:
+        """The line of a step, as it was written. Raises DataError for a step that is not there."""
+        if not 0 <= step < len(episode.places):
+            raise DataError(f"episode {episode.key!r} has {len(episode.places)} steps, none has number {step}")
+        place = episode.places[step]
+        return _parsed(self._file.at(place), self.path, place)
+
+    def _forget(self) -> None:
+        self._file.forget()
+        self._episodes, self._current, self.problem = {}, {}, ""
+
+    def _read(self) -> None:
+        try:
+            for place, line in self._file.appended():
+                self._take(place, _parsed(line, self.path, place))
+        except DataError as error:
+            self.problem = str(error)
+
+    def _take(self, place: Place, entry: Entry) -> None:
+        try:
+            self._book(place, entry)
+        except BROKEN as error:
+            what = f"{type(error).__name__}: {error}"
+            raise DataError(f"{self.path}:{place.number} is no entry of a trace ({what}): run it again") from None
+
+    def _book(self, place: Place, entry: Entry) -> None:
+        event, id = entry["event"], str(entry["episode"])
+        if event == "episode" or id not in self._current:
+            self._open(id, entry if event == "episode" else {"episode": id})
+        episode = self._current[id]
+        if event == "step":
+            episode.add(place, entry)
+        elif event == "task":
+            episode.ends.append(entry)
+        elif event == "crash":
+            episode.crash = entry
+
+    def _open(self, id: str, opening: dict[str, Any]) -> None:
+        key, number = id, 1
+        while key in self._episodes:
+            number += 1
+            key = f"{id}#{number}"
+        episode = EpisodeIndex(key, opening)
+        if opening.get("frame"):
+            episode.frames[-1] = str(opening["frame"])
+        self._episodes[key] = self._current[id] = episode
+
+
+def _parsed(line: bytes, path: Path, place: Place) -> Entry:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{path}:{place.number} is not JSON ({error}): resume the run to mend it") from None
+    if not isinstance(entry, dict) or entry.get("v") != SCHEMA:
+        version = entry.get("v") if isinstance(entry, dict) else entry
+        raise DataError(f"{path}:{place.number} has schema {version!r}, this reads {SCHEMA}: run it again")
+    return entry

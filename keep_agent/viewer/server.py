@@ -1,0 +1,54 @@
+"""The viewer in a FastAPI application: an own one for the command, or somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keep_agent.errors import ConfigError
+from keep_agent.viewer.runs import Library
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+NEEDS_SERVER = "the viewer's pages need NiceGUI and FastAPI: pip install 'keep-agent[server]'"
+
+
+def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") -> None:
+    """Put the viewer's pages and data under ``path`` of an application; call it once, after the other routes.
+
+    ``root``: a run folder, or one that holds some; asked again at every look if it can be called. It shows all of it to
+    whoever may open ``path``: access is the application's to control, by a middleware in front of the mount.
+    NiceGUI serves one application per process, so the last one that mounted the viewer has it.
+    Raises ConfigError without the extra `server`.
+    """
+    try:
+        from nicegui import ui
+
+        from keep_agent.viewer.data import data_router
+        from keep_agent.viewer.pages import add_pages
+    except ImportError as error:
+        raise ConfigError(f"{NEEDS_SERVER} ({error})") from None
+    base = path.rstrip("/")
+    library = Library(root)
+    app.include_router(data_router(library, f"{base}/data"))
+    add_pages(library, base)
+    ui.run_with(app, mount_path=base or "/", title="KEEP Agent", tailwind=False, show_welcome_message=False)
+
+
+def application(root: Path, path: str = "/viewer") -> FastAPI:
+    """An application that is nothing but the viewer. Raises ConfigError without the extra `server`."""
+    try:
+        from fastapi import FastAPI
+        from fastapi.responses import RedirectResponse
+    except ImportError as error:
+        raise ConfigError(f"{NEEDS_SERVER} ({error})") from None
+    app = FastAPI(title="KEEP Agent viewer", openapi_url=None)
+
+    @app.get("/")
+    def to_viewer() -> RedirectResponse:
+        return RedirectResponse(f"{path}/")
+
+    mount(app, root, path)
+    return app

@@ -1,0 +1,90 @@
+// The memory table: one line per segment of the prompt, in its order. Lines are kept and refilled from step to step.
+
+import { STATES, absent, count, html, legend, panel } from "./draw.js";
+
+const HEADINGS = [
+  ["", "what became of it"],
+  ["segment", "its id"],
+  ["text", "as the prompt holds it"],
+  ["unit", "number of the unit whose keys and values are computed together"],
+  ["kind", "static or dynamic group, or the kind of its unit"],
+  ["layers", "layers that computed one of its rows"],
+  ["rank", "best place by attention mass among the segments a layer chose"],
+];
+
+export function memoryPanel(events) {
+  const { root, body, note } = panel("Memory", "segments of the prompt, in its order");
+  const rows = html("tbody");
+  const head = html("tr", {}, ...HEADINGS.map(([name, title]) => html("th", { title }, name)));
+  const table = html("table", { class: "memory" }, html("thead", {}, head), rows);
+  const scroller = html("div", { class: "scroller", tabindex: "-1" }, table);
+  const empty = absent("This planner has no memory in a prompt: the trace holds no segments.");
+  const keys = legend(Object.entries(STATES).map(([state, told]) => [state, state, told.words]));
+  body.append(scroller, keys, empty);
+  const lines = [];
+
+  function show(prompt, selected) {
+    const segments = prompt?.segments ?? [];
+    scroller.hidden = keys.hidden = !segments.length;
+    empty.hidden = segments.length > 0;
+    note.textContent = prompt ? summary(prompt, segments) : "";
+    while (lines.length < segments.length) lines.push(line(rows, events));
+    lines.forEach((each, index) => each.show(segments[index], prompt, selected));
+  }
+
+  function reveal(key) {
+    lines.find((each) => each.key() === key)?.root.scrollIntoView({ block: "nearest" });
+  }
+
+  return { root, show, reveal };
+}
+
+function summary(prompt, segments) {
+  const states = Object.keys(STATES).map((state) => [state, segments.filter((one) => one.state === state).length]);
+  const told = states.filter(([, number]) => number).map(([state, number]) => `${number} ${state}`);
+  return `${count(segments.length, "segment")}: ${told.join(", ")}; ${prompt.units_hit} of ${count(prompt.units, "unit")} hit`;
+}
+
+function line(parent, events) {
+  let key = "";
+  const cells = HEADINGS.map(() => html("td"));
+  const fill = html("i");
+  const track = html("span", { class: "track" }, fill);
+  const layers = html("span");
+  cells[5].append(track, layers);
+  const root = html("tr", { onclick: () => events.select(key) }, ...cells);
+  parent.append(root);
+  const before = [];
+
+  function put(index, text) {
+    if (before[index] === text) return;
+    before[index] = text;
+    cells[index].textContent = text;
+  }
+
+  function show(segment, prompt, selected) {
+    root.hidden = !segment;
+    if (!segment) return;
+    key = segment.key;
+    root.className = `${segment.state}${key === selected ? " selected" : ""}`;
+    root.title = STATES[segment.state].words;
+    put(0, STATES[segment.state].letter);
+    put(1, segment.key);
+    put(2, segment.text === null ? "(its text is not in the trace)" : segment.text.trim());
+    put(3, unit(segment));
+    put(4, segment.kind);
+    put(6, segment.ranks.length ? String(Math.min(...segment.ranks.map(([, rank]) => rank))) : "");
+    const computed = segment.last_layer + 1;
+    fill.style.width = `${(100 * computed) / prompt.active_rows.length}%`;
+    layers.textContent = String(computed);
+  }
+
+  return { root, show, key: () => key };
+}
+
+export function unit(segment) {
+  if (segment.first_unit < 0) return "";
+  return segment.first_unit === segment.last_unit
+    ? String(segment.first_unit)
+    : `${segment.first_unit}–${segment.last_unit}`;
+}

@@ -1,0 +1,105 @@
+"""Robots and planners that do what a test says, and keep what was asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from threading import Event, current_thread
+
+from envs.fact import Fact
+from envs.outcome import Outcome, failed
+from keep_agent.api import Decision
+
+WAIT = 20.0  # seconds that nothing here takes; a test that waits so long has failed
+
+
+@dataclass
+class ScriptPlanner:
+    """Decides what its script says, then "done". Notes every call, and whether two of them overlapped."""
+
+    script: Sequence[str | Exception | Callable[[], str]] = ()
+    calls: list[tuple] = field(default_factory=list)
+    overlaps: int = 0
+    _working: list[str] = field(default_factory=list)
+    _decided: int = 0
+
+    def _enter(self, *call: object) -> None:
+        self.overlaps += bool(self._working)
+        self._working.append(current_thread().name)
+        self.calls.append(call)
+
+    def observe(self, facts: Iterable[Fact]) -> None:
+        self._enter("observe", tuple(facts))
+        self._working.pop()
+
+    def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
+        self._enter("plan", instruction, tuple(skills))
+        try:
+            choice = self.script[self._decided] if self._decided < len(self.script) else "done"
+            self._decided += 1
+            if isinstance(choice, Exception):
+                raise choice
+            return Decision(choice() if callable(choice) else choice, number=self._decided)
+        finally:
+            self._working.pop()
+
+    def report(self, outcome: Outcome) -> None:
+        self._enter("report", outcome)
+        self._working.pop()
+
+    def finish(self, success: bool) -> None:
+        self._enter("finish", success)
+        self._working.pop()
+
+    def named(self, name: str) -> list[tuple]:
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+@dataclass
+class ScriptRobot:
+    """``deeds`` says what a skill does; others work at once. `begun` and `cancelled` tell a test how far it is."""
+
+    names: Sequence[str] = ("wave", "nod")
+    deeds: dict[str, Callable[[ScriptRobot], Outcome]] = field(default_factory=dict)
+    facts: list[Fact] = field(default_factory=list)
+    running: int = 0
+    executed: list[str] = field(default_factory=list)
+    begun: Event = field(default_factory=Event)
+    cancelled: Event = field(default_factory=Event)
+    release: Event = field(default_factory=Event)  # lets go of what hangs
+
+    def skills(self) -> Sequence[str]:
+        return self.names
+
+    def observe(self) -> Iterable[Fact]:
+        seen, self.facts = self.facts, []
+        return seen
+
+    def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
+        self.running += 1
+        self.executed.append(skill)
+        self.cancelled.clear()
+        self.begun.set()
+        try:
+            feedback(f"{skill} begins")
+            return self.deeds.get(skill, lambda robot: Outcome(True))(self)
+        finally:
+            self.running -= 1
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+def until_cancelled(robot: ScriptRobot) -> Outcome:
+    assert robot.cancelled.wait(WAIT)
+    return failed("cancelled")
+
+
+def until_released(robot: ScriptRobot) -> Outcome:
+    """Does not care about being cancelled."""
+    assert robot.release.wait(WAIT)
+    return failed("let go at last")
+
+
+def fact(number: int) -> Fact:
+    return Fact(f"mug_{number}", "object", "mug", place="table_1")

@@ -1,0 +1,87 @@
+"""A real server in a thread, clients for it, and raw bytes where a client would be too polite."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+
+@dataclass(frozen=True)
+class Served:
+    port: int
+    http: httpx.Client
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @contextmanager
+    def socket(self, seconds: float = 20) -> Iterator[socket.socket]:
+        with socket.create_connection(("127.0.0.1", self.port), seconds) as made:
+            yield made
+
+    def raw(self, *parts: bytes, pause: float = 0.0, seconds: float = 20) -> bytes:
+        """All that is answered to ``parts`` until the server ends the connection."""
+        with self.socket(seconds) as made:
+            for part in parts:
+                made.sendall(part)
+                time.sleep(pause)
+            return all_of(made)
+
+
+def all_of(made: socket.socket) -> bytes:
+    got = b""
+    while part := made.recv(65536):
+        got += part
+    return got
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def post(path: str, body: bytes, **headers: str) -> bytes:
+    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
+    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+@contextmanager
+def serving(app: FastAPI, token: str | None = None) -> Iterator[Served]:
+    """``app`` behind a free port, as `keep-agent serve` would have it."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
+            yield Served(port, client)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive(), "the server did not end"
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    """Names and data of server-sent events; what is no JSON stays text."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = dict(line.partition(": ")[::2] for line in block.splitlines() if not line.startswith(":"))
+        if "data" in lines:
+            data = lines["data"]
+            found.append((lines.get("event", ""), data if data == "[DONE]" else json.loads(data)))
+    return found
