@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.agent import Agent
     from keep_agent.api import Decision, Planning
-    from keep_agent.client import AsyncClient, Client
+    from keep_agent.client import Client
 
 _PLACES = {
     "Agent": "keep_agent.agent",
-    "AsyncClient": "keep_agent.client",
     "Client": "keep_agent.client",
     "Decision": "keep_agent.api",
     "Fact": "envs.fact",
     "Outcome": "envs.outcome",
     "Planning": "keep_agent.api",
 }
-__all__ = ["Agent", "AsyncClient", "Client", "Decision", "Fact", "Outcome", "Planning", "__version__"]
+__all__ = ["Agent", "Client", "Decision", "Fact", "Outcome", "Planning", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -360,7 +360,9 @@ class Agent:
         return {**numbers, "open": last, "planner": self._planner.dump()}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        numbers, opened = read_own(state)
+        numbers, opened, segments = read_own(state)
+        if self._limit is not None and segments > self._limit:
+            raise CapacityError(f"this memory has {segments} segments, {self._limit} are allowed: raise the limit")
         self._planner.load(state.get("planner", {}))
         self._instruction, self._skills = self._planner.task
         self._number, self._steps, self._tasks = numbers

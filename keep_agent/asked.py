@@ -38,15 +38,18 @@ def digest(instruction: str, skills: Sequence[str]) -> str:
     return sha256(json.dumps([clean(instruction), *skills]).encode()).hexdigest()[:32]
 
 
-def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str, str, bool] | None]:
-    """The agent's own part of what `Agent.dump` gave: its numbers, and its open decision. Raises DataError."""
+def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str, str, bool] | None, int]:
+    """The agent's own part of what `Agent.dump` gave: numbers, open decision, and how many segments there are.
+
+    Raises DataError.
+    """
     try:
         numbers = state["number"], state["steps"], state["tasks"]
         opened = state["open"] and tuple(state["open"])
         sound = all(type(number) is int and number >= 0 for number in numbers)
         if not sound or (opened is not None and [type(one) for one in opened] != [str, str, bool]):
             raise ValueError("a number or the open decision is of another kind")
-        return numbers, opened
+        return numbers, opened, len(state["planner"]["memory"]["segments"])
     except (KeyError, TypeError, ValueError) as error:
         said = f"{type(error).__name__}: {error}"
         raise DataError(f"this is no agent's memory ({said}); give one that was saved") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import keep_agent
+from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
@@ -54,6 +56,22 @@ def _phases(arguments: Sequence[str], console: Console) -> None:
     phases(arguments, console)
 
 
+def _serve(arguments: Sequence[str], console: Console) -> None:
+    _part("keep_agent.server.command", "server")(arguments, console)
+
+
+def _token(arguments: Sequence[str], console: Console) -> None:
+    _part("keep_agent.server.token_command", "server")(arguments, console)
+
+
+def _part(module: str, extra: str) -> Callable[[Sequence[str], Console], None]:
+    """The command of a module whose libraries are an extra. Raises ConfigError where they are missing."""
+    try:
+        return import_module(module).main
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this command needs {error.name}: pip install 'keep-agent[{extra}]'") from error
+
+
 def _view(arguments: Sequence[str], console: Console) -> None:
     from keep_agent.viewer.command import main as view
 
@@ -63,11 +81,13 @@ def _view(arguments: Sequence[str], console: Console) -> None:
 COMMANDS: Mapping[str, Callable[[Sequence[str], Console], None]] = {
     "methods": _methods,
     "phases": _phases,
+    "serve": _serve,
+    "token": _token,
     "view": _view,
 }
 HELP = (
     "methods: list the memory methods and their stages; phases: play a scenario of several phases and agents; "
-    "view: look into a run"
+    "serve: planning agents over HTTP; token: make a token for a server; view: look into a run"
 )
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.api import Decision
-from keep_agent.errors import DataError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.facts import checked_facts
 from keep_agent.journal import Journal
 from keep_agent.memory_file import read_memory, write_memory
-from keep_agent.trace import fact_entry
+from keep_agent.trace import Entry, fact_entry
 
 if TYPE_CHECKING:
     from planners.styles import FactView
@@ -54,42 +55,42 @@ class DurableAgent:
         return self.agent.name
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        with self._lock:
+        with self._open():
             given = checked_facts(facts, lambda id: None)
             self.agent.observe(given)
             self._keep("observe", facts=[fact_entry(fact) for fact in given])
 
-    def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        with self._lock:
+    def plan(self, instruction: str, skills: Sequence[str], ready: Callable[[Entry], None] | None = None) -> Decision:
+        with self._open():
             before = self.agent.number
-            decision = self.agent.plan(instruction, skills)
+            decision = self.agent.plan(instruction, skills, ready)
             if decision.number != before:
                 self._keep("plan", **self.agent.last_decision)
             return decision
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
-        with self._lock:
+        with self._open():
             self.agent.report(outcome, number)
             self._keep("report", ok=outcome.ok, message=outcome.message, number=number)
 
     def finish(self, success: bool) -> None:
-        with self._lock:
+        with self._open():
             self.agent.finish(success)
             self._keep("finish", success=success)
 
     def dump(self) -> dict[str, Any]:
-        with self._lock:
+        with self._open():
             return self.agent.dump()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed."""
-        with self._lock:
+        with self._open():
             self.agent.restore(state)
             self._write()
 
     def compact(self) -> None:
         """Write the whole memory, so that the journal begins anew."""
-        with self._lock:
+        with self._open():
             self._write()
 
     def close(self) -> None:
@@ -100,6 +101,14 @@ class DurableAgent:
             self._write()
             self._journal.close()
             self.agent.close()
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """One call at a time, and none after the end."""
+        with self._lock:
+            if self._journal.closed:
+                raise ConfigError(f"agent {self.name!r} was closed: open it again")
+            yield
 
     def _keep(self, call: str, **values: Any) -> None:
         """Put what was done on the disk; after a failure, all of it with the next call."""

@@ -46,8 +46,9 @@ def unpacked(content: bytes, name: str) -> dict[str, Any]:
         raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
     try:
         state = json.loads(body)
+        json.dumps(state, ensure_ascii=False).encode()  # fails for halves of surrogate pairs
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{name} holds no JSON ({error}); use an older copy") from None
+        raise CorruptError(f"{name} holds no JSON of ours ({type(error).__name__}); use an older copy") from None
     if not isinstance(state, dict):
         raise DataError(f"{name} is no memory of an agent; give one that save() wrote")
     return state

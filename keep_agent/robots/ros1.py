@@ -58,8 +58,9 @@ class Ros1Node:
         self.server.start()
 
     def spin(self) -> None:
-        """Until `close`, or until ROS shuts the node down."""
-        self.rospy.spin()
+        """Until ROS shuts the node down. Ctrl-C passes, which `rospy.spin` would swallow."""
+        while not self.rospy.is_shutdown():
+            time.sleep(5 * POLL)
 
     def close(self) -> None:
         """Stop what runs, tell its client, and leave the master."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 import anyio
 from starlette.datastructures import Headers
@@ -22,8 +23,8 @@ FAREWELL = 2.0  # seconds for which a refused body is still taken, and thrown aw
 class Limits:
     """Of all requests.
 
-    :param body_bytes: of a request's body; ``large`` has other numbers for some paths, whose bodies are not looked at
-        before they are parsed, and are handed on as they come
+    :param body_bytes: of a request's body; ``large`` has other numbers for some paths (patterns with ``*``), whose
+        bodies are not looked at before they are parsed, and are handed on as they come
     :param body_seconds: in which a body has to arrive; one of a ``large`` path may take as long between two parts
     :param depth: brackets within brackets in JSON
     :param requests: in the works at once; more are told to come again later
@@ -40,7 +41,10 @@ class Limits:
             raise ConfigError(f"{self}: each limit must be more than 0")
 
     def most(self, path: str) -> int:
-        return self.large.get(path, self.body_bytes)
+        return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), self.body_bytes)
+
+    def is_large(self, path: str) -> bool:
+        return any(fnmatchcase(path, pattern) for pattern in self.large)
 
 
 class Bounded:
@@ -56,7 +60,7 @@ class Bounded:
         path, headers = scope["path"], Headers(scope=scope)
         try:
             self._check_length(path, headers)
-            if path in self._limits.large:
+            if self._limits.is_large(path):
                 receiving = _Counted(receive, self._limits.most(path), self._limits.body_seconds)
             else:
                 receiving = _Replay(await self._read(path, receive), receive)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -38,6 +39,25 @@ class Metrics:
             "keep_agent_chat_ttft_seconds", "From a chat request to its first token, the wait included",
             buckets=SECONDS, registry=self.registry,
         )  # fmt: skip
+
+        self.plans = Histogram(
+            "keep_agent_plan_seconds", "Of a plan: parts of the time to the first token, the wait and the choice",
+            ("part",), buckets=SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self.encoded = Counter(
+            "keep_agent_encoded_tokens", "Tokens of memory that were encoded: ahead, or while a plan waited for them",
+            ("when",), registry=self.registry,
+        )  # fmt: skip
+
+    def planned(self, trace: Mapping[str, Any]) -> None:
+        """A decision was made; of one that was made before there is no trace."""
+        if not trace:
+            return
+        for part, ms in {**trace["timings"], "queued": trace["queued_ms"]}.items():
+            self.plans.labels(part).observe(ms / 1e3)
+        counts = trace["counts"]
+        self.encoded.labels("in_plan").inc(counts.get("encoded_token_layers", 0) / counts["layers"])
+        self.encoded.labels("ahead").inc(trace.get("ahead", {}).get("tokens", 0))
 
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
         """A gauge that is asked for when somebody reads the figures; NaN where asking fails."""

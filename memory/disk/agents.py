@@ -52,7 +52,7 @@ def agent_path(root: Path, agent: str, model_key: str) -> Path:
     """
     if not model_key:
         raise ConfigError("the model key is empty: give the key of the model that computed the rows")
-    return root / f"{_stem(agent)}.{_digest(model_key, MODEL_DIGITS)}{SUFFIX}"
+    return root / f"{agent_stem(agent)}.{_digest(model_key, MODEL_DIGITS)}{SUFFIX}"
 
 
 def save_agent(
@@ -115,7 +115,7 @@ def total_bytes(root: Path) -> int:
 
 def forget(root: Path, agent: str, model_key: str | None = None) -> int:
     """Delete an agent's file for a model, or for all models; also damaged ones. Returns how many there were."""
-    pattern = f"{_stem(agent)}.*{SUFFIX}" if model_key is None else agent_path(root, agent, model_key).name
+    pattern = f"{agent_stem(agent)}.*{SUFFIX}" if model_key is None else agent_path(root, agent, model_key).name
     return len(_remove(root, [path for path in root.glob(pattern) if _owner(path) == agent and not path.is_dir()]))
 
 
@@ -149,7 +149,7 @@ def expire(root: Path, before: float, kept: Collection[str] = ()) -> list[Entry]
     return chosen
 
 
-def _stem(agent: str) -> str:
+def agent_stem(agent: str) -> str:
     """The agent's part of a name: its id and a hash of it, which tells upper and lower case apart."""
     if not _safe(agent):
         raise ConfigError(
@@ -170,7 +170,7 @@ def _digest(text: str, digits: int) -> str:
 def _owner(path: Path) -> str | None:
     """The agent in a file's name, None if the name is none of ours."""
     match = FILE.fullmatch(path.name)
-    if match is None or not _safe(match[1]) or not path.name.startswith(f"{_stem(match[1])}."):
+    if match is None or not _safe(match[1]) or not path.name.startswith(f"{agent_stem(match[1])}."):
         return None
     return match[1]
 

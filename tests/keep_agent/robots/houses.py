@@ -30,3 +30,10 @@ def clean_mug() -> SymbolicExecutor:
     """A robot in that house; for `--executor`. A skill takes as long as TEST_SECONDS says."""
     setting = world_of("keep_agent:Alfred-v0").setting(**GROUNDED)
     return SymbolicExecutor(setting, clean_mug_house(), seconds=float(os.environ.get("TEST_SECONDS", "0")))
+
+
+def keep_planner(executor: SymbolicExecutor) -> object:
+    """For `--planner`: the real one."""
+    from keep_agent.agent import Agent
+
+    return Agent.from_config("keep")

@@ -1,0 +1,86 @@
+"""``keep-agent serve``: planning agents and conversations over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import platformdirs
+import uvicorn
+from rich.console import Console
+
+from keep_agent.brain import brain_of
+from keep_agent.errors import ConfigError
+from keep_agent.server.limits import Limits
+from keep_agent.server.planning import PATH
+from keep_agent.server.registry import AgentLimits
+from keep_agent.server.service import MEMORY_BYTES, Settings, make_service
+from keep_agent.server.tokens import VARIABLE, Tokens, check_bind, load_tokens
+
+GRACE = 30  # seconds for requests in the works when the server is to end
+HEADERS = 64 << 10  # bytes of a request's head
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="keep-agent serve",
+        description="Serve planning agents and conversations. Without tokens only this machine may ask; "
+        f"{VARIABLE} holds one for all agents, keep-agent token makes others.",
+    )
+    p.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="planner=keep, model=NAME, prompt.style=linked, ..."
+    )
+    p.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    p.add_argument("--port", type=int, default=8000, help="0: any that is free (%(default)s)")
+    default = Path(platformdirs.user_data_dir("keep-agent")) / "server"
+    p.add_argument("--folder", type=Path, default=default, help="what agents remember is kept here (%(default)s)")
+    p.add_argument("--tokens", type=Path, metavar="FILE", help="of tokens, as keep-agent token writes it")
+    p.add_argument("--agents", type=int, default=AgentLimits.agents, help="there are at most (%(default)s)")
+    p.add_argument("--awake", type=int, default=AgentLimits.awake, help="of them in memory (%(default)s)")
+    p.add_argument("--segments", type=int, default=AgentLimits.segments, help="an agent remembers (%(default)s)")
+    p.add_argument("--requests", type=int, default=Limits.requests, help="in the works at once (%(default)s)")
+    p.add_argument("--body-kilobytes", type=int, default=Limits.body_bytes >> 10, help="of a request (%(default)s)")
+    p.add_argument("--no-trace", action="store_true", help="leave no run folders for the viewer")
+    p.add_argument("--no-viewer", action="store_true", help="serve no pages")
+    return p
+
+
+def main(arguments: Sequence[str], console: Console) -> None:
+    """Raises KeepError, or what Hydra raises for a setting it does not know."""
+    given = parser().parse_intermixed_args(arguments)
+    tokens = load_tokens(given.tokens)
+    check_bind(given.host, tokens)
+    settings = _settings(given)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    app = make_service(brain_of(given.overrides), given.folder, tokens, settings)
+    server = uvicorn.Server(_config(app, given.host, given.port, settings))
+    _announce(console, given, tokens)
+    server.run()
+    if not server.started:
+        raise ConfigError(f"port={given.port} on {given.host} cannot be had; use another, or 0 for any")
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    limits = Limits(
+        body_bytes=given.body_kilobytes << 10, requests=given.requests, large={f"{PATH}/*/memory": MEMORY_BYTES}
+    )
+    agents = AgentLimits(given.agents, given.awake, given.segments)
+    return Settings(limits, agents, trace=not given.no_trace, viewer=not given.no_viewer)
+
+
+def _config(app: object, host: str, port: int, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app, host, port, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE, server_header=False,
+        h11_max_incomplete_event_size=HEADERS, ws_max_size=settings.limits.body_bytes, ws="websockets-sansio",
+    )  # fmt: skip
+
+
+def _announce(console: Console, given: argparse.Namespace, tokens: Tokens) -> None:
+    host = f"[{given.host}]" if ":" in given.host else given.host
+    url = f"http://{host}:{given.port}"
+    who = "this machine, without a token" if tokens.open else f"{len(tokens.entries)} tokens"
+    viewer = "" if given.no_viewer else f"; viewer: {url}/viewer"
+    console.print(f"{url} for {who}; memories in {given.folder}{viewer}", soft_wrap=True, highlight=False)

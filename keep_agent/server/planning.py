@@ -1,0 +1,159 @@
+"""``/v1/agents``: create, observe, plan, report, and take a memory out or put one in."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import anyio
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response, StreamingResponse
+
+from envs.outcome import Outcome
+from keep_agent.durable import DurableAgent
+from keep_agent.errors import KeepError
+from keep_agent.memory_file import packed, unpacked
+from keep_agent.server.chat.events import HEADERS, event
+from keep_agent.server.chat.openai import SSE
+from keep_agent.server.gate import Gate
+from keep_agent.server.metrics import Metrics
+from keep_agent.server.planning_format import About, Create, Decided, Finish, Listed, Observe, Plan, Report, decided
+from keep_agent.server.problems import body_of, kind_of, status_of
+from keep_agent.server.registry import Registry
+from keep_agent.server.tokens import Caller
+
+PATH = "/v1/agents"
+MEMORY = "application/vnd.keep-agent.memory"
+BINARY: dict[int | str, dict[str, Any]] = {
+    200: {"content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
+}
+T = TypeVar("T")
+
+
+class Planner:
+    """The agents as the event loop sees them: every call runs in a thread, of a pool without bounds.
+
+    How many there are at once is the gate's matter.
+    """
+
+    def __init__(self, registry: Registry, gate: Gate, metrics: Metrics) -> None:
+        self.registry, self.gate = registry, gate
+        self._metrics = metrics
+        self._threads = anyio.CapacityLimiter(math.inf)
+        metrics.watch("agents_awake", "Planning agents in memory", lambda: registry.awake)
+
+    async def thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+    async def on(self, name: str, work: Callable[[DurableAgent], T]) -> T:
+        """``work`` with an agent that is awake."""
+
+        def run() -> T:
+            with self.registry.use(name) as agent:
+                return work(agent)
+
+        return await self.thread(run)
+
+    async def plan(self, name: str, asked: Plan) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """``ready`` with what the prompt cost, then ``decision``. Goes on to its end if nobody listens any more."""
+        loop, heard = asyncio.get_running_loop(), asyncio.Queue[tuple[str, dict[str, Any]]]()
+
+        def ready(cost: dict[str, Any]) -> None:
+            loop.call_soon_threadsafe(heard.put_nowait, ("ready", cost))
+
+        work = self.on(name, lambda agent: agent.plan(asked.instruction, asked.skills, ready))
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: heard.put_nowait(("", {})))
+        while (told := await heard.get())[0]:
+            yield told
+        decision = await task
+        self._metrics.planned(decision.trace)
+        yield "decision", decided(decision, asked.trace)
+
+
+class PlanningRoutes:
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self.router = APIRouter(tags=["planning"], dependencies=[Depends(planner.gate.admitted)])
+        one = f"{PATH}/{{agent}}"
+        for path, method, route, about, more in (
+            (PATH, "POST", self.create, "Create an agent", {"status_code": 201, "response_model": About}),
+            (PATH, "GET", self.names, "List the agents of the token", {"response_model": Listed}),
+            (one, "GET", self.about, "Look at an agent", {"response_model": About}),
+            (one, "DELETE", self.delete, "Forget an agent", {"status_code": 204, "response_class": Response}),
+            (f"{one}/observe", "POST", self.observe, "Tell what is new or different", {"response_model": About}),
+            (f"{one}/plan", "POST", self.plan, "Choose the next skill", {"response_model": Decided, "responses": SSE}),
+            (f"{one}/report", "POST", self.report, "Tell what became of a decision", {"response_model": About}),
+            (f"{one}/finish", "POST", self.finish, "End the task", {"response_model": About}),
+            (f"{one}/memory", "GET", self.save, "Take the memory out", {"responses": BINARY, "response_class": Response}),
+            (f"{one}/memory", "PUT", self.restore, "Put a memory in", {"response_model": About, "openapi_extra": {
+                "requestBody": {"required": True, "content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
+            }}),
+        ):  # fmt: skip
+            self.router.add_api_route(path, route, methods=[method], summary=about, **more)
+
+    async def create(self, asked: Create, caller: Caller) -> About:
+        caller.require(asked.id)
+        await self._planner.thread(lambda: self._planner.registry.create(asked.id))
+        return About(id=asked.id, segments=0, decisions=0)
+
+    async def names(self, caller: Caller) -> Listed:
+        found = await self._planner.thread(self._planner.registry.names)
+        return Listed(agents=[name for name in found if caller.may(name)])
+
+    async def about(self, agent: str, caller: Caller) -> About:
+        return await self._told(caller.require(agent), lambda one: None)
+
+    async def delete(self, agent: str, caller: Caller) -> Response:
+        caller.require(agent)
+        await self._planner.thread(lambda: self._planner.registry.delete(agent))
+        return Response(status_code=204)
+
+    async def observe(self, agent: str, asked: Observe, caller: Caller) -> About:
+        facts = [fact.model_dump() for fact in asked.facts]
+        return await self._told(caller.require(agent), lambda one: one.observe(facts))
+
+    async def plan(self, request: Request, agent: str, asked: Plan, caller: Caller) -> Response | Decided:
+        events = self._planner.plan(caller.require(agent), asked)
+        first = await anext(events)  # whatever is wrong with the request is known by then
+        if asked.stream:
+            content = self._stream(request.url.path, first, events)
+            return StreamingResponse(content, media_type="text/event-stream", headers=HEADERS)
+        found = [first, *[one async for one in events]]
+        return Decided(**found[-1][1])
+
+    async def report(self, agent: str, asked: Report, caller: Caller) -> About:
+        outcome = Outcome(asked.ok, asked.message)
+        return await self._told(caller.require(agent), lambda one: one.report(outcome, asked.number))
+
+    async def finish(self, agent: str, asked: Finish, caller: Caller) -> About:
+        return await self._told(caller.require(agent), lambda one: one.finish(asked.success))
+
+    async def save(self, agent: str, caller: Caller) -> Response:
+        content = await self._planner.on(caller.require(agent), lambda one: packed(one.dump()))
+        return Response(content, media_type=MEMORY)
+
+    async def restore(self, request: Request, agent: str, caller: Caller) -> About:
+        caller.require(agent)
+        body = await request.body()
+        return await self._told(agent, lambda one: one.restore(unpacked(body, "the body")))
+
+    async def _told(self, agent: str, work: Callable[[DurableAgent], None]) -> About:
+        def run(one: DurableAgent) -> About:
+            work(one)
+            return About(id=agent, segments=one.agent.segments, decisions=one.agent.number)
+
+        return await self._planner.on(agent, run)
+
+    async def _stream(
+        self, path: str, first: tuple[str, dict[str, Any]], rest: AsyncIterator[tuple[str, dict[str, Any]]]
+    ) -> AsyncIterator[bytes]:
+        name, data = first
+        yield event(data, name)
+        try:
+            async for name, data in rest:
+                yield event(data, name)
+        except KeepError as error:  # the status is out already
+            yield event(body_of(path, status_of(error), kind_of(error), str(error)), "error")

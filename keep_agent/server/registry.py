@@ -1,0 +1,158 @@
+"""The agents of a server: each a folder, open while it is used, asleep on the disk when others need the room."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+
+from omegaconf import OmegaConf
+
+from keep_agent.agent import Agent
+from keep_agent.brain import Brain
+from keep_agent.durable import DurableAgent
+from keep_agent.errors import CapacityError, ConfigError
+from keep_agent.recorder import Recorder
+from keep_agent.server.problems import Conflict, NotFound
+from memory.disk.agents import agent_stem
+from memory.disk.atomic import sync
+
+AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # in a server's folder
+
+
+@dataclass(frozen=True)
+class AgentLimits:
+    """
+    :param agents: there are at most
+    :param awake: of them have segments and keys and values in memory; the least recently used go to sleep
+    :param segments: that an agent remembers
+    """
+
+    agents: int = 1000
+    awake: int = 64
+    segments: int = 5000
+
+    def __post_init__(self) -> None:
+        if min(self.agents, self.awake, self.segments) < 1:
+            raise ConfigError(f"{self}: each must be 1 or more")
+
+
+@dataclass
+class _Bed:
+    """Where an agent sleeps, or is awake."""
+
+    agent: DurableAgent | None = None
+    users: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)  # to wake up, and to go to sleep
+
+
+class Registry:
+    """Agents by their ids. Safe to use from several threads."""
+
+    def __init__(self, brain: Brain, folder: Path, limits: AgentLimits | None = None, trace: bool = True) -> None:
+        self._brain, self._limits, self._trace = brain, limits or AgentLimits(), trace
+        self._agents, self.runs = folder / AGENTS, folder / RUNS
+        self._beds: OrderedDict[str, _Bed] = OrderedDict()
+        self._lock = threading.Lock()
+        for path in (self._agents, self.runs):
+            path.mkdir(parents=True, exist_ok=True)
+        for left in self._agents.glob(f"{DELETED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def names(self) -> list[str]:
+        """All there are, asleep or not."""
+        found = ((path.name, path.name.rpartition("-")[0]) for path in self._agents.iterdir() if path.is_dir())
+        return sorted(name for folder, name in found if name and not folder.startswith("."))
+
+    def create(self, name: str) -> None:
+        """Raises Conflict if there is one of this id, CapacityError if there are too many, ConfigError for the id."""
+        place = self._place(name)
+        with self._lock:
+            if place.exists():
+                raise Conflict(f"there is an agent {name!r} already; use it, or delete it first")
+            if len(self.names()) >= self._limits.agents:
+                raise CapacityError(f"there are {self._limits.agents} agents, no more are allowed; delete one first")
+            place.mkdir()
+            sync(self._agents)
+
+    @contextmanager
+    def use(self, name: str) -> Iterator[DurableAgent]:
+        """An agent, awake until the end of the block. Raises NotFound."""
+        with self._lock:
+            if not self._place(name).is_dir():
+                raise NotFound(f"there is no agent {name!r}; create it with POST /v1/agents")
+            bed = self._beds.setdefault(name, _Bed())
+            self._beds.move_to_end(name)
+            bed.users += 1
+        try:
+            with bed.lock:
+                if bed.agent is None:
+                    bed.agent = self._wake(name)
+            yield bed.agent
+        finally:
+            with self._lock:
+                bed.users -= 1
+            self._make_room()
+
+    def delete(self, name: str) -> None:
+        """Forget an agent, and all it has left on the disk. Raises NotFound."""
+        with self.use(name):
+            bed = self._beds[name]
+            with bed.lock:
+                self._sleep(bed)
+                gone = self._agents / f"{DELETED}{token_hex(8)}"
+                with self._lock:
+                    self._place(name).rename(gone)
+                    self._beds.pop(name, None)
+                sync(self._agents)
+        shutil.rmtree(gone, ignore_errors=True)
+        self._recorder(name).remove()
+
+    @property
+    def awake(self) -> int:
+        return sum(bed.agent is not None for bed in list(self._beds.values()))
+
+    def close(self) -> None:
+        """Put all to sleep: what they remember is on the disk."""
+        for bed in list(self._beds.values()):
+            with bed.lock:
+                self._sleep(bed)
+
+    def _place(self, name: str) -> Path:
+        return self._agents / agent_stem(name)
+
+    def _recorder(self, name: str) -> Recorder:
+        plain = OmegaConf.to_container(self._brain.config, resolve=True)
+        return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
+
+    def _wake(self, name: str) -> DurableAgent:
+        record = self._recorder(name) if self._trace else None
+        agent = Agent(self._brain.planner(name), name, limit=self._limits.segments, record=record)
+        try:
+            return DurableAgent(agent, self._place(name))
+        except BaseException:
+            agent.close()
+            raise
+
+    def _make_room(self) -> None:
+        """The least recently used that nobody uses go to sleep."""
+        with self._lock:
+            idle = [(name, bed) for name, bed in self._beds.items() if not bed.users]
+            excess = max(0, len(self._beds) - self._limits.awake)
+        for name, bed in idle[:excess]:
+            with bed.lock:
+                if not bed.users:
+                    self._sleep(bed)
+            with self._lock:
+                if not bed.users and self._beds.get(name) is bed:
+                    del self._beds[name]
+
+    def _sleep(self, bed: _Bed) -> None:
+        if bed.agent is not None:
+            bed.agent.close()
+            bed.agent = None

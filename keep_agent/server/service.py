@@ -1,0 +1,96 @@
+"""The whole server: one brain, planning agents and conversations on it, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI
+
+from keep_agent.brain import Brain
+from keep_agent.server.app import make_app
+from keep_agent.server.chat.anthropic import anthropic_router
+from keep_agent.server.chat.conversations import Conversations
+from keep_agent.server.chat.generate import generate_router
+from keep_agent.server.chat.openai import openai_router
+from keep_agent.server.chat.settings import ChatLimits
+from keep_agent.server.gate import Gate
+from keep_agent.server.limits import Limits
+from keep_agent.server.metrics import Metrics
+from keep_agent.server.planning import PATH, Planner, PlanningRoutes
+from keep_agent.server.registry import AgentLimits, Registry
+from keep_agent.server.socket import SocketRoutes
+from keep_agent.server.tokens import Tokens
+from keep_agent.server.viewer_door import ViewerDoor
+
+CHAT = "chat"  # conversations' rows, in the server's folder
+MEMORY_BYTES = 32 << 20  # of a memory that is put in
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """
+    :param chat_bytes: of conversations' rows in memory; ``disk_bytes`` of them on the disk
+    :param trace: planning agents leave run folders for the viewer
+    """
+
+    limits: Limits = field(default_factory=lambda: Limits(large={f"{PATH}/*/memory": MEMORY_BYTES}))
+    agents: AgentLimits = field(default_factory=AgentLimits)
+    chat: ChatLimits = field(default_factory=ChatLimits)
+    chat_bytes: int | None = 2 << 30
+    disk_bytes: int | None = 20 << 30
+    trace: bool = True
+    viewer: bool = True
+
+
+def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings | None = None) -> FastAPI:
+    """The application. When it ends it puts all agents to sleep, and closes the engine."""
+    settings = settings or Settings()
+    metrics, gate = Metrics(), Gate(settings.limits.requests)
+    registry = Registry(brain, folder, settings.agents, settings.trace)
+    planner = Planner(registry, gate, metrics)
+    conversations = Conversations.of(
+        brain.engine, brain.tokenizer, brain.config.model.name, folder / CHAT, settings.chat, metrics,
+        host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
+    )  # fmt: skip
+    metrics.watch("requests_inside", "Requests in the works", lambda: gate.inside)
+    metrics.watch("block_bytes", "Keys and values of planning agents", lambda: _bytes(brain))
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        try:
+            await conversations.close()
+        finally:
+            await planner.thread(registry.close)
+            await planner.thread(brain.engine.close)
+            log.info("all that is remembered is in %s", folder)
+
+    app = make_app(
+        _routers(planner, conversations, gate, settings), tokens=tokens, limits=settings.limits, metrics=metrics,
+        lifespan=lifespan,
+    )  # fmt: skip
+    if settings.viewer:
+        from keep_agent.viewer.server import mount
+
+        mount(app, registry.runs)
+    app.add_middleware(ViewerDoor, tokens=tokens)
+    return app
+
+
+def _routers(planner: Planner, conversations: Conversations, gate: Gate, settings: Settings) -> Sequence[APIRouter]:
+    return [
+        PlanningRoutes(planner).router,
+        SocketRoutes(planner, settings.limits).router,
+        openai_router(conversations, gate),
+        anthropic_router(conversations, gate),
+        generate_router(conversations, gate),
+    ]
+
+
+def _bytes(brain: Brain) -> int:
+    return brain.method.storage.stats()["bytes"]

@@ -1,0 +1,110 @@
+"""``/v1/agents/{agent}/socket``: one connection for a robot's whole day; each message is answered by type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from envs.outcome import Outcome
+from keep_agent.errors import KeepError
+from keep_agent.server.gate import Gate
+from keep_agent.server.limits import Limits
+from keep_agent.server.planning import PATH, Planner
+from keep_agent.server.planning_format import Finish, Observe, Plan, Report
+from keep_agent.server.problems import Busy, Refused, body_of, described, kind_of, status_of
+from keep_agent.server.scan import check_json
+from keep_agent.server.tokens import Caller
+
+POLICY, TRY_LATER = 1008, 1013  # reasons of RFC 6455 to end a connection
+
+
+class ObserveMessage(Observe):
+    type: Literal["observe"]
+
+
+class PlanMessage(Plan):
+    type: Literal["plan"]
+
+
+class ReportMessage(Report):
+    type: Literal["report"]
+
+
+class FinishMessage(Finish):
+    type: Literal["finish"]
+
+
+Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
+MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
+
+
+class SocketRoutes:
+    """:param most: connections at once"""
+
+    def __init__(self, planner: Planner, limits: Limits, most: int = 256) -> None:
+        self._planner, self._limits, self._most = planner, limits, Gate(most)
+        self.router = APIRouter(tags=["planning"])
+        self.router.add_api_websocket_route(f"{PATH}/{{agent}}/socket", self.talk)
+
+    async def talk(self, socket: WebSocket, agent: str, caller: Caller) -> None:
+        try:
+            caller.require(agent)
+            await self._planner.on(agent, lambda one: None)
+        except KeepError as error:
+            await socket.close(POLICY, str(error)[:120])
+            return
+        try:
+            async with self._most.entered():
+                await socket.accept()
+                while True:
+                    await self._answer(socket, agent, await self._heard(socket))
+        except Busy as error:
+            await socket.close(TRY_LATER, str(error))
+        except WebSocketDisconnect:
+            return
+
+    async def _heard(self, socket: WebSocket) -> bytes:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1000))
+        return message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass")
+
+    async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
+        try:
+            asked = self._read(content)
+            async with self._planner.gate.entered():
+                async for name, data in self._events(agent, asked):
+                    await socket.send_text(json.dumps({"type": name, **data}))
+        except KeepError as error:
+            said = body_of(socket.url.path, status_of(error), kind_of(error), str(error))
+            await socket.send_text(json.dumps({"type": "error", "status": status_of(error), **said}))
+
+    def _read(self, content: bytes) -> BaseModel:
+        if len(content) > self._limits.body_bytes:
+            raise Refused(f"a message of {len(content)} bytes is too long; use up to {self._limits.body_bytes}")
+        check_json(content, self._limits.depth)
+        try:
+            return MESSAGE.validate_json(content)
+        except ValidationError as error:
+            raise Refused(described(error.errors(include_input=False, include_url=False))) from None
+
+    async def _events(self, agent: str, asked: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        match asked:
+            case PlanMessage():
+                async for event in self._planner.plan(agent, asked):
+                    yield event
+            case ObserveMessage():
+                facts = [fact.model_dump() for fact in asked.facts]
+                await self._planner.on(agent, lambda one: one.observe(facts))
+                yield "observed", {}
+            case ReportMessage():
+                outcome = Outcome(asked.ok, asked.message)
+                await self._planner.on(agent, lambda one: one.report(outcome, asked.number))
+                yield "reported", {}
+            case FinishMessage():
+                await self._planner.on(agent, lambda one: one.finish(asked.success))
+                yield "finished", {}

@@ -1,0 +1,97 @@
+"""A ROS master of a test's own, and processes that talk to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from keep_agent.robots.ros1_import import installed
+
+ROOT = Path(__file__).resolve().parents[3]
+LONG = 60.0  # seconds until something has gone wrong
+NODE = [sys.executable, "-m", "keep_agent.robots.ros1"]
+SCRIPTED = ["--planner", "keep_agent.robots.scripted:ScriptedPlanning"]
+CLEAN_MUG = ["--executor", "tests.keep_agent.robots.houses:clean_mug"]
+
+
+def need_ros1() -> None:
+    """Skips where ROS 1 is missing; in continuous integration that is a failure."""
+    if installed() and shutil.which("roscore"):
+        return
+    missing = "needs ROS 1: apt install python3-rospy python3-roslaunch python3-actionlib python3-rosout"
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+@contextmanager
+def process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen]:
+    """Ended politely, and at last by force."""
+    with log.open("wb") as output:
+        started = subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=output)
+        try:
+            yield started
+        finally:
+            started.terminate()
+            try:
+                started.wait(20)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait()
+
+
+@contextmanager
+def roscore(folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of those who are to talk to it."""
+    port = free_port()
+    env = os.environ | {
+        "ROS_MASTER_URI": f"http://localhost:{port}",
+        "ROS_HOSTNAME": "localhost",
+        "HOME": str(folder),
+        "ROS_HOME": str(folder / "ros"),
+        "ROS_LOG_DIR": str(folder / "log"),
+        "PYTHONPATH": str(ROOT),
+    }
+    system = {name: value for name, value in env.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    with process(["roscore", "-p", str(port)], system, folder / "roscore.log") as core:
+        wait_for_line(folder / "roscore.log", "started core service", core)
+        yield env
+
+
+def wait_for_line(log: Path, text: str, of: subprocess.Popen) -> None:
+    deadline = time.monotonic() + LONG
+    while text not in log.read_text(errors="replace"):
+        assert of.poll() is None, f"ended with {of.returncode}: {log.read_text(errors='replace')}"
+        assert time.monotonic() < deadline, log.read_text(errors="replace")
+        time.sleep(0.02)
+
+
+@contextmanager
+def node(env: dict[str, str], folder: Path, *options: str, name: str = "keep_agent", **more: str) -> Iterator:
+    """Our node, ready for goals."""
+    log = folder / f"{name}.log"
+    with process([*NODE, "--name", name, *options], env | more, log) as started:
+        wait_for_line(log, "listening on", started)
+        yield started
+
+
+def client(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
+    """``ros_client.py`` in a process of its own, to its end."""
+    script = Path(__file__).with_name("ros_client.py")
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=2 * LONG)
