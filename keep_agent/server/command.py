@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str], console: Console) -> None:
     app = make_service(brain_of(given.overrides), given.folder, tokens, settings)
     server = uvicorn.Server(_config(app, given.host, given.port, settings))
     _announce(console, given, tokens)
-    server.run()
+    with suppress(KeyboardInterrupt):  # which is how it is asked to end, and has by then
+        server.run()
     if not server.started:
         raise ConfigError(f"port={given.port} on {given.host} cannot be had; use another, or 0 for any")
 

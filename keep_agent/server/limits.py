@@ -103,7 +103,7 @@ class _Replay:
 
 
 class _Counted:
-    """Receives a body part by part. What is too much, or too slow, becomes an HTTPException, which routes let through."""
+    """Receives a body part by part. What is too much, or too slow, is an HTTPException, which routes let through."""
 
     left = True
 

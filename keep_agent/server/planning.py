@@ -26,9 +26,9 @@ from keep_agent.server.tokens import Caller
 
 PATH = "/v1/agents"
 MEMORY = "application/vnd.keep-agent.memory"
-BINARY: dict[int | str, dict[str, Any]] = {
-    200: {"content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
-}
+BYTES = {"content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
+TAKEN: dict[str, Any] = {"responses": {200: BYTES}, "response_class": Response}
+GIVEN: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, **BYTES}}}
 T = TypeVar("T")
 
 
@@ -87,10 +87,8 @@ class PlanningRoutes:
             (f"{one}/plan", "POST", self.plan, "Choose the next skill", {"response_model": Decided, "responses": SSE}),
             (f"{one}/report", "POST", self.report, "Tell what became of a decision", {"response_model": About}),
             (f"{one}/finish", "POST", self.finish, "End the task", {"response_model": About}),
-            (f"{one}/memory", "GET", self.save, "Take the memory out", {"responses": BINARY, "response_class": Response}),
-            (f"{one}/memory", "PUT", self.restore, "Put a memory in", {"response_model": About, "openapi_extra": {
-                "requestBody": {"required": True, "content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
-            }}),
+            (f"{one}/memory", "GET", self.save, "Take the memory out", TAKEN),
+            (f"{one}/memory", "PUT", self.restore, "Put a memory in", {"response_model": About, **GIVEN}),
         ):  # fmt: skip
             self.router.add_api_route(path, route, methods=[method], summary=about, **more)
 

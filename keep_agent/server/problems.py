@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from keep_agent.errors import CapacityError, KeepError, ModelError
 
 ANTHROPIC_PATH = "/v1/messages"  # its clients want errors in a shape of their own
+LONGEST = 600  # characters of a message; some name a value that came with the request
 LONGEST_PLACE = 120  # characters of a field's name in a message; names may come from the request
 CLOSING = {"Connection": "close"}
 BEGINNINGS = ("http.response.start", "websocket.accept", "websocket.close", "websocket.http.response.start")
@@ -103,6 +104,8 @@ def kind_of(error: Exception) -> str:
 
 def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
     """The JSON of an answer that refuses, in the shape that callers of ``path`` expect."""
+    if len(message) > LONGEST:
+        message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
     if path == ANTHROPIC_PATH:
         kind = ANTHROPIC_TYPES.get(status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}

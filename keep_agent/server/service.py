@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 
 from keep_agent.brain import Brain
 from keep_agent.server.app import make_app
@@ -16,6 +16,8 @@ from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
+from keep_agent.server.chat.scenario_routes import scenario_router
+from keep_agent.server.chat.scenarios import Scenarios
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.gate import Gate
 from keep_agent.server.limits import Limits
@@ -57,6 +59,7 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
         brain.engine, brain.tokenizer, brain.config.model.name, folder / CHAT, settings.chat, metrics,
         host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
     )  # fmt: skip
+    scenarios = Scenarios(conversations)
     metrics.watch("requests_inside", "Requests in the works", lambda: gate.inside)
     metrics.watch("block_bytes", "Keys and values of planning agents", lambda: _bytes(brain))
 
@@ -64,32 +67,28 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         try:
+            await scenarios.close()
             await conversations.close()
         finally:
             await planner.thread(registry.close)
             await planner.thread(brain.engine.close)
             log.info("all that is remembered is in %s", folder)
 
-    app = make_app(
-        _routers(planner, conversations, gate, settings), tokens=tokens, limits=settings.limits, metrics=metrics,
-        lifespan=lifespan,
-    )  # fmt: skip
+    routers = [
+        PlanningRoutes(planner).router,
+        SocketRoutes(planner, settings.limits).router,
+        openai_router(conversations, gate),
+        anthropic_router(conversations, gate),
+        generate_router(conversations, gate),
+        scenario_router(scenarios, conversations, gate),
+    ]
+    app = make_app(routers, tokens=tokens, limits=settings.limits, metrics=metrics, lifespan=lifespan)
     if settings.viewer:
         from keep_agent.viewer.server import mount
 
         mount(app, registry.runs)
     app.add_middleware(ViewerDoor, tokens=tokens)
     return app
-
-
-def _routers(planner: Planner, conversations: Conversations, gate: Gate, settings: Settings) -> Sequence[APIRouter]:
-    return [
-        PlanningRoutes(planner).router,
-        SocketRoutes(planner, settings.limits).router,
-        openai_router(conversations, gate),
-        anthropic_router(conversations, gate),
-        generate_router(conversations, gate),
-    ]
 
 
 def _bytes(brain: Brain) -> int:

@@ -9,21 +9,22 @@ from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from keep_agent.viewer.elements import Source
-from keep_agent.viewer.episodes import STATUSES, EpisodeRow, Filters, episode_rows
+from keep_agent.viewer.episodes import CRASHED, FAILED, OPEN, STATUSES, SUCCEEDED, EpisodeRow, Filters, episode_rows
 from keep_agent.viewer.runs import Library
 
 PERIOD = 1.5  # seconds between two looks at the folder
 COLUMNS = [
-    ("status", "outcome"),
+    ("outcome", "outcome"),
     ("method", "method"),
     ("episode", "episode"),
     ("instruction", "instruction"),
     ("types", "task type"),
     ("goal", "goal"),
     ("steps", "steps"),
-    ("failures", "failed skills"),
+    ("failures", "failed"),
     ("run", "run"),
 ]
+SIGNS = {SUCCEEDED: "✓", FAILED: "✗", CRASHED: "✗", OPEN: "…"}
 NUMBERS = ("goal", "steps", "failures")
 
 
@@ -58,7 +59,7 @@ class Listing:
             selection="multiple",
             pagination={"rowsPerPage": 25},
             on_select=self._choose,
-        ).props("dense flat bordered wrap-cells=false")
+        ).props("dense flat bordered")
         self._table.classes("keep-episodes").on("rowClick", self._open, js_handler="(_, row) => emit(row.key)")
         self._empty = ui.label("No episode yet. A run's episodes appear here as soon as its trace has a line.")
         self._empty.classes("keep-empty")
@@ -118,7 +119,8 @@ class Listing:
 
 def _column(name: str, label: str) -> dict[str, Any]:
     align = "right" if name in NUMBERS else "left"
-    return {"name": name, "label": label, "field": name, "align": align, "sortable": True, "classes": f"keep-{name}"}
+    told = {"name": name, "label": label, "field": name, "align": align, "sortable": True}
+    return told | {":classes": f"row => 'keep-{name} keep-' + row.status"}
 
 
 def _key(row: EpisodeRow) -> str:
@@ -130,6 +132,7 @@ def _line(row: EpisodeRow) -> dict[str, Any]:
     tasks = f" (+{row.tasks - 1} more)" if row.tasks > 1 else ""
     return {
         "key": _key(row),
+        "outcome": f"{SIGNS[row.status]} {row.status}",
         "status": row.status,
         "method": row.method or "–",
         "episode": row.episode,

@@ -26,6 +26,7 @@ class Wish:
     text: Callable[[], str]
     max_tokens: int
     stops: Sequence[str] = ()
+    persist: bool = True  # the rows go to the disk, if there is one
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Turn:
 
     def _put_away(self, prompt: Prompt, words: Words) -> None:
         try:
-            self._memories.finish(prompt, *words.whole)
+            self._memories.finish(prompt, *words.whole, persist=self.wish.persist)
         except CapacityError:  # the turn is kept; that others had to stay is no fault of this request
             log.warning("agent %s", prompt.agent, exc_info=True)
 

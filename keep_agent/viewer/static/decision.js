@@ -5,10 +5,10 @@ import { absent, html, legend, milliseconds, panel } from "./draw.js";
 const PARTS = ["update", "embed", "encode", "retrieve", "ask", "load", "prefill", "score"];
 
 export function scoresPanel() {
-  const { root, body, note } = panel("Candidates", "the best scored skills; log-likelihood");
+  const { root, body, note } = panel("Candidates", "the best scored skills; bars are relative to the best");
 
   function show(view) {
-    note.textContent = view.scores.length ? "log-likelihood; bars relative to the best" : "";
+    note.textContent = view.scores.length ? "log-likelihood" : "";
     const best = Math.max(...view.scores.map(([, score]) => score));
     const lines = view.scores.map(([skill, score]) => scored(skill, score, best, skill === view.skill));
     body.replaceChildren(
@@ -22,7 +22,7 @@ export function scoresPanel() {
 function scored(skill, score, best, chosen) {
   const bar = html("i", { style: `width:${(100 * Math.exp(score - best)).toFixed(2)}%` });
   const name = html("td", { class: chosen ? "name chosen" : "name", title: skill }, chosen ? `▸ ${skill}` : skill);
-  return html("tr", {}, name, html("td", { class: "bar" }, html("span", { class: "track" }, bar)), html("td", { class: "number" }, score.toFixed(2)));
+  return html("tr", {}, name, html("td", { class: "bar" }, html("span", { class: "track" }, bar)), html("td", { class: "number" }, score.toFixed(2).replace("-0.00", "0.00")));
 }
 
 export function timesPanel() {
@@ -34,7 +34,7 @@ export function timesPanel() {
       body.replaceChildren(absent("No model decided here: there is nothing to time."));
       return;
     }
-    note.textContent = `first token ${milliseconds(prompt.ttft_ms)}, scores ${milliseconds(prompt.score_ms)}`;
+    note.textContent = `to the first token ${milliseconds(prompt.ttft_ms)}`;
     const parts = [...prompt.parts, ["score", prompt.score_ms]].filter(([, time]) => time > 0);
     const total = parts.reduce((sum, [, time]) => sum + time, 0) || 1;
     const bars = parts.map(([part, time]) =>

@@ -6,7 +6,7 @@ import { unit } from "./memory.js";
 const LEFT = 42;
 
 export function detailPanel(events) {
-  const { root, body, note } = panel("Selected segment");
+  const { root, body, note } = panel("Selected segment", "", "detail-panel");
 
   function show(prompt, key) {
     const segment = prompt?.segments.find((one) => one.key === key);
@@ -18,7 +18,7 @@ export function detailPanel(events) {
     const close = html("button", { class: "chip", onclick: () => events.select("") }, "close");
     const text = segment.text === null ? absent("The trace does not hold its text.") : html("pre", {}, segment.text);
     const facts = html("dl", {}, ...described(segment, prompt).flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
-    const head = html("p", { class: "chosen" }, html("i", { class: `swatch ${segment.state}` }), html("b", {}, segment.key), close);
+    const head = html("p", { class: "picked" }, html("i", { class: `swatch ${segment.state}` }), html("b", {}, segment.key), close);
     const chart = html("div", { class: "chart" });
     body.replaceChildren(html("div", { class: "split" }, html("div", {}, head, text, facts), chart));
     chart.append(segment.ranks.length ? ranks(segment, prompt.active_rows.length, widthOf(chart, 200)) : absent("No layer chose it by attention mass."));

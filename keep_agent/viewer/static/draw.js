@@ -20,10 +20,10 @@ function filled(element, props, children) {
   return element;
 }
 
-export function panel(title, hint = "") {
+export function panel(title, hint = "", kind = "") {
   const note = html("span", { class: "note" });
   const body = html("div", { class: "body" });
-  const root = html("section", { class: "panel" }, html("h2", { title: hint }, title, note), body);
+  const root = html("section", { class: `panel ${kind}` }, html("h2", { title: hint }, title, note), body);
   return { root, body, note };
 }
 

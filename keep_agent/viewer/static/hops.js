@@ -10,6 +10,7 @@ export function hopsPanel(events) {
   const chips = html("div", { class: "chips", role: "group", "aria-label": "layer" });
   const chart = html("div", { class: "chart tall" });
   body.append(chips, chart);
+  let width = 0;
   let layer = null;
   let now = [];
 
@@ -19,7 +20,7 @@ export function hopsPanel(events) {
     chips.replaceChildren(...hops.map((hop) => chip(hop, hop === current)));
     chips.hidden = !hops.length;
     note.textContent = current ? `layer ${current.layer}: ${count(current.hops, "hop")}, ${count(current.edges.length, "segment")} chosen` : "";
-    chart.replaceChildren(current ? drawn(current, selected, widthOf(chart), events) : absent(reason(prompt)));
+    chart.replaceChildren(current ? drawn(current, selected, width, events) : absent(reason(prompt)));
     now = [prompt, selected];
   }
 
@@ -28,12 +29,16 @@ export function hopsPanel(events) {
     return html("button", { class: "chip", "aria-pressed": String(pressed), onclick: pick }, `layer ${hop.layer}`);
   }
 
+  function measure() {
+    width = widthOf(chart);
+  }
+
   function at(wanted) {
     layer = wanted;
     show(...now);
   }
 
-  return { root, show, at };
+  return { root, show, at, measure };
 }
 
 function reason(prompt) {
@@ -45,12 +50,12 @@ function drawn(hop, selected, width, events) {
   const places = arranged(hop.edges);
   const columns = Math.max(...[...places.values()].map((place) => place.column)) + 1;
   const rows = Math.max(...[...places.values()].map((place) => place.row)) + 1;
-  const step = (width - 2 * PAD) / columns;
+  const step = Math.max((width - 2 * PAD) / columns, 150); // below that it scrolls
   const box = Math.min(step - 56, 190);
   const x = (place) => PAD + place.column * step;
   const y = (place) => PAD + place.row * ROW + ROW / 2;
   const most = Math.max(...hop.edges.map(([, , mass]) => mass), 1e-12);
-  const root = svg("svg", { width, height: rows * ROW + 2 * PAD, role: "img", "aria-label": "paths from the query" });
+  const root = svg("svg", { width: Math.max(width, 2 * PAD + (columns - 1) * step + box), height: rows * ROW + 2 * PAD, role: "img", "aria-label": "paths from the query" });
   for (const [source, target, mass] of hop.edges) root.append(edge(places.get(source), places.get(target), mass, most, x, y, box));
   for (const [id, place] of places) root.append(node(id, place, x(place), y(place), box, selected, events));
   return root;
@@ -83,7 +88,7 @@ function edge(from, to, mass, most, x, y, box) {
 }
 
 function node(id, place, left, middle, box, selected, events) {
-  const kind = `node${id === "" ? " query" : ""}${place.chosen ? "" : " passed"}${id === selected ? " selected" : ""}`;
+  const kind = `node${id === "" ? " query" : ""}${place.chosen ? "" : " passed"}${id && id === selected ? " selected" : ""}`;
   const width = id === "" ? 52 : box;
   const longest = Math.max(4, Math.floor((width - 12) / 6.6));
   const name = id === "" ? "query" : id.length > longest ? `${id.slice(0, longest - 1)}…` : id;

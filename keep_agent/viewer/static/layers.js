@@ -8,7 +8,7 @@ const TOP = 4;
 const BOTTOM = 20;
 
 export function layersPanel(events) {
-  const { root, body, note } = panel("Recomputation", "layers x rows of the prompt");
+  const { root, body, note } = panel("Recomputation", "layers x rows of the prompt", "layers-panel");
   const chart = html("div", { class: "chart" });
   const readout = html("p", { class: "readout" });
   const keys = legend([
@@ -16,9 +16,14 @@ export function layersPanel(events) {
     ["recomputed", "recomputed"],
     ["changed", "changed"],
     ["fresh", "fresh, query"],
-    ["active", "rows computed at the layer"],
+    ["active", "rows computed"],
   ]);
   body.append(chart, readout, keys);
+  let width = 0;
+
+  function measure() {
+    width = widthOf(chart);
+  }
 
   function show(prompt, selected) {
     const there = prompt && prompt.active_rows.length > 0;
@@ -26,11 +31,11 @@ export function layersPanel(events) {
     note.textContent = there ? summary(prompt) : "";
     readout.textContent = "Point at a block; click it to see its text and its rank over the layers.";
     chart.replaceChildren(
-      there ? drawn(prompt, selected, widthOf(chart), events, readout) : absent("No model decided here: nothing was computed."),
+      there ? drawn(prompt, selected, width, events, readout) : absent("No model decided here: nothing was computed."),
     );
   }
 
-  return { root, show };
+  return { root, show, measure };
 }
 
 function summary(prompt) {
@@ -41,12 +46,12 @@ function summary(prompt) {
 
 function drawn(prompt, selected, width, events, readout) {
   const layers = prompt.active_rows.length;
-  const height = Math.max(3, Math.min(15, Math.floor(180 / layers)));
+  const height = Math.max(4, Math.min(15, Math.floor(180 / layers)));
   const area = { width: width - LEFT - RIGHT, height: layers * height };
   const x = (row) => LEFT + (row * area.width) / prompt.rows;
   const y = (layer) => TOP + layer * height;
   const root = svg("svg", { width, height: area.height + TOP + BOTTOM, role: "img", "aria-label": "computed rows by layer" });
-  root.append(...columns(prompt, x, y, layers), ...grid(layers, area.width, y), ...sides(prompt, area.width, x, y, height));
+  root.append(...columns(prompt, x, y, layers), ...(height < 6 ? [] : grid(layers, area.width, y)), ...sides(prompt, area.width, x, y, height));
   root.append(...frame(prompt.segments.find((one) => one.key === selected), x, y, layers));
   const at = (event) => {
     const box = root.getBoundingClientRect();

@@ -13,7 +13,7 @@ const HEADINGS = [
 ];
 
 export function memoryPanel(events) {
-  const { root, body, note } = panel("Memory", "segments of the prompt, in its order");
+  const { root, body, note } = panel("Memory", "segments of the prompt, in its order", "memory-panel");
   const rows = html("tbody");
   const head = html("tr", {}, ...HEADINGS.map(([name, title]) => html("th", { title }, name)));
   const table = html("table", { class: "memory" }, html("thead", {}, head), rows);

@@ -47,6 +47,9 @@ export function pane(source, onSelect) {
     gone.replaceChildren();
     grid.hidden = head.hidden = false;
     head.replaceChildren(...heading(view));
+    grid.classList.toggle("plain", !view.prompt);
+    detail.root.hidden = !view.prompt;
+    [layers, hops, timeline].forEach((one) => one.measure()); // all of them before any is drawn: one layout
     drawSelection();
     timeline.show(view.prompt);
     times.show(view.prompt);
@@ -60,6 +63,10 @@ export function pane(source, onSelect) {
     gone.replaceChildren(absent(words));
   }
 
+  function differs(parted) {
+    root.classList.toggle("differs", parted);
+  }
+
   function redraw() {
     if (state.view) show(state.view);
   }
@@ -68,7 +75,7 @@ export function pane(source, onSelect) {
     state.selected = key;
   }
 
-  return { root, show, say, redraw, preset, reveal: () => memory.reveal(state.selected) };
+  return { root, show, say, redraw, preset, differs, reveal: () => memory.reveal(state.selected) };
 }
 
 function heading(view) {
@@ -76,7 +83,7 @@ function heading(view) {
   const action = html("p", { class: "action" }, html("b", {}, view.skill), result, html("span", { class: "message" }, view.message));
   const asked = html("p", { class: "instruction" }, view.instruction);
   const told = html("p", { class: "tags" }, goal(view.goal), ...tags(view));
-  const found = [asked, action, told];
+  const found = [html("div", { class: "said" }, asked, action), told];
   if (view.end) found.push(ended(view.end));
   if (view.crash) found.push(html("details", { class: "crash" }, html("summary", {}, "The episode crashed behind this step"), html("pre", {}, view.crash)));
   return found;

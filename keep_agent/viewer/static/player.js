@@ -2,196 +2,133 @@
 
 import { html } from "./draw.js";
 import { pane } from "./pane.js";
+import { differing, tape } from "./tape.js";
+import { toolbar } from "./toolbar.js";
 import { track } from "./track.js";
 
 const POLL = 1000; // ms
-const KEPT = 80; // steps in memory, per source
 const LEAP = 10; // steps, with shift
 
 // sources: { label, overview(since), step(number), picture(number) }; the last gives an address.
-// options: step, segment, live, onMove(step, segment).
+// options: step, segment, live, onMove(step, segment). Dispatches "keep-step" on the root when a step is drawn.
 export function play(root, sources, options) {
-  const state = { step: options.step ?? 0, segment: options.segment ?? "", asked: 0, follow: false, stopped: false };
-  const tapes = sources.map(tape);
-  const panes = sources.map((source) => pane(source, selected));
-  const bar = track(go);
-  const controls = toolbar({ go, leap, follow });
-  const problem = html("p", { class: "problem", role: "alert", hidden: true });
-  const stage = html("main", { class: sources.length > 1 ? "panes two" : "panes" }, ...panes.map((one) => one.root));
-  root.classList.add("keep-viewer");
-  root.replaceChildren(html("nav", { class: "player" }, controls.root, bar.root), problem, stage);
-  panes.forEach((one) => one.preset(state.segment));
+  return new Player(root, sources, options);
+}
 
-  const count = () => Math.max(...tapes.map((one) => one.outlines.length));
-
-  function selected(key) {
-    state.segment = key;
-    options.onMove?.(state.step, state.segment);
+class Player {
+  constructor(root, sources, options) {
+    this.root = root;
+    this.options = options;
+    this.step = options.step ?? 0;
+    this.segment = options.segment ?? "";
+    this.asked = 0; // moves so far: an answer to an earlier one is dropped
+    this.following = this.stopped = false;
+    this.tapes = sources.map(tape);
+    this.panes = sources.map((source) => pane(source, (key) => this.selected(key)));
+    this.build();
+    this.ready = this.begin();
   }
 
-  function follow(on) {
-    state.follow = on;
-    if (on) go(count() - 1);
+  build() {
+    const go = (step) => this.go(step);
+    this.bar = track(go);
+    this.tools = toolbar({ go, leap: (steps) => go(this.step + steps), follow: (on) => this.follow(on) }, this.options.live);
+    this.problem = html("p", { class: "problem", role: "alert", hidden: true });
+    const stage = html("main", { class: this.panes.length > 1 ? "panes two" : "panes" }, ...this.panes.map((one) => one.root));
+    this.root.classList.add("keep-viewer");
+    this.root.replaceChildren(html("nav", { class: "player" }, this.tools.root, this.bar.root), this.problem, stage);
+    this.panes.forEach((one) => one.preset(this.segment));
+    this.onKey = (event) => this.key(event);
+    document.addEventListener("keydown", this.onKey);
+    this.sized = new ResizeObserver(() => this.resized());
+    this.sized.observe(this.bar.root);
   }
 
-  function leap(steps) {
-    go(state.step + steps);
+  async begin() {
+    await Promise.all(this.tapes.map((one) => one.look()));
+    this.drawTrack();
+    await this.go(this.step);
+    this.panes.forEach((one) => one.reveal());
+    this.watch();
   }
 
-  async function go(wanted) {
-    state.step = Math.min(Math.max(wanted, 0), Math.max(count() - 1, 0));
-    if (state.step < count() - 1 && state.follow) controls.unfollow((state.follow = false));
-    bar.at(state.step);
-    controls.at(state.step, count());
-    const mine = ++state.asked;
-    const views = await Promise.all(tapes.map((one) => one.view(state.step)));
-    if (mine !== state.asked || state.stopped) return; // somebody has moved on
-    views.forEach((view, index) => (view.words ? panes[index].say(view.words) : panes[index].show(view)));
-    options.onMove?.(state.step, state.segment);
-    root.dispatchEvent(new CustomEvent("keep-step", { detail: state.step }));
-    tapes.forEach((one) => [state.step + 1, state.step - 1].forEach(one.prefetch));
+  get count() {
+    return Math.max(...this.tapes.map((one) => one.outlines.length));
   }
 
-  function drawTrack() {
-    bar.draw(tapes[0].outlines.length >= count() ? tapes[0].outlines : tapes.at(-1).outlines, differing(tapes));
-    controls.at(state.step, count());
-    const told = tapes.map((one) => one.problem).filter(Boolean);
-    problem.hidden = !told.length;
-    problem.textContent = told.join(" ");
+  async go(wanted) {
+    this.step = Math.min(Math.max(wanted || 0, 0), Math.max(this.count - 1, 0));
+    if (this.step < this.count - 1) this.tools.following((this.following = false));
+    this.bar.at(this.step);
+    this.tools.at(this.step, this.count);
+    const mine = ++this.asked;
+    const views = await Promise.all(this.tapes.map((one) => one.view(this.step)));
+    if (mine !== this.asked || this.stopped) return; // somebody has moved on
+    views.forEach((view, index) => (view.words ? this.panes[index].say(view.words) : this.panes[index].show(view)));
+    this.mark(views);
+    this.options.onMove?.(this.step, this.segment);
+    this.root.dispatchEvent(new CustomEvent("keep-step", { detail: this.step }));
+    this.tapes.forEach((one) => [this.step + 1, this.step - 1].forEach(one.prefetch));
   }
 
-  async function look() {
-    const grown = (await Promise.all(tapes.map((one) => one.look()))).some(Boolean);
-    if (!grown || state.stopped) return;
-    drawTrack();
-    if (state.follow || tapes.some((one) => one.lacks(state.step))) await go(state.follow ? count() - 1 : state.step);
+  // Two runs that part here say so.
+  mark([one, other]) {
+    const parted = other !== undefined && (one.skill !== other.skill || one.ok !== other.ok);
+    this.panes.forEach((each) => each.differs(parted));
   }
 
-  async function watch() {
-    while (options.live && !state.stopped) {
+  selected(key) {
+    this.segment = key;
+    this.options.onMove?.(this.step, key);
+  }
+
+  follow(on) {
+    this.following = on;
+    if (on) this.go(this.count - 1);
+  }
+
+  drawTrack() {
+    const longest = this.tapes.reduce((one, other) => (other.outlines.length > one.outlines.length ? other : one));
+    this.bar.draw(longest.outlines, differing(this.tapes));
+    this.tools.at(this.step, this.count);
+    const told = this.tapes.map((one) => one.problem).filter(Boolean);
+    this.problem.hidden = !told.length;
+    this.problem.textContent = told.join(" ");
+  }
+
+  async watch() {
+    while (this.options.live && !this.stopped) {
       await new Promise((resolve) => setTimeout(resolve, POLL));
-      if (!document.hidden) await look();
+      if (!document.hidden && !this.stopped) await this.look();
     }
   }
 
-  function key(event) {
-    if (event.target.matches?.("input:not([type=range]), textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  async look() {
+    const changed = (await Promise.all(this.tapes.map((one) => one.look()))).some(Boolean);
+    if (!changed || this.stopped) return;
+    this.drawTrack();
+    if (this.following) await this.go(this.count - 1);
+    else if (this.tapes.some((one) => !one.has(this.step))) await this.go(this.step);
+  }
+
+  key(event) {
+    const typing = event.target.matches?.("input:not([type=range], [type=checkbox]), textarea, select");
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     const far = event.shiftKey ? LEAP : 1;
-    const moves = { ArrowLeft: () => leap(-far), ArrowRight: () => leap(far), Home: () => go(0), End: () => go(count() - 1) };
-    if (!moves[event.key]) return;
+    const wanted = { ArrowLeft: this.step - far, ArrowRight: this.step + far, Home: 0, End: this.count - 1 }[event.key];
+    if (wanted === undefined) return;
     event.preventDefault();
-    moves[event.key]();
+    this.go(wanted);
   }
 
-  function resized() {
-    bar.draw(tapes[0].outlines.length >= count() ? tapes[0].outlines : tapes.at(-1).outlines, differing(tapes));
-    panes.forEach((one) => one.redraw());
+  resized() {
+    this.drawTrack();
+    this.panes.forEach((one) => one.redraw());
   }
 
-  document.addEventListener("keydown", key);
-  window.addEventListener("resize", resized);
-  const ready = (async () => {
-    await Promise.all(tapes.map((one) => one.look()));
-    drawTrack();
-    await go(state.step);
-    panes.forEach((one) => one.reveal());
-    watch();
-  })();
-
-  function stop() {
-    state.stopped = true;
-    document.removeEventListener("keydown", key);
-    window.removeEventListener("resize", resized);
+  stop() {
+    this.stopped = true;
+    this.sized.disconnect();
+    document.removeEventListener("keydown", this.onKey);
   }
-
-  return { go, stop, ready };
 }
-
-// Steps where two runs chose otherwise, or one of them had ended.
-function differing(tapes) {
-  if (tapes.length < 2) return [];
-  const [one, other] = tapes.map((each) => each.outlines);
-  const steps = Array.from({ length: Math.max(one.length, other.length) }, (_, step) => step);
-  return steps.filter((step) => one[step]?.skill !== other[step]?.skill || one[step]?.ok !== other[step]?.ok);
-}
-
-// What is known of one source: outlines of all its steps, and the steps looked at lately.
-function tape(source) {
-  const known = new Map();
-  const self = { outlines: [], problem: "", look, view, prefetch, lacks };
-
-  async function look() {
-    try {
-      const told = await source.overview(self.outlines.length);
-      if (told.steps < self.outlines.length) return restart(); // the file was replaced
-      const changed = told.outlines.length > 0 || told.problem !== self.problem;
-      const ended = told.status !== self.status;
-      if (ended) known.delete(self.outlines.length - 1); // it may tell of the end now
-      self.outlines.push(...told.outlines);
-      [self.problem, self.status, self.crash] = [told.problem, told.status, told.crash];
-      return changed || ended;
-    } catch (error) {
-      self.problem = error.message;
-      return true;
-    }
-  }
-
-  function restart() {
-    known.clear();
-    self.outlines = [];
-    return look();
-  }
-
-  function lacks(step) {
-    return !known.has(step) && step >= 0;
-  }
-
-  function view(step) {
-    if (step >= self.outlines.length) return Promise.resolve({ words: ended() });
-    if (!known.has(step)) {
-      known.set(step, source.step(step).catch((error) => {
-        known.delete(step);
-        return { words: error.message };
-      }));
-      if (known.size > KEPT) known.delete(known.keys().next().value);
-    }
-    return known.get(step);
-  }
-
-  function ended() {
-    if (self.outlines.length) return `This episode has only ${self.outlines.length} steps.`;
-    return self.crash ? `No step was taken: the episode crashed.\n${self.crash}` : "No step was taken yet.";
-  }
-
-  function prefetch(step) {
-    if (step >= 0 && step < self.outlines.length) view(step);
-  }
-
-  return self;
-}
-
-function toolbar({ go, leap, follow }) {
-  const button = (sign, title, onclick) => html("button", { class: "chip", title, "aria-label": title, onclick }, sign);
-  const number = html("input", { type: "number", min: 1, value: 1, "aria-label": "step number", onchange: () => go(Number(number.value) - 1) });
-  const of = html("span", {}, "of 0");
-  const box = html("input", { type: "checkbox", onchange: () => follow(box.checked) });
-  const root = html(
-    "div",
-    { class: "toolbar" },
-    button("⏮", "first step (Home)", () => go(0)),
-    button("◀", "one step back (←, with shift 10)", () => leap(-1)),
-    button("▶", "one step on (→, with shift 10)", () => leap(1)),
-    button("⏭", "last step (End)", () => go(Infinity)),
-    html("label", { class: "number" }, "step", number, of),
-    html("label", { title: "stay at the last step while the run grows" }, box, "follow"),
-  );
-
-  function at(step, steps) {
-    number.value = steps ? step + 1 : 0;
-    number.max = steps;
-    of.textContent = `of ${steps}`;
-  }
-
-  return { root, at, unfollow: (on) => { box.checked = on; } };
-}
-

@@ -17,16 +17,21 @@ export function timelinePanel() {
     ["mlp", "mlp"],
   ]);
   body.append(chart, readout, keys);
+  let width = 0;
+
+  function measure() {
+    width = widthOf(chart);
+  }
 
   function show(prompt) {
     const there = prompt && (prompt.loads.length > 0 || prompt.computes.length > 0);
     readout.hidden = keys.hidden = !there;
     note.textContent = there ? summary(prompt) : "";
     readout.textContent = "Point at a bar for its times.";
-    chart.replaceChildren(there ? drawn(prompt, widthOf(chart), readout) : absent("The trace holds no times of loads and computations here."));
+    chart.replaceChildren(there ? drawn(prompt, width, readout) : absent("The trace holds no times of loads and computations here."));
   }
 
-  return { root, show };
+  return { root, show, measure };
 }
 
 function summary(prompt) {

@@ -33,7 +33,7 @@ export function track(onMove) {
 }
 
 function shapes(outlines, differing, x) {
-  const wide = Math.max(1, x(1) - x(0) - 1);
+  const wide = Math.min(THUMB, Math.max(1, x(1) - x(0) - 1));
   const path = (kind, steps, shape) => svg("path", { class: kind, d: steps.map(shape).join("") });
   const numbered = outlines.map((one, step) => ({ ...one, number: step }));
   const pick = (test) => numbered.filter(test).map((one) => one.number);

@@ -27,13 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def quick(ros: dict[str, str], folder: Path) -> Iterator[None]:
-    """A node whose skills take a moment only."""
-    with node(ros, folder, *SCRIPTED, *CLEAN_MUG, *FAST, name="quick", TEST_SECONDS="0.05"):
-        yield
-
-
-@pytest.fixture(scope="module")
 def ros(folder: Path) -> Iterator[dict[str, str]]:
     need_ros1()
     with roscore(folder) as env:
@@ -45,9 +38,10 @@ def said(done: subprocess.CompletedProcess) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_goal_is_reached_and_seen_by_all(ros: dict[str, str], quick: None) -> None:
-    heard = said(client(ros, "do", "quick", TASK))
-    late = said(client(ros, "late", "quick", TASK))
+def test_a_goal_is_reached_and_seen_by_all(ros: dict[str, str], folder: Path) -> None:
+    with node(ros, folder, *SCRIPTED, *CLEAN_MUG, *FAST, name="reaches", TEST_SECONDS="0.05"):
+        heard = said(client(ros, "do", "reaches", TASK))
+        late = said(client(ros, "late", "reaches", TASK))
     assert heard["state"] == SUCCEEDED
     assert heard["success"], heard["report"]
     assert "success after" in heard["report"]
@@ -81,8 +75,9 @@ def test_a_new_goal_takes_the_place_of_the_old(ros: dict[str, str], folder: Path
     assert stops == ["stopped", "done"]
 
 
-def test_plans_facts_and_reports_without_a_task(ros: dict[str, str], quick: None) -> None:
-    planned, reported, again, nothing, blank = said(client(ros, "plan", "quick", TASK))["answers"]
+def test_plans_facts_and_reports_without_a_task(ros: dict[str, str], folder: Path) -> None:
+    with node(ros, folder, *SCRIPTED, *CLEAN_MUG, name="plans"):
+        planned, reported, again, nothing, blank = said(client(ros, "plan", "plans", TASK))["answers"]
     assert planned["ok"] and planned["skill"], planned
     assert reported == {"ok": True, "report": ""}
     assert not again["ok"] and "no plan to report on" in again["report"]

@@ -51,8 +51,9 @@ def status(answer: bytes) -> int:
 
 
 def post(path: str, body: bytes, **headers: str) -> bytes:
-    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
-    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(body)), **given}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 

@@ -1,0 +1,82 @@
+"""A real browser before the viewer: headless Chromium that reaches this machine only, and the command behind it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import which
+from urllib.request import urlopen
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+CHROMIUM, DRIVER = ("chromium", "chromium-browser", "google-chrome"), "chromedriver"
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # a container's root has none
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--force-device-scale-factor=1",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+
+
+def chromium() -> str | None:
+    """Its path, where it and its driver are installed."""
+    return next(filter(None, map(which, CHROMIUM)), None) if which(DRIVER) else None
+
+
+@contextmanager
+def browser(width: int = 1440, height: int = 900) -> Iterator[webdriver.Chrome]:
+    """Chromium with its console and network logged."""
+    options = Options()
+    options.binary_location = chromium() or ""
+    for flag in (*FLAGS, f"--window-size={width},{height}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(which(DRIVER)))
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[str]:
+    """``keep-agent view`` in a process of its own; the address of its list."""
+    port = free_port()
+    command = [sys.executable, "-m", "keep_agent.cli", "view", str(root), "--no-browser", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}/viewer"
+    try:
+        _await(address, process)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _await(address: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urlopen(f"{address}/data/episodes", timeout=30).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

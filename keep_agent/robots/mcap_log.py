@@ -1,0 +1,139 @@
+"""An episode as an MCAP file, for Foxglove: decisions, facts, memory, messages and pictures on one time line.
+
+``python -m keep_agent.robots.mcap_log RUN --episode ID --out FILE``
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, BinaryIO
+
+from keep_agent import __version__
+from keep_agent.errors import DataError
+from keep_agent.guard import guarded
+from keep_agent.robots.errors import NotInstalled
+from keep_agent.robots.mcap_messages import Message, of_entry, of_event
+from keep_agent.robots.mcap_schemas import CHANNELS
+from keep_agent.runfolder import TRACE
+from keep_agent.trace import Entry, read_trace
+from memory.disk.atomic import replacing
+
+if TYPE_CHECKING:
+    from keep_agent.robots.events import Event
+
+SECOND = 10**9  # nanoseconds
+
+
+class McapLog:
+    """Takes the events of a `RobotSession` as its watcher, and messages; `close` ends the file. Safe on any thread.
+
+    Raises NotInstalled without mcap.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        try:
+            from mcap.writer import Writer
+        except ImportError as error:
+            raise NotInstalled("an MCAP log needs mcap: pip install 'keep-agent[ros]'") from error
+        self._writer = Writer(stream)
+        self._writer.start(profile="", library=f"keep-agent {__version__}")
+        self._channels: dict[str, int] = {}
+        self._lock, self._open, self._number = Lock(), True, 0
+
+    def __call__(self, event: Event) -> None:
+        at = int(event.at * SECOND)
+        self.write(at, of_event(event, at))
+
+    def write(self, at: int, messages: Iterable[Message]) -> None:
+        """``at``: nanoseconds. What comes after `close` is dropped."""
+        for key, message in messages:
+            data = json.dumps(message, ensure_ascii=False).encode()
+            with self._lock:
+                if self._open:
+                    self._number += 1
+                    self._writer.add_message(self._channel(key), at, data, at, sequence=self._number)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._open:
+                self._open = False
+                self._writer.finish()
+
+    def _channel(self, key: str) -> int:
+        if key not in self._channels:
+            channel = CHANNELS[key]
+            schema = self._writer.register_schema(channel.name, "jsonschema", channel.text)
+            self._channels[key] = self._writer.register_channel(channel.topic, "json", schema)
+        return self._channels[key]
+
+
+@contextmanager
+def mcap_log(path: Path) -> Iterator[McapLog]:
+    """A log whose file appears whole at the end of the block, and not at all after an error."""
+    with replacing(path) as stream:
+        log = McapLog(stream)
+        yield log
+        log.close()
+
+
+def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
+    """The entries of one episode; how many there were. ``run``: the folder that its pictures are in.
+
+    A trace has no clock: every entry comes a second after the one before, or later if its decision took longer.
+    """
+    at = count = 0
+
+    def read(name: str) -> bytes | None:
+        file = (run or Path()) / name
+        return file.read_bytes() if run is not None and file.is_file() else None
+
+    with mcap_log(path) as log:
+        for entry in entries:
+            count += 1
+            log.write(at, of_entry(entry, at, read))
+            at += max(SECOND, int(entry.get("timings", {}).get("ttft", 0) * SECOND / 1e3))
+    return count
+
+
+def episode_of(run: Path, wanted: str = "0") -> list[Entry]:
+    """The entries of an episode by its id, or by its number in the run. Raises DataError."""
+    file = run / TRACE
+    if not file.is_file():
+        raise DataError(f"{run} holds no {TRACE}: give the folder of a run")
+    numbers: dict[str, int] = {}
+    found: list[Entry] = []
+    for entry in read_trace(file):
+        number = numbers.setdefault(entry["episode"], len(numbers))
+        if wanted in (entry["episode"], str(number)):
+            found.append(entry)
+    if not found:
+        raise DataError(f"{file} has no episode {wanted!r}; it has {len(numbers)}, such as {', '.join([*numbers][:3])}")
+    return found
+
+
+def main() -> None:
+    """Exit code 2: bad input, one line on standard error."""
+    parser = ArgumentParser(prog="python -m keep_agent.robots.mcap_log", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument("--episode", metavar="ID", default="0", help="or its number in the run (default: 0)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="to write, such as episode.mcap")
+    arguments = parser.parse_args()
+    code = guarded(lambda: _convert(arguments))
+    if code:
+        sys.exit(code)
+
+
+def _convert(arguments: Namespace) -> None:
+    entries = episode_of(arguments.run, arguments.episode)
+    count = write_episode(entries, arguments.out, arguments.run)
+    sys.stderr.write(f"{arguments.out}: {count} entries of {entries[0]['episode']}\n")
+
+
+if __name__ == "__main__":
+    main()

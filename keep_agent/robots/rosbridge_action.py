@@ -1,0 +1,139 @@
+"""An actionlib server over a rosbridge's topics, one goal at a time; a new goal takes the place of the old.
+
+The library's own has no word for a task that failed, no result for one that was cancelled, and goes on talking when it
+is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from threading import Condition, Thread
+from typing import Any
+
+from keep_agent.robots.rosbridge import Bridge
+
+log = logging.getLogger(__name__)
+ACTIVE, PREEMPTED, SUCCEEDED, ABORTED = 1, 2, 3, 4  # of actionlib_msgs/GoalStatus
+HEARTBEAT = 0.2  # seconds; actionlib clients wait for a status before they send
+REPLACED = "another goal took its place"
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    status: int
+    text: str
+    result: Message
+
+
+Work = Callable[[Message, Callable[[Message], None], Callable[[], bool]], End]  # goal, feedback, was it cancelled?
+
+
+class BridgeActionServer:
+    """``work`` runs on a thread of this server; ``cancelled`` is called, on another, when it has to end early."""
+
+    def __init__(self, bridge: Bridge, name: str, kind: str, work: Work, cancelled: Callable[[], None]) -> None:
+        self.bridge, self._work, self._cancelled = bridge, work, cancelled
+        topic = bridge.library.Topic
+        self._feedback = topic(bridge.ros, f"{name}/feedback", f"{kind}Feedback")
+        self._result = topic(bridge.ros, f"{name}/result", f"{kind}Result")
+        self._status = topic(bridge.ros, f"{name}/status", "actionlib_msgs/GoalStatusArray")
+        self._news = Condition()
+        self._next: Message | None = None
+        self._current: Message | None = None
+        self._cancel = self._closed = False
+        for publisher in (self._feedback, self._result, self._status):
+            publisher.advertise()
+        topic(bridge.ros, f"{name}/goal", f"{kind}Goal").subscribe(self._on_goal)
+        topic(bridge.ros, f"{name}/cancel", "actionlib_msgs/GoalID").subscribe(self._on_cancel)
+        self._threads = [Thread(target=target, daemon=True) for target in (self._serve, self._beat)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, seconds: float) -> None:
+        """No goal is taken any more; wait so long for the one that is on, which the caller has told to stop."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+        for thread in self._threads:
+            thread.join(seconds)
+
+    def _on_goal(self, message: Message) -> None:
+        with self._news:
+            replaced, self._next = self._next, message
+            running = self._current is not None
+            self._cancel = self._cancel or running
+            self._news.notify_all()
+        if replaced is not None:
+            self._end(replaced, End(PREEMPTED, REPLACED, {"success": False, "report": REPLACED}))
+        if running:
+            self._cancelled()
+
+    def _on_cancel(self, message: Message) -> None:
+        """By its id, or all of them; a stamp that says "all before" means all: there are two at most."""
+        wanted = message.get("id", "")
+        with self._news:
+            waiting = self._next if self._next is not None and _is(self._next, wanted) else None
+            if waiting is not None:
+                self._next = None
+            running = self._current is not None and _is(self._current, wanted)
+            self._cancel = self._cancel or running
+        if waiting is not None:
+            self._end(waiting, End(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
+        if running:
+            self._cancelled()
+
+    def _serve(self) -> None:
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._next is not None or self._closed)
+                if self._closed:
+                    return
+                goal, self._next = self._next, None
+                self._current, self._cancel = goal, False
+            end = self._done(goal)
+            with self._news:
+                self._current = None
+            self._end(goal, end)
+
+    def _done(self, goal: Message) -> End:
+        try:
+            return self._work(goal["goal"], partial(self._feed, goal), lambda: self._cancel)
+        except Exception as error:  # whoever sent the goal waits for a result
+            log.exception("a goal broke the server's work")
+            return End(ABORTED, type(error).__name__, {"success": False, "report": str(error)})
+
+    def _beat(self) -> None:
+        while not self._closed:
+            with self._news:
+                goal = self._current
+            self._say(self._status, {"status_list": [] if goal is None else [_status(goal, ACTIVE)]})
+            with self._news:
+                self._news.wait_for(lambda: self._closed, HEARTBEAT)
+
+    def _feed(self, goal: Message, feedback: Message) -> None:
+        self._say(self._feedback, {"status": _status(goal, ACTIVE), "feedback": dict(feedback)})
+
+    def _end(self, goal: Message, end: End) -> None:
+        status = _status(goal, end.status, end.text)
+        self._say(self._status, {"status_list": [status]})
+        self._say(self._result, {"status": status, "result": dict(end.result)})
+
+    def _say(self, topic: Any, message: Message) -> None:
+        """Not what would be kept until there is a connection again, when nobody wants to hear it."""
+        if self.bridge.connected:
+            now = time.time()
+            stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
+            topic.publish({"header": {"stamp": stamp, "frame_id": ""}, **message})
+
+
+def _is(goal: Message, wanted: str) -> bool:
+    return wanted in ("", goal["goal_id"]["id"])
+
+
+def _status(goal: Message, status: int, text: str = "") -> dict[str, Any]:
+    return {"goal_id": goal["goal_id"], "status": status, "text": text}

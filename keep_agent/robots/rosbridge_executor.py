@@ -1,0 +1,139 @@
+"""A robot behind a rosbridge as a `SkillExecutor`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.robots.errors import ConnectionLost, RobotError, RobotTimeout
+from keep_agent.robots.facts import read_facts
+from keep_agent.robots.messages import PACKAGE
+from keep_agent.robots.rosbridge import Bridge, string_type, typed
+from keep_agent.robots.rosbridge_skills import Attempt, Carrier, Fields, Kind, Ros1Action, Ros2Action, ServiceCall
+
+if TYPE_CHECKING:
+    from envs.fact import Fact
+    from envs.outcome import Outcome
+
+log = logging.getLogger(__name__)
+MOST = 100_000  # facts that wait to be asked for; of more the oldest are dropped
+
+
+class RosbridgeExecutor:
+    """Skills by ``kind`` under ``name``; facts and skills as JSON in std_msgs/String.
+
+    ``skills`` are always the same, or the name of a topic that says which can be done now: a JSON array, latched.
+    ``facts`` is the topic of `keep_agent.robots.facts`. ``type`` is the action's or service's; by default ours.
+    ``timeout``: seconds until the skills have to be known.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        skills: Sequence[str] | str,
+        *,
+        kind: Kind = "ros2_action",
+        name: str = "/execute_skill",
+        type: str = "",
+        facts: str = "/facts",
+        fields: Fields | None = None,
+        cancel: str = "",
+        timeout: float = 10.0,
+    ) -> None:
+        self.bridge, self.timeout = bridge, timeout
+        self._news = Condition()
+        self._facts: list[Fact] = []
+        self._skills: tuple[str, ...] | None = None
+        self._attempt: Attempt | None = None
+        self._carrier = _carrier(bridge, kind, name, type, fields or Fields(), cancel)
+        text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
+        bridge.library.Topic(bridge.ros, facts, text).subscribe(self._on_facts)
+        if isinstance(skills, str):
+            bridge.library.Topic(bridge.ros, skills, text).subscribe(self._on_skills)
+        else:
+            self._skills = tuple(skills)
+        bridge.on_lost(self._on_lost)
+
+    def skills(self) -> Sequence[str]:
+        """Raises ConnectionLost, or RobotTimeout if the robot has not said what it can do."""
+        self.bridge.check()
+        with self._news:
+            if not self._news.wait_for(lambda: self._skills is not None, self.timeout):
+                raise RobotTimeout(f"the robot at {self.bridge.where} did not name its skills in {self.timeout:g} s")
+            return self._skills or ()
+
+    def observe(self) -> Sequence[Fact]:
+        """Raises ConnectionLost: a robot that cannot be seen is not to be moved."""
+        self.bridge.check()
+        with self._news:
+            facts, self._facts = self._facts, []
+        return facts
+
+    def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
+        """Raises ConnectionLost if the connection breaks meanwhile: nobody knows what became of the skill."""
+        attempt = Attempt(skill, feedback)
+        with self._news:
+            if self._attempt is not None:
+                raise RobotError(f"{skill!r} cannot begin before {self._attempt.skill!r} has ended: cancel that")
+            self._attempt = attempt
+        try:
+            self.bridge.check()
+            self._carrier.begin(attempt)
+            return attempt.future.result()
+        finally:
+            with self._news:
+                self._attempt = None
+
+    def cancel(self) -> None:
+        """Raises ConnectionLost, or RobotError where this robot cannot be told."""
+        if self._attempt is not None:
+            self.bridge.check()
+            self._carrier.cancel()
+
+    def _on_facts(self, message: Mapping[str, Any]) -> None:
+        try:
+            facts = read_facts(str(message.get("data", "")))
+        except DataError as error:
+            log.warning("facts ignored: %s", error)
+            return
+        with self._news:
+            self._facts = [*self._facts, *facts][-MOST:]
+
+    def _on_skills(self, message: Mapping[str, Any]) -> None:
+        try:
+            skills = json.loads(message.get("data", ""))
+        except ValueError:
+            skills = None
+        if not isinstance(skills, list) or not all(isinstance(skill, str) and skill for skill in skills):
+            log.warning("skills ignored: %.80r is no JSON array of strings", message.get("data"))
+            return
+        with self._news:
+            self._skills = tuple(skills)
+            self._news.notify_all()
+
+    def _on_lost(self) -> None:
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.fail(
+                ConnectionLost(
+                    f"the connection to the rosbridge at {self.bridge.where} broke while {attempt.skill!r} was carried "
+                    "out: the robot may still be moving"
+                )
+            )
+
+
+def _carrier(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> Carrier:
+    match kind:
+        case "ros2_action":
+            return Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)
+        case "ros1_action":
+            return Ros1Action(bridge, name, type or f"{PACKAGE}/TaskAction", fields)
+        case "service":
+            if not type:
+                raise ConfigError("kind=service needs the type of the service, such as type='my_robot/DoSkill'")
+            return ServiceCall(bridge, name, type, fields, cancel)
+    raise ConfigError(f"kind={kind!r} is unknown; use ros2_action, ros1_action or service")

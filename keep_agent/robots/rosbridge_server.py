@@ -1,0 +1,160 @@
+"""What a robot's planner offers over a rosbridge: plan service, tasks, status. ``--help`` lists the options."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from keep_agent.guard import guarded
+from keep_agent.robots.command import parser, robot_of
+from keep_agent.robots.events import TaskReport
+from keep_agent.robots.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.rosbridge import Bridge, Distribution, string_type, typed
+from keep_agent.robots.rosbridge_action import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
+from keep_agent.robots.service import RobotService
+
+if TYPE_CHECKING:
+    from keep_agent.api import Planning
+    from keep_agent.robots.executor import SkillExecutor
+    from keep_agent.robots.limits import Limits
+    from keep_agent.robots.run import Judge
+
+TASK, STOP = "task", "stop"  # topics that need no message types of ours
+
+
+class RosbridgeServer:
+    """Names below ``/name``: services ``plan`` and ``report``, topics ``status``, ``facts``, ``task`` and ``stop``.
+
+    With ROS 1 also the action ``plan_and_execute``, by actionlib's topics. ``task`` takes an instruction in a
+    std_msgs/String, for those without our messages, and for ROS 2, where the library cannot serve actions.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        planner: Planning,
+        executor: SkillExecutor,
+        *,
+        distribution: Distribution = "ros1",
+        name: str = "keep_agent",
+        limits: Limits | None = None,
+        judge: Judge | None = None,
+    ) -> None:
+        self.bridge, self.distribution, self.name = bridge, distribution, f"/{name.strip('/')}"
+        self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
+        text = string_type(distribution)
+        topic = bridge.library.Topic
+        self._status = topic(bridge.ros, f"{self.name}/{STATUS}", text, latch=True)
+        self._status.advertise()
+        listeners = {FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
+        for key, listener in listeners.items():
+            topic(bridge.ros, f"{self.name}/{key}", text).subscribe(_data(listener))
+        self._offer(PLAN, "Plan", self._plan)
+        self._offer(REPORT, "Report", self._report)
+        self.server = None
+        if distribution == "ros1":
+            kind = f"{PACKAGE}/TaskAction"
+            self.server = BridgeActionServer(bridge, f"{self.name}/{ACTION}", kind, self._execute, self._preempt)
+        self.service.announce()
+
+    def close(self) -> None:
+        """Stop what runs, and tell whoever asked for it. The connection stays."""
+        self.service.stop("the planner is shut down")
+        self.service.session.wait(self.service.longest_stop)
+        if self.server is not None:
+            self.server.close(1.0)
+
+    def _tell(self, text: str) -> None:
+        if self.bridge.connected:
+            self._status.publish({"data": text})
+
+    def _offer(self, key: str, kind: str, answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        """A service whose answers may take long: the library would wait for them on its only thread."""
+        service, full = f"{self.name}/{key}", typed(PACKAGE, "srv", kind, self.distribution)
+
+        def respond(request: Mapping[str, Any]) -> None:
+            values = answer(request.get("args") or {})
+            if self.bridge.connected:
+                called = {"id": request["id"]} if "id" in request else {}
+                self.bridge.send("service_response", service=service, values=values, result=True, **called)
+
+        self.bridge.ros.on(service, lambda request: Thread(target=respond, args=(request,), daemon=True).start())
+        self.bridge.on_ready(lambda: self.bridge.send("advertise_service", type=full, service=service))
+
+    def _plan(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        skills = [str(skill) for skill in request.get("skills") or ()]
+        answer = self.service.plan(str(request.get("instruction", "")), skills)
+        return {"skill": answer.skill, "ok": answer.ok, "report": answer.report}
+
+    def _report(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        answer = self.service.report(bool(request.get("ok", False)), str(request.get("message", "")))
+        return {"ok": answer.ok, "report": answer.report}
+
+    def _execute(
+        self, goal: Mapping[str, Any], feedback: Callable[[Mapping[str, Any]], None], stopped: Callable[[], bool]
+    ) -> End:
+        instruction = instruction_of(str(goal.get("task", "")), str(goal.get("description", "")))
+        report = self.service.run(instruction, lambda text: feedback({"current_status": text}), stopped)
+        status = SUCCEEDED if report.success else PREEMPTED if stopped() else ABORTED
+        return End(status, report.stop, {"success": report.success, "report": str(report)})
+
+    def _preempt(self) -> None:
+        self.service.stop("the goal was cancelled, or another one took its place")
+
+    def _on_task(self, text: str) -> None:
+        """A task that cannot begin is told as a status, since a topic has no answer."""
+        Thread(target=self._run_task, args=(text,), daemon=True).start()
+
+    def _run_task(self, instruction: str) -> None:
+        if self.service.session.busy:
+            report = TaskReport(instruction, False, "busy", "another task is on: stop it first")
+            refused = {"refused": instruction, "report": str(report)}
+            self._tell(json.dumps(json.loads(self.service.status.to_json()) | refused))
+        else:
+            self.service.run(instruction)
+
+    def _on_stop(self, text: str) -> None:
+        self.service.stop(text or "somebody pressed stop")
+
+
+def _data(listener: Callable[[str], None]) -> Callable[[Mapping[str, Any]], None]:
+    return lambda message: listener(str(message.get("data", "")))
+
+
+def main() -> None:
+    """Exit code 2: bad input or no rosbridge, one line on standard error; 130: interrupted."""
+    options = parser("python -m keep_agent.robots.rosbridge_server", __doc__)
+    options.add_argument("--host", default="localhost", help="of the rosbridge (default: %(default)s)")
+    options.add_argument("--port", type=int, default=9090, help="(default: %(default)s)")
+    options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="(default: %(default)s)")
+    arguments = options.parse_args()
+    sys.exit(guarded(lambda: _serve(arguments)))
+
+
+def _serve(arguments: Namespace) -> None:
+    robot = robot_of(arguments)
+    with Bridge(arguments.host, arguments.port) as bridge:
+        server = RosbridgeServer(
+            bridge,
+            robot.planner,
+            robot.executor,
+            distribution=arguments.distribution,
+            name=arguments.name,
+            limits=robot.limits,
+            judge=robot.judge,
+        )
+        sys.stderr.write(f"listening on {server.name} at {bridge.where}; Ctrl-C ends it\n")
+        try:
+            while True:
+                time.sleep(1)
+        finally:
+            server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""How a skill is carried out over a rosbridge: by a ROS 2 action, a ROS 1 action, or a service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from threading import Lock
+from typing import Any, Literal, Protocol
+
+from envs.outcome import Outcome, failed
+from keep_agent.robots.errors import RobotError
+from keep_agent.robots.rosbridge import Bridge
+
+Kind = Literal["ros2_action", "ros1_action", "service"]
+SUCCEEDED, CANCELED = 4, 5  # of action_msgs/GoalStatus, ROS 2
+ENDS = {2: "preempted", 3: "", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}  # of actionlib_msgs, ROS 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a robot's messages call things. The defaults are those of our own action."""
+
+    skill: str = "task"  # of the goal, or the request
+    ok: str = "success"  # of the result, or the response
+    message: str = "report"
+    feedback: str = "current_status"
+
+    def goal(self, skill: str) -> dict[str, str]:
+        return {self.skill: skill}
+
+    def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
+        """``ended_well``: what the protocol says; a result that says no has the last word."""
+        values = values if isinstance(values, Mapping) else {self.message: str(values or "")}
+        ok = ended_well and bool(values.get(self.ok, True))
+        message = str(values.get(self.message, ""))
+        return Outcome(True, message) if ok else failed(message or otherwise)
+
+    def sentence(self, values: Mapping[str, Any]) -> str:
+        return str(values.get(self.feedback, ""))
+
+
+class Attempt:
+    """One skill under way. Whoever settles it first is right."""
+
+    def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
+        self.skill, self.feedback = skill, feedback
+        self.future: Future[Outcome] = Future()
+
+    def settle(self, outcome: Outcome) -> None:
+        with suppress(InvalidStateError):
+            self.future.set_result(outcome)
+
+    def fail(self, error: Exception) -> None:
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+class Carrier(Protocol):
+    def begin(self, attempt: Attempt) -> None:
+        """Returns at once; the attempt is settled later, on another thread."""
+        ...
+
+    def cancel(self) -> None:
+        """Tell the robot to end what was begun last."""
+        ...
+
+
+class Ros2Action:
+    """``send_action_goal`` and ``cancel_action_goal``."""
+
+    def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
+        self.bridge, self.fields = bridge, fields
+        self._client = bridge.library.ActionClient(bridge.ros, name, kind)
+        self._goal = ""
+
+    def begin(self, attempt: Attempt) -> None:
+        goal = self.bridge.library.Goal(self.fields.goal(attempt.skill))
+        self._goal = self._client.send_goal(
+            goal,
+            lambda result: attempt.settle(self._outcome(result)),
+            lambda values: attempt.feedback(self.fields.sentence(values)),
+            lambda result: attempt.settle(self._outcome(result, broken=True)),
+        )
+
+    def cancel(self) -> None:
+        if self._goal:
+            self._client.cancel_goal(self._goal)
+
+    def _outcome(self, result: Mapping[str, Any], broken: bool = False) -> Outcome:
+        self._client.wait_results.pop(self._goal, None)
+        status = result["status"]
+        word = "cancelled" if status.value == CANCELED else status.name.lower()
+        return self.fields.outcome(result["values"], not broken and status.value == SUCCEEDED, f"the robot says {word}")
+
+
+class Ros1Action:
+    """actionlib's topics. The library's client tells nobody how a goal ended, and trips over one without a result."""
+
+    def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
+        self.bridge, self.fields = bridge, fields
+        topic = bridge.library.Topic
+        self._goals = topic(bridge.ros, f"{name}/goal", f"{kind}Goal")
+        self._cancels = topic(bridge.ros, f"{name}/cancel", "actionlib_msgs/GoalID")
+        self._lock = Lock()
+        self._running: tuple[str, Attempt] | None = None
+        for publisher in (self._goals, self._cancels):
+            publisher.advertise()
+        topic(bridge.ros, f"{name}/feedback", f"{kind}Feedback").subscribe(self._feedback)
+        topic(bridge.ros, f"{name}/result", f"{kind}Result").subscribe(self._result)
+
+    def begin(self, attempt: Attempt) -> None:
+        name, now = f"keep_agent-{token_hex(8)}", time.time()
+        with self._lock:
+            self._running = name, attempt
+        stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
+        self._goals.publish({"goal_id": {"id": name, "stamp": stamp}, "goal": self.fields.goal(attempt.skill)})
+
+    def cancel(self) -> None:
+        with self._lock:
+            running = self._running
+        if running is not None:
+            self._cancels.publish({"id": running[0], "stamp": {"secs": 0, "nsecs": 0}})
+
+    def _mine(self, message: Mapping[str, Any]) -> Attempt | None:
+        with self._lock:
+            running = self._running
+        return running[1] if running is not None and message["status"]["goal_id"]["id"] == running[0] else None
+
+    def _feedback(self, message: Mapping[str, Any]) -> None:
+        attempt = self._mine(message)
+        if attempt is not None:
+            attempt.feedback(self.fields.sentence(message["feedback"]))
+
+    def _result(self, message: Mapping[str, Any]) -> None:
+        attempt = self._mine(message)
+        if attempt is None:
+            return
+        status = message["status"]["status"]
+        told = message["status"].get("text", "")
+        word = told or f"the robot says {ENDS.get(status, status)}"
+        attempt.settle(self.fields.outcome(message.get("result", {}), status == 3, word))
+
+
+class ServiceCall:
+    """A service that returns when the skill is done. It can only be cancelled where another service does that."""
+
+    def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields, cancel: str = "") -> None:
+        self.bridge, self.fields = bridge, fields
+        service = bridge.library.Service
+        self._service = service(bridge.ros, name, kind)
+        self._cancel = service(bridge.ros, cancel, "std_srvs/Trigger") if cancel else None
+
+    def begin(self, attempt: Attempt) -> None:
+        self._service.call(
+            self.bridge.library.ServiceRequest(self.fields.goal(attempt.skill)),
+            lambda response: attempt.settle(self.fields.outcome(response, True, "the robot does not say why")),
+            lambda error: attempt.settle(failed(str(error) or "the service failed")),
+        )
+
+    def cancel(self) -> None:
+        """Raises RobotError where nothing can be done but to wait."""
+        if self._cancel is None:
+            raise RobotError(f"service {self._service.name} cannot be cancelled: name one that does it (cancel=...)")
+        self._cancel.call(self.bridge.library.ServiceRequest(), lambda response: None, lambda error: None)

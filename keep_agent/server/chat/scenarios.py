@@ -1,0 +1,160 @@
+"""Scenarios that are being played, and what of them a token may know.
+
+Whoever may use the id ``persist_{scenario}_{agent}`` hears what that agent hears, whether it is permanent or not. To
+begin or end a scenario takes all of its agents; to play on, one. Who may use none does not learn that it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from keep_agent.errors import CapacityError, ModelError
+from keep_agent.phases import turns
+from keep_agent.phases.run import stop_tokens
+from keep_agent.phases.scenario import Scenario
+from keep_agent.phases.transcript import Story
+from keep_agent.server.chat.conversations import Conversations
+from keep_agent.server.chat.player import SharedPlayer
+from keep_agent.server.chat.scenario_limits import check_scenario
+from keep_agent.server.chat.turn import Turn
+from keep_agent.server.problems import Conflict, NotFound
+from keep_agent.server.tokens import Access
+
+
+def voice(scenario: Scenario, agent: str) -> str:
+    """The id that a token must be for to hear what ``agent`` hears; no agent has to be there for it."""
+    return f"persist_{scenario.name}_{agent}"
+
+
+@dataclass(eq=False)
+class Running:
+    """A scenario on its way. Its turns are played one after another."""
+
+    id: str
+    scenario: Scenario
+    story: Story
+    turns: list[turns.Turn] = field(default_factory=list)
+    done: bool = False
+    failed: str | None = None
+    closed: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    playing: Iterator[turns.Turn] = field(default_factory=lambda: iter(()))
+    turn: Turn | None = None
+
+    def begins(self, turn: Turn) -> None:
+        """Heard on the thread that plays."""
+        self.turn = turn
+        if self.closed:
+            turn.cancel()
+
+    def cancel(self) -> None:
+        self.closed = True
+        if self.turn is not None:
+            self.turn.cancel()
+
+    def ears(self, access: Access) -> frozenset[str]:
+        """The agents with whose ears a token hears."""
+        return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
+
+
+class Scenarios:
+    """All that are played, on the threads and the scheduler of ``conversations``. Close it before those."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
+        self._running: dict[str, Running] = {}
+        self._stops = stop_tokens(conversations.tokenizer)
+        self._closed = False
+
+    # -- beginning and ending ------------------------------------------------------------------------------------------
+
+    def create(self, access: Access, scenario: Scenario) -> Running:
+        """Begin a scenario; nothing is said yet.
+
+        :raises Forbidden: the token is not for all of its agents
+        :raises Conflict: one of that name is played: their agents would have the same rows
+        """
+        limits = self._conversations.limits
+        for agent in scenario.agents:
+            access.require(voice(scenario, agent))
+        check_scenario(scenario, limits)
+        if self._closed:
+            raise ModelError("this server is closing; ask another, or later")
+        if any(one.scenario.name == scenario.name for one in self._running.values()):
+            raise Conflict(
+                f"a scenario {scenario.name!r} is played already: delete it first, or name this one otherwise"
+            )
+        if len(self._running) >= limits.scenarios:
+            raise CapacityError(f"{limits.scenarios} scenarios are played, no more are; delete one")
+        running = Running(secrets.token_hex(8), scenario, Story(scenario))
+        running.playing = self._player(running).play(running.story)
+        self._running[running.id] = running
+        return running
+
+    def _player(self, running: Running) -> SharedPlayer:
+        talks = self._conversations
+        return SharedPlayer(
+            running.scenario, talks.memories, self._stops, running.id, scheduler=talks.scheduler,
+            prompt_chars=talks.limits.prompt_chars, begins=running.begins,
+        )  # fmt: skip
+
+    async def delete(self, access: Access, number: str) -> None:
+        """End a scenario. Permanent agents keep their rows, the others' are forgotten."""
+        running = self.get(access, number)
+        for agent in running.scenario.agents:
+            access.require(voice(running.scenario, agent))
+        await self._end(running)
+
+    async def _end(self, running: Running) -> None:
+        running.cancel()
+        async with running.lock:
+            await self._conversations.in_thread(running.playing.close)  # type: ignore[attr-defined]
+        self._running.pop(running.id, None)
+
+    async def close(self) -> None:
+        """End all of them."""
+        self._closed = True
+        for running in list(self._running.values()):
+            await self._end(running)
+
+    # -- what is seen --------------------------------------------------------------------------------------------------
+
+    def all(self, access: Access) -> list[Running]:
+        return [running for running in self._running.values() if running.ears(access)]
+
+    def get(self, access: Access, number: str) -> Running:
+        """Raises NotFound, also for one of which the token may hear nothing."""
+        running = self._running.get(number)
+        if running is None or not running.ears(access):
+            raise NotFound(f"there is no scenario {number[:64]!r} that you may hear; POST /v1/scenarios begins one")
+        return running
+
+    # -- playing -------------------------------------------------------------------------------------------------------
+
+    async def play(self, running: Running) -> turns.Turn | None:
+        """The next turn; None if there is none.
+
+        :raises Conflict: it failed before, or was deleted
+        """
+        async with running.lock:
+            if running.failed is not None or running.closed:
+                raise Conflict(f"the scenario goes on no more ({running.failed or 'it was deleted'}): begin it anew")
+            if running.done:
+                return None
+            try:
+                turn = await self._conversations.in_thread(partial(next, running.playing, None))
+            except Exception as error:
+                running.failed = type(error).__name__
+                raise
+            if turn is None:
+                running.done = True
+                return None
+            running.turns.append(turn)
+            running.done = len(running.turns) == running.scenario.turns
+            if running.done:  # the last phase ends behind its last turn
+                await self._conversations.in_thread(partial(next, running.playing, None))
+            return turn

@@ -1,0 +1,119 @@
+"""A whole server over a tiny random model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fastapi import FastAPI
+from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+from keep_agent.server.app import make_app
+from keep_agent.server.chat.anthropic import anthropic_router
+from keep_agent.server.chat.conversations import Conversations
+from keep_agent.server.chat.generate import generate_router
+from keep_agent.server.chat.openai import openai_router
+from keep_agent.server.chat.scenario_routes import scenario_router
+from keep_agent.server.chat.scenarios import Scenarios
+from keep_agent.server.chat.settings import ChatLimits
+from keep_agent.server.gate import Gate
+from keep_agent.server.limits import Limits
+from keep_agent.server.metrics import Metrics
+from keep_agent.server.tokens import Access, Entry, Tokens, digest
+from memory.engine.engine import Engine
+from memory.engine.load import from_config
+from tests.keep_agent.server.serving import Served, serving
+
+MODEL = "tiny"
+TOKENS = Tokens(
+    (
+        Entry(Access("all"), digest("token-all")),
+        Entry(Access("a", frozenset({"a"})), digest("token-a")),
+        Entry(Access("ab", frozenset({"a", "b"})), digest("token-ab")),
+    )
+)
+OPEN = Tokens(open=True)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A server and what is in it."""
+
+    app: FastAPI
+    conversations: Conversations
+    scenarios: Scenarios
+    gate: Gate
+    metrics: Metrics
+
+
+@pytest.fixture(scope="session")
+def engine(chat: PreTrainedTokenizerFast) -> Iterator[Engine]:
+    config = Qwen2Config(
+        vocab_size=len(chat), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4000,
+    )  # fmt: skip
+    with Engine(from_config(config, torch.float32, seed=2), "inline") as made:
+        yield made
+
+
+Build = Callable[..., Whole]
+Serve = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
+    """A new app on the one engine; knobs are the memories'."""
+
+    def made(
+        tokens: Tokens = OPEN, folder: Path | None = None, limits: Limits | None = None,
+        chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
+    ) -> Whole:  # fmt: skip
+        limits, metrics = limits or Limits(), Metrics()
+        gate = Gate(limits.requests)
+        talks = Conversations.of(engine, chat, MODEL, folder, chat_limits, metrics, **knobs)
+        scenarios = scenarios_of(talks)
+
+        @asynccontextmanager
+        async def lifespan(app: FastAPI) -> Any:
+            yield
+            await scenarios.close()
+            await talks.close()
+
+        routers = [make(talks, gate) for make in (openai_router, anthropic_router, generate_router)]
+        routers.append(scenario_router(scenarios, talks, gate))
+        app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
+        return Whole(app, talks, scenarios, gate, metrics)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def serve(build: Build) -> Serve:
+    """The same, served."""
+
+    @contextmanager
+    def made(token: str | None = None, **knobs: Any) -> Iterator[tuple[Served, Whole]]:
+        whole = build(**knobs)
+        with serving(whole.app, token) as served:
+            yield served, whole
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def served(serve: Serve) -> Iterator[Served]:
+    """An open server."""
+    with serve() as (made, _):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def guarded(serve: Serve) -> Iterator[Served]:
+    """A server with tokens; its client has the one for all agents."""
+    with serve("token-all", tokens=TOKENS) as (made, _):
+        yield made

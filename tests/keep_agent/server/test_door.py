@@ -1,0 +1,150 @@
+"""Who gets in: tokens and scopes over HTTP and WebSockets, and web pages that try without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, WebSocket
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from keep_agent.server.app import make_app
+from keep_agent.server.tokens import Caller
+from tests.keep_agent.server.conftest import OPEN, TOKENS
+from tests.keep_agent.server.serving import Served, serving, status
+
+router = APIRouter()
+
+
+@router.get("/agents/{agent}")
+async def agent(agent: str, caller: Caller) -> str:
+    return f"{caller.name}: {caller.require(agent)}"
+
+
+@router.websocket("/agents/{agent}/socket")
+async def socket(websocket: WebSocket, agent: str, caller: Caller) -> None:
+    caller.require(agent)
+    await websocket.accept()
+    await websocket.send_text(caller.name)
+    await websocket.close()
+
+
+@router.post("/broken")
+async def broken() -> None:
+    raise ZeroDivisionError("the secret inside")
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[Served]:
+    with serving(make_app([router], tokens=TOKENS)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Served]:
+    with serving(make_app([router], tokens=OPEN)) as made:
+        yield made
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": "token-a"}, {"Authorization": "Basic dG9rZW4tYTo="},
+     {"X-API-Key": "wrong"}, bearer("token-a\xe9")],
+)  # fmt: skip
+def test_without_a_token_nobody_gets_in(closed: Served, headers: dict[str, str]) -> None:
+    raw = {name: value.encode("latin-1") for name, value in headers.items()}
+    for path in ("/agents/a", "/metrics", "/nothing"):
+        answer = closed.http.get(path, headers=raw)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.json()["error"]["type"] == "Unauthorized"
+
+
+def test_a_token_opens_what_it_is_for(closed: Served) -> None:
+    assert closed.http.get("/agents/a", headers=bearer("token-a")).json() == "a: a"
+    assert closed.http.get("/agents/a", headers={"X-API-Key": "token-ab"}).json() == "ab: a"
+    assert closed.http.get("/agents/a", headers={"Authorization": "bearer  token-all"}).json() == "all: a"
+    answers = [closed.http.get(f"/agents/{name}", headers=bearer("token-a")) for name in ("b", "nobody", "%2e%2e")]
+    assert {(answer.status_code, answer.text) for answer in answers} == {(403, answers[0].text)}
+
+
+def test_some_things_need_none_and_figures_need_one_for_all(closed: Served) -> None:
+    assert closed.http.get("/healthz").json()["status"] == "ok"
+    assert closed.http.get("/openapi.json").json()["security"] == [{"bearer": []}, {"key": []}]
+    assert closed.http.get("/openapi.json").json()["paths"]["/healthz"]["get"]["security"] == []
+    assert closed.http.get("/metrics", headers=bearer("token-a")).status_code == 403
+    assert "keep_agent_requests_total" in closed.http.get("/metrics", headers=bearer("token-all")).text
+    for page in ("/docs", "/redoc"):
+        assert closed.http.get(page, headers=bearer("token-all")).status_code == 404
+
+
+@pytest.mark.parametrize(("token", "name", "code"), [("", "a", 401), ("x", "a", 401), ("token-a", "b", 403)])
+def test_a_socket_is_refused_before_it_opens(closed: Served, token: str, name: str, code: int) -> None:
+    with pytest.raises(InvalidStatus) as refused, connect(
+        f"ws://127.0.0.1:{closed.port}/agents/{name}/socket", additional_headers=bearer(token)
+    ):  # fmt: skip
+        pass
+    assert refused.value.response.status_code == code
+
+
+def test_a_socket_opens_with_a_token(closed: Served) -> None:
+    with connect(f"ws://127.0.0.1:{closed.port}/agents/a/socket", additional_headers=bearer("token-a")) as made:
+        assert made.recv() == "a"
+
+
+PAGES: list[dict[str, Any]] = [
+    {"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Host": "localhost.evil.example"}, {"Host": "0.0.0.0"},
+    {"Host": "[::1"}, {"Host": "x@evil.example"}, {"Host": ""}, {"Origin": "http://evil.example"}, {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"}, {"Origin": "http://localhost"}, {"Sec-Fetch-Site": "cross-site"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("headers", PAGES)
+def test_no_page_of_another_site_gets_in(opened: Served, headers: dict[str, str]) -> None:
+    for method, path in (("GET", "/agents/a"), ("GET", "/healthz"), ("POST", "/broken")):
+        assert opened.http.request(method, path, headers=headers).status_code == 403
+    if "Host" in headers:
+        return  # websockets sends its own
+    with pytest.raises(InvalidStatus) as refused, connect(
+        f"ws://127.0.0.1:{opened.port}/agents/a/socket", additional_headers=headers
+    ):  # fmt: skip
+        pass
+    assert refused.value.response.status_code == 403
+
+
+def test_two_hosts_are_one_too_many(opened: Served) -> None:
+    answer = opened.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
+    assert status(answer) in (400, 403)
+
+
+def test_pages_of_this_server_and_programs_get_in(opened: Served) -> None:
+    own = f"127.0.0.1:{opened.port}"
+    for headers in ({}, {"Host": "localhost"}, {"Host": own, "Origin": f"http://{own}"}, {"Host": "[::1]:8000"}):
+        assert opened.http.get("/agents/a", headers=headers).json() == "open: a"
+    with connect(f"ws://{own}/agents/a/socket", origin=f"http://{own}") as made:
+        assert made.recv() == "open"
+
+
+def test_what_is_inside_stays_inside(opened: Served, caplog: pytest.LogCaptureFixture) -> None:
+    answer = opened.http.post("/broken")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text and "ZeroDivision" not in answer.text
+    assert "the secret inside" in caplog.text
+    assert opened.http.get("/healthz").status_code == 200
+
+
+def test_unknown_paths_and_methods_share_a_label(opened: Served) -> None:
+    for number in range(5):
+        assert opened.http.get(f"/nothing/{number}").status_code == 404
+        assert opened.http.request("PROPFIND", "/healthz").status_code == 405
+        assert opened.http.get(f"/agents/{number}").status_code == 200
+    figures = opened.http.get("/metrics").text
+    assert 'method="GET",route="other",status="404"} 5.0' in figures
+    assert "PROPFIND" not in figures and "nothing" not in figures
+    assert 'route="/agents/{agent}"' in figures
+

@@ -1,0 +1,204 @@
+"""Bodies that are too large, too slow, too deep, or no JSON anybody should read; and too many requests at once."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from fastapi import APIRouter, Body, Request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError
+from keep_agent.server.app import make_app
+from keep_agent.server.gate import Gate
+from keep_agent.server.limits import Limits
+from keep_agent.server.problems import Busy
+from keep_agent.server.scan import BadJson, check_json
+from tests.keep_agent.server.conftest import OPEN
+from tests.keep_agent.server.serving import Served, post, serving, status
+
+LIMITS = Limits(body_bytes=10_000, body_seconds=0.5, depth=8, large={"/large": 100_000})
+router = APIRouter()
+
+
+@router.post("/json")
+async def echo(body: dict[str, Any] = Body()) -> dict[str, Any]:
+    return body
+
+
+@router.post("/large")
+async def large(request: Request) -> int:
+    return len(await request.body())
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[Served]:
+    with serving(make_app([router], tokens=OPEN, limits=LIMITS)) as made:
+        yield made
+
+
+def chunks(size: int, count: int) -> Iterator[bytes]:
+    for _ in range(count):
+        yield b"x" * size
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("path", ["/json", "/large", "/nothing"])
+def test_a_hundred_megabytes_are_refused_and_never_held(bounded: Served, path: str) -> None:
+    before = peak()
+    answer = bounded.http.post(path, content=chunks(1 << 16, 1600))
+    assert answer.status_code == 413, answer.text
+    assert answer.headers["connection"] == "close"
+    declared = bounded.http.post(path, content=chunks(1 << 16, 1600), headers={"Content-Length": str(1600 << 16)})
+    assert declared.status_code == 413
+    assert peak() - before < 30e6
+
+
+def test_a_length_that_is_too_large_is_refused_before_anything_is_sent(bounded: Served) -> None:
+    began = time.monotonic()
+    answer = bounded.raw(post("/json", b"", Content_Length="20000"), seconds=10)
+    assert status(answer) == 413 and time.monotonic() - began < 5
+    answer = bounded.raw(post("/json", b"", Content_Length="99999999999999999999999", Expect="100-continue"))
+    assert status(answer) in (400, 413) and b"100 Continue" not in answer
+
+
+def test_a_limit_of_a_path_is_its_own(bounded: Served) -> None:
+    assert bounded.http.post("/large", content=b"x" * 100_000).json() == 100_000
+    assert bounded.http.post("/large", content=b"x" * 100_001).status_code == 413
+    assert bounded.http.post("/json", json={"a": "x" * 9_000}).status_code == 200
+    assert bounded.http.post("/json", json={"a": "x" * 10_000}).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/json", "/large"])
+@pytest.mark.parametrize("sent", [b"", b'{"a":'])
+def test_a_client_that_promises_more_than_it_sends_is_left(bounded: Served, path: str, sent: bytes) -> None:
+    began = time.monotonic()
+    answer = bounded.raw(post(path, sent, Content_Length="100"))
+    assert status(answer) == 408
+    assert 0.3 < time.monotonic() - began < 3
+
+
+def test_a_client_that_drips_is_left(bounded: Served) -> None:
+    head = post("/json", b"", Content_Length="1000")
+    try:
+        answer = bounded.raw(head, *[b" "] * 20, pause=0.1)
+    except OSError:  # left while it still sent
+        return
+    assert status(answer) == 408
+
+
+def test_a_client_that_goes_away_in_the_middle_harms_nobody(bounded: Served) -> None:
+    with bounded.socket() as made:
+        made.sendall(post("/json", b"{", Content_Length="100"))
+    assert bounded.http.post("/json", json={}).json() == {}
+
+
+BAD = [
+    b"[" * 9 + b"]" * 9, b'{"a":' * 9 + b"1" + b"}" * 9, b"[" * 9_000, b'{"a": "\xff"}', b'{"a": "\xed\xa0\x80"}',
+    b'{"a": "\\ud800"}', b'{"a": "\\udc00\\ud800"}', b'{"a": "x\\ud83d\\u0041"}', b'{"a": "\\u0000"}',
+    b'{"\\u0000": 1}', b'{"a": "\0"}', '{"a": 1}'.encode("utf-16"), '{"a": 1}'.encode("utf-32"), b'{"a": NaN}',
+    b'{"a": -Infinity}', b'{"a": 1e999}', b'{"a": -1E+400}', b'{"a": ' + b"9" * 5000 + b"}",
+    b'{"a": }', b"{", b"nul", b'"\\', b'"\\u', b'{"a": "\x01"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BAD, ids=repr)
+def test_what_is_no_sound_json_is_refused(bounded: Served, body: bytes) -> None:
+    answer = bounded.http.post("/json", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+    assert set(answer.json()["error"]) == {"type", "message"}
+
+
+GOOD = [
+    {"a": "😀 \\ud800 \\u0000 [[[[[[[[[["}, {"a": [[[[[[1]]]]]]}, {"a": 1e99, "b": 2**63, "c": -1e-300}, {"a": "NaN"},
+    {"a": '"{[', "b": "\\"}, {"é": "\U0010ffff"}, {"a": 0.1234567890123456789, "b": [[]] * 500},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", GOOD, ids=repr)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_sound_json_gets_through(bounded: Served, body: dict[str, Any], ascii_only: bool) -> None:
+    content = json.dumps(body, ensure_ascii=ascii_only).encode()
+    answer = bounded.http.post("/json", content=content, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()) == (200, body)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+)
+
+
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+@given(VALUES, st.booleans())
+def test_the_scan_sees_depth_and_nuls_and_nothing_else(value: Any, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    depth = depth_of(value)
+    if "\\u0000" in text.replace("\\\\", ""):
+        with pytest.raises(BadJson):
+            check_json(text.encode(), 100)
+        return
+    check_json(text.encode(), depth)
+    if depth:
+        with pytest.raises(BadJson, match="deep"):
+            check_json(text.encode(), depth - 1)
+
+
+@pytest.mark.parametrize("part", [b"[", b'"', b"\\", b'"\\', b"\\n", b"[]", b'"a",', b"1e1,", b"\\ud83d\\ude00"])
+def test_the_scan_is_quick_whatever_it_reads(part: bytes) -> None:
+    began = time.perf_counter()
+    try:
+        check_json(part * ((1 << 20) // len(part)), 100)
+    except BadJson:
+        pass
+    assert time.perf_counter() - began < 1
+
+
+def test_limits_of_nothing_are_refused() -> None:
+    for knobs in ({"body_bytes": 0}, {"requests": 0}, {"large": {"/x": 0}}, {"body_seconds": -1}):
+        with pytest.raises(ConfigError, match="more than 0"):
+            Limits(**knobs)
+    with pytest.raises(ConfigError, match="most=0"):
+        Gate(0)
+
+
+def test_the_gate_lets_so_many_in_and_says_when_to_come_again() -> None:
+    async def main() -> None:
+        gate = Gate(2)
+        async with gate.entered(), gate.entered():
+            with pytest.raises(Busy) as refused:
+                async with gate.entered():
+                    pass
+            assert refused.value.headers["Retry-After"] == "1"
+            await anyio.sleep(2.2)
+        assert gate.inside == 0
+        async with gate.entered(), gate.entered():
+            with pytest.raises(Busy) as refused:
+                async with gate.entered():
+                    pass
+        assert refused.value.headers["Retry-After"] == "2"
+        with pytest.raises(ZeroDivisionError):
+            async with gate.entered():
+                raise ZeroDivisionError
+        assert gate.inside == 0
+
+    anyio.run(main)
+
+
+def test_a_validation_error_does_not_repeat_what_was_sent(bounded: Served) -> None:
+    answer = httpx.post(f"{bounded.url}/json", json=["my secret"])
+    assert answer.status_code == 422 and "secret" not in answer.text

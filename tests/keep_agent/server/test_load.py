@@ -1,0 +1,142 @@
+"""Many at once, and those who leave in the middle: nobody waits for them, no agent stays busy."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from keep_agent.server.limits import Limits
+from tests.keep_agent.server.conftest import Serve, Whole
+from tests.keep_agent.server.serving import Served, events, post
+
+PATH = "/v1/agents/{}/generate"
+LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}  # half a minute and more, if nobody ends it
+
+
+def until(true: Callable[[], bool], seconds: float = 10) -> None:
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, "it did not come true"
+        time.sleep(0.01)
+
+
+def idle(whole: Whole) -> bool:
+    return not whole.conversations._works and whole.gate.inside == 0
+
+
+def talked(served: Served, agent: str, tokens: int = 30, **more: Any) -> httpx.Response:
+    body = {"prompt": f"{agent}: find a mug, 2.", "tokens": tokens, **more}
+    return httpx.post(served.url + PATH.format(agent), json=body, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def endless(serve: Serve) -> Any:
+    """A server whose model says no last word."""
+    with serve() as (served, whole):
+        whole.conversations._ends = frozenset()
+        yield served, whole
+
+
+def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole]) -> None:
+    served, whole = endless
+    slowest, ended = 0.0, threading.Event()
+
+    def look() -> None:
+        nonlocal slowest
+        while not ended.is_set():
+            began = time.monotonic()
+            assert served.http.get("/healthz").status_code == 200
+            assert served.http.get("/metrics").status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(61) as pool:
+        looking = pool.submit(look)
+        told = list(pool.map(lambda n: talked(served, f"s{n}", stream=True), range(60)))
+        ended.set()
+        looking.result()
+    assert {answer.status_code for answer in told} == {200}
+    assert all(events(answer.text)[-2][1]["generated"] == 30 for answer in told)
+    assert slowest < 1.0
+    alone = talked(served, "alone", prompt="s7: find a mug, 2.").json()
+    assert alone["text"] == events(told[7].text)[-2][1]["text"]  # as if nobody else had been there
+    until(lambda: idle(whole))
+
+
+def test_requests_of_one_agent_wait_for_each_other(endless: tuple[Served, Whole]) -> None:
+    served, _ = endless
+    with ThreadPoolExecutor(6) as pool:
+        told = [answer.json() for answer in pool.map(lambda _: talked(served, "one"), range(6))]
+    assert len({answer["text"] for answer in told}) == 1
+    assert sorted(answer["origin"] for answer in told) == ["cold", *["hot"] * 5]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole], stream: bool) -> None:
+    served, whole = endless
+    path = PATH.format(f"left-{stream}")
+    with served.socket() as made:
+        made.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
+        if stream:
+            assert b"200 OK" in made.recv(1000)
+        until(lambda: whole.gate.inside == 1)
+    began = time.monotonic()
+    again = served.http.post(path, json=LONG | {"tokens": 1})
+    assert again.status_code == 200 and time.monotonic() - began < 5
+    if stream:
+        assert again.json()["kept"] > 0  # what was computed is not lost
+    until(lambda: idle(whole))
+
+
+def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Served, Whole]) -> None:
+    served, whole = endless
+    with served.socket() as first:
+        first.sendall(post(PATH.format("queue"), json.dumps(LONG | {"stream": True}).encode()))
+        assert b"200 OK" in first.recv(1000)
+        with served.socket() as second:
+            second.sendall(post(PATH.format("queue"), json.dumps(LONG).encode()))
+            until(lambda: whole.gate.inside == 2)
+        time.sleep(0.2)
+    until(lambda: idle(whole), 5)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(endless: tuple[Served, Whole]) -> None:
+    served, whole = endless
+    with served.socket() as made:
+        made.sendall(post(PATH.format("deaf"), json.dumps(LONG | {"stream": True, "tokens": 200}).encode()))
+        until(lambda: whole.gate.inside == 1)
+        until(lambda: not whole.conversations._works, 20)
+        assert talked(served, "deaf", 1).status_code == 200
+
+
+def test_too_many_are_told_when_to_come_again(serve: Serve) -> None:
+    with serve(limits=Limits(requests=2)) as (served, whole):
+        whole.conversations._ends = frozenset()
+        with ThreadPoolExecutor(8) as pool:
+            told = list(pool.map(lambda n: talked(served, f"a{n}", 60), range(8)))
+        codes = sorted(answer.status_code for answer in told)
+        assert codes[0] == 200 and codes[-1] == 429
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in told if answer.status_code == 429)
+        assert all(answer.json()["error"]["type"] == "Busy" for answer in told if answer.status_code == 429)
+        until(lambda: idle(whole))
+        assert talked(served, "later").status_code == 200
+
+
+def test_a_server_that_closes_says_so_and_ends(serve: Serve) -> None:
+    told: list[httpx.Response] = []
+    with serve() as (served, whole):
+        whole.conversations._ends = frozenset()
+        waiting = threading.Thread(target=lambda: told.append(talked(served, "last", 3000)))
+        waiting.start()
+        until(lambda: whole.gate.inside == 1)
+        began = time.monotonic()
+    waiting.join(10)
+    assert time.monotonic() - began < 12
+    assert not told or told[0].status_code in (500, 503)

@@ -1,0 +1,140 @@
+"""Tokens: the file, the command, who may do what, and where a server without any may listen."""
+
+from __future__ import annotations
+
+import json
+import stat
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.server.problems import Forbidden
+from keep_agent.server.token_command import main
+from keep_agent.server.tokens import VARIABLE, Access, Tokens, add_token, check_bind, digest, load_tokens, read_tokens
+
+GOOD = {"name": "n", "sha256": digest("x"), "agents": "*"}
+
+
+def command(*arguments: str) -> str:
+    out = StringIO()
+    main(arguments, Console(file=out, width=40))
+    return out.getvalue().strip()
+
+
+def test_the_command_makes_a_token_that_opens_what_it_is_for(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "tokens.json"
+    some = command("robots", "--agents", "a, b", "--file", str(file))
+    everything = command("me", "--file", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert some not in file.read_text() and everything not in file.read_text()
+    tokens = load_tokens(file, {})
+    assert not tokens.open
+    access = tokens.find(some)
+    assert access is not None and (access.may("a"), access.may("b"), access.may("c"), access.all) == (1, 1, 0, 0)
+    assert tokens.find(everything).all  # type: ignore[union-attr]
+    assert tokens.find("") is tokens.find(some + "x") is tokens.find(some[:-1]) is tokens.find(digest(some)) is None
+
+
+def test_a_name_stands_for_one_token(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    old = command("robots", "--file", str(file))
+    with pytest.raises(ConfigError, match="--replace"):
+        command("robots", "--file", str(file))
+    new = command("robots", "--replace", "--file", str(file))
+    tokens = load_tokens(file, {})
+    assert tokens.find(old) is None and tokens.find(new) is not None
+    command("robots", "--remove", "--file", str(file))
+    tokens = load_tokens(file, {})
+    assert tokens.find(new) is None and not tokens.open  # an empty file opens nothing
+    with pytest.raises(ConfigError, match="there are: none"):
+        command("robots", "--remove", "--file", str(file))
+
+
+@pytest.mark.parametrize("agents", ["../x", "a,,b", "", "a/b", "CON"])
+def test_ids_that_are_no_names_get_no_token(tmp_path: Path, agents: str) -> None:
+    with pytest.raises(ConfigError, match="agent id"):
+        command("robots", "--agents", agents, "--file", str(tmp_path / "t.json"))
+    assert not (tmp_path / "t.json").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{", '{"tokens": 1}', '{"tokens": [1]}', "\udcff",
+        *(json.dumps({"tokens": [GOOD | wrong]}) for wrong in (
+            {"sha256": "x"}, {"sha256": "G" * 64}, {"agents": "a"}, {"agents": [1]}, {"agents": ["../x"]}, {"name": ""},
+            {"more": 1}, {"name": 1},
+        )),
+        json.dumps({"tokens": [GOOD, GOOD]}),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_none_is_named(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DataError, match=r"tokens\.json"):
+        load_tokens(file, {})
+
+
+def test_a_file_that_is_not_there_opens_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="keep-agent token"):
+        load_tokens(tmp_path / "tokens.json", {})
+
+
+def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text("{")
+    with pytest.raises(DataError):
+        add_token(file, Access("n"), "t")
+    assert file.read_text() == "{"
+
+
+def test_the_environment_has_one_for_all_agents(tmp_path: Path) -> None:
+    assert load_tokens(None, {}).open
+    tokens = load_tokens(None, {VARIABLE: "long-and-random"})
+    assert not tokens.open and tokens.find("long-and-random").all  # type: ignore[union-attr]
+    for nothing in ("", " ", "a b", "é"):
+        with pytest.raises(ConfigError, match=VARIABLE):
+            load_tokens(None, {VARIABLE: nothing})
+    add_token(tmp_path / "f", Access("n", frozenset({"a"})), "of-a")
+    both = load_tokens(tmp_path / "f", {VARIABLE: "long-and-random"})
+    assert both.find("of-a") == Access("n", frozenset({"a"})) and both.find("long-and-random") is not None
+    assert [entry.access.name for entry in read_tokens(tmp_path / "f")] == ["n"]
+
+
+def test_scopes() -> None:
+    one, two = Access("1", frozenset({"a"})), Access("2", frozenset({"a", "b"}))
+    assert (one.only, two.only, Access("all").only, Access("none", frozenset()).only) == ("a", None, None, None)
+    with pytest.raises(Forbidden) as there:
+        one.require("b")
+    with pytest.raises(Forbidden) as nowhere:
+        one.require("../nobody")
+    assert str(there.value) == str(nowhere.value)
+    with pytest.raises(Forbidden):
+        two.require_all()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "::ffff:192.0.2.1", "8.8.8.8"])
+def test_a_public_address_takes_tokens(host: str) -> None:
+    with pytest.raises(ConfigError, match=VARIABLE):
+        check_bind(host, Tokens(open=True))
+    check_bind(host, Tokens())
+
+
+def test_a_name_that_stands_for_a_public_address_takes_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("192.0.2.7", 0))]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(ConfigError, match=VARIABLE):
+        check_bind("robot.example", Tokens(open=True))
+
+
+def test_an_address_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no\.such\.host\.invalid"):
+        check_bind("no.such.host.invalid", Tokens(open=True))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.3.2.1"])
+def test_this_machine_needs_none(host: str) -> None:
+    check_bind(host, Tokens(open=True))

@@ -1,0 +1,86 @@
+"""Text that grows token by token says what it would say at once, in whole characters, up to a stop."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from keep_agent.server.chat.words import Words
+from memory.match import BROKEN, TokenizerCoder, TokenText
+from memory.tokenizer import load_tokenizer
+from planners.checkpoint import BUNDLED
+
+TEXT = "go to 🙂 fridge_1, Ünïcödé 漢字\n\n  next 👩‍👩‍👧 done."
+
+
+@pytest.fixture(scope="module", params=["planner-tiny", "chat"])
+def coder(request: pytest.FixtureRequest, chat: PreTrainedTokenizerFast) -> TokenizerCoder:
+    return TokenizerCoder(chat if request.param == "chat" else load_tokenizer(str(BUNDLED)))
+
+
+def pieces(coder: TokenizerCoder, ids: list[int], stops: tuple[str, ...] = ()) -> tuple[list[str], Words]:
+    words = Words(coder, stops)
+    return [*(words.feed(token) for token in ids), words.flush()], words
+
+
+@pytest.fixture(scope="module")
+def bytewise(chat: PreTrainedTokenizerFast) -> TokenizerCoder:
+    return TokenizerCoder(chat)
+
+
+def test_no_piece_holds_half_a_character(bytewise: TokenizerCoder) -> None:
+    ids = bytewise.encode(TEXT).ids
+    told, words = pieces(bytewise, ids)
+    assert "".join(told) == TEXT and BROKEN not in "".join(told)
+    assert words.whole == (ids, TEXT)
+    assert len([piece for piece in told if piece]) > 20
+
+
+def test_a_character_that_lacks_bytes_is_left_out(bytewise: TokenizerCoder) -> None:
+    ids = bytewise.encode("ab🙂").ids
+    told, words = pieces(bytewise, ids[:-1])
+    assert "".join(told) == "ab"
+    assert words.whole == (ids[:2], "ab")
+
+
+def test_bytes_that_are_no_character_hold_nothing_up(bytewise: TokenizerCoder) -> None:
+    start = bytewise.encode("🙂").ids[:1]
+    told, _ = pieces(bytewise, [*start, *bytewise.encode("abc").ids])
+    assert "".join(told) == f"{BROKEN}abc"
+    told, _ = pieces(bytewise, start * 40)
+    assert len("".join(told)) >= 30
+
+
+@given(st.data())
+def test_pieces_are_the_whole_and_rows_fit_the_text(bytewise: TokenizerCoder, data: st.DataObject) -> None:
+    ids = data.draw(st.lists(st.integers(2, 319), max_size=30))
+    stops = tuple(data.draw(st.lists(st.text("abo .2\ufffd", min_size=1, max_size=3), max_size=3)))
+    told, words = pieces(bytewise, ids, stops)
+    said = "".join(told)
+    whole = bytewise.decode(ids)
+    if words.stop is None:
+        assert whole.startswith(said) and set(whole[len(said) :]) <= {BROKEN}
+        assert not any(stop in said for stop in stops)
+    else:
+        assert (said + words.stop) in whole and not any(stop in said for stop in stops)
+    kept, text = words.whole
+    assert ids[: len(kept)] == kept and said.startswith(text)
+    assert bytewise.decode(kept) == text
+    row = TokenText()
+    row.extend(kept, bytewise, text)
+    assert row.text == text and row.ids == kept
+
+
+def test_both_tokenizers_say_what_they_say_at_once(coder: TokenizerCoder) -> None:
+    ids = coder.encode("go to fridge_1\nnext go to cabinet_2\n\nthere mug mug_1 closed open\n").ids
+    assert "".join(pieces(coder, ids)[0]) == coder.decode(ids)
+
+
+def test_what_may_be_a_stop_is_held_back_until_it_is_none(bytewise: TokenizerCoder) -> None:
+    words = Words(bytewise, ["xyz", "yq"])
+    told = [words.feed(token) for text in ("a", "x", "y", "a", "x", "y", "q") for token in bytewise.encode(text).ids]
+    assert told == ["a", "", "", "xya", "", "", "x"]
+    assert words.stop == "yq" and words.flush() == ""
+    assert words.feed(5) == ""
