@@ -102,6 +102,7 @@ class RosbridgeExecutor:
             return
         with self._news:
             self._facts = [*self._facts, *facts][-MOST:]
+            self._news.notify_all()
 
     def _on_skills(self, message: Mapping[str, Any]) -> None:
         try:

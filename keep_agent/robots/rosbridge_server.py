@@ -131,6 +131,7 @@ def main() -> None:
     options = parser("python -m keep_agent.robots.rosbridge_server", __doc__)
     options.add_argument("--host", default="localhost", help="of the rosbridge (default: %(default)s)")
     options.add_argument("--port", type=int, default=9090, help="(default: %(default)s)")
+    options.add_argument("--timeout", type=float, default=10.0, metavar="S", help="to connect (default: %(default)s)")
     options.add_argument("--distribution", choices=("ros1", "ros2"), default="ros1", help="(default: %(default)s)")
     arguments = options.parse_args()
     sys.exit(guarded(lambda: _serve(arguments)))
@@ -138,7 +139,7 @@ def main() -> None:
 
 def _serve(arguments: Namespace) -> None:
     robot = robot_of(arguments)
-    with Bridge(arguments.host, arguments.port) as bridge:
+    with Bridge(arguments.host, arguments.port, arguments.timeout) as bridge:
         server = RosbridgeServer(
             bridge,
             robot.planner,

@@ -17,7 +17,7 @@ from keep_agent.robots.rosbridge import Bridge
 
 Kind = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, CANCELED = 4, 5  # of action_msgs/GoalStatus, ROS 2
-ENDS = {2: "preempted", 3: "", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}  # of actionlib_msgs, ROS 1
+ENDS = {2: "preempted", 3: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}  # of actionlib_msgs, ROS 1
 
 
 @dataclass(frozen=True, slots=True)

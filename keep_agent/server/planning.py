@@ -25,7 +25,7 @@ from keep_agent.server.registry import Registry
 from keep_agent.server.tokens import Caller
 
 PATH = "/v1/agents"
-MEMORY = "application/vnd.keep-agent.memory"
+MEMORY = "application/octet-stream"
 BYTES = {"content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
 TAKEN: dict[str, Any] = {"responses": {200: BYTES}, "response_class": Response}
 GIVEN: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, **BYTES}}}

@@ -133,7 +133,7 @@ class ScenarioRoutes:
                 break
             played.append(turn)
         ears = running.ears(caller)
-        told = [told_turn(turn, ears) for turn in played]
+        told = [told_turn(turn, ears) for turn in played if ears.intersection(turn.audience)]
         return Played(played=len(played), turns=told, done=running.done)
 
     async def transcript(self, number: str, agent: str, caller: Caller) -> Transcript:

@@ -54,29 +54,34 @@ function line(parent, events) {
   cells[5].append(track, layers);
   const root = html("tr", { onclick: () => events.select(key) }, ...cells);
   parent.append(root);
-  const before = [];
+  const before = {};
 
-  function put(index, text) {
-    if (before[index] === text) return;
-    before[index] = text;
-    cells[index].textContent = text;
+  // Writes only what is another value than before: an untouched line costs no layout.
+  function put(name, value, write) {
+    if (before[name] === value) return;
+    before[name] = value;
+    write(value);
+  }
+
+  function cell(index, text) {
+    put(index, text, () => { cells[index].textContent = text; });
   }
 
   function show(segment, prompt, selected) {
-    root.hidden = !segment;
+    put("hidden", !segment, (hidden) => { root.hidden = hidden; });
     if (!segment) return;
     key = segment.key;
-    root.className = `${segment.state}${key === selected ? " selected" : ""}`;
-    root.title = STATES[segment.state].words;
-    put(0, STATES[segment.state].letter);
-    put(1, segment.key);
-    put(2, segment.text === null ? "(its text is not in the trace)" : segment.text.trim());
-    put(3, unit(segment));
-    put(4, segment.kind);
-    put(6, segment.ranks.length ? String(Math.min(...segment.ranks.map(([, rank]) => rank))) : "");
     const computed = segment.last_layer + 1;
-    fill.style.width = `${(100 * computed) / prompt.active_rows.length}%`;
-    layers.textContent = String(computed);
+    put("class", `${segment.state}${key === selected ? " selected" : ""}`, (kind) => { root.className = kind; });
+    put("title", STATES[segment.state].words, (words) => { root.title = words; });
+    cell(0, STATES[segment.state].letter);
+    cell(1, key);
+    cell(2, segment.text === null ? "(its text is not in the trace)" : segment.text.trim());
+    cell(3, unit(segment));
+    cell(4, segment.kind);
+    cell(6, segment.ranks.length ? String(Math.min(...segment.ranks.map(([, rank]) => rank))) : "");
+    put("layers", computed, () => { layers.textContent = computed; });
+    put("width", (100 * computed) / prompt.active_rows.length, (share) => { fill.style.width = `${share}%`; });
   }
 
   return { root, show, key: () => key };

@@ -7,7 +7,22 @@ export function worldPanel(source) {
   const pictures = html("div", { class: "pictures" });
   const agent = html("p", { class: "agent" });
   const tree = html("ul", { class: "tree" });
-  body.append(pictures, agent, tree);
+  const empty = absent("Nothing was told of the world yet.");
+  body.append(pictures, agent, tree, empty);
+  const shown = []; // what each line says, as JSON
+
+  // Draws only lines that say something else than before.
+  function refill(lines) {
+    while (tree.children.length > lines.length) tree.lastChild.remove();
+    shown.length = Math.min(shown.length, lines.length);
+    lines.forEach((told, index) => {
+      const said = JSON.stringify(told);
+      if (shown[index] === said) return;
+      shown[index] = said;
+      if (tree.children[index]) tree.children[index].replaceWith(line(told));
+      else tree.append(line(told));
+    });
+  }
 
   function show(view) {
     const { things, agent: place, holds } = view.world;
@@ -19,7 +34,8 @@ export function worldPanel(source) {
     );
     const where = place ? `at ${place}` : "somewhere nobody told";
     agent.replaceChildren(html("b", {}, "agent "), `${where}, holds ${holds.length ? holds.join(", ") : "nothing"}`);
-    tree.replaceChildren(...(things.length ? things.map((one) => line(one, view)) : [absent("Nothing was told of the world yet.")]));
+    empty.hidden = things.length > 0;
+    refill(things.map((one) => described(one, view)));
   }
 
   return { root, show };
@@ -31,12 +47,17 @@ function picture(url, words) {
   return html("figure", {}, image, html("figcaption", {}, words));
 }
 
-function line(thing, view) {
+function described(thing, view) {
   const here = thing.id === view.world.agent;
   const kind = `${thing.category || "named"}${thing.told === view.number ? " told" : ""}${here ? " here" : ""}`;
-  const marks = thing.states.map((state) => html("span", { class: "state" }, state));
-  if (thing.seen) marks.push(html("span", { class: "state seen", title: "the agent sees it now" }, "in view"));
-  if (here) marks.push(html("span", { class: "state at" }, "agent"));
+  const marks = thing.states.map((state) => ["state", state]);
+  if (thing.seen) marks.push(["state seen", "in view"]);
+  if (here) marks.push(["state at", "agent"]);
   const title = thing.told < 0 ? "only named as a place" : `told at step ${thing.told + 1}`;
-  return html("li", { class: kind, style: `padding-left:${4 + 14 * thing.depth}px`, title }, html("span", {}, thing.id), ...marks);
+  return { id: thing.id, depth: thing.depth, kind, marks, title };
+}
+
+function line({ id, depth, kind, marks, title }) {
+  const drawn = marks.map(([of, words]) => html("span", { class: of }, words));
+  return html("li", { class: kind, style: `padding-left:${4 + 14 * depth}px`, title }, html("span", {}, id), ...drawn);
 }

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
+from socket import SHUT_RDWR
 from threading import Condition, Event, Thread
 from typing import Any
 
@@ -74,7 +75,8 @@ class StandIn:
         with self.news:
             clients, self._clients = self._clients, []
         for client in clients:
-            client.socket.shutdown(2)
+            with suppress(OSError):  # gone already
+                client.socket.shutdown(SHUT_RDWR)
 
     # what a bridge does -----------------------------------------------------------------------------------------
 
