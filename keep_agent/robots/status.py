@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
+from keep_agent.loop import DONE
 from keep_agent.robots.events import Event, Executed, Feedback, Finished, Planned, Started
 
 State = Literal["idle", "planning", "executing"]
@@ -35,6 +36,8 @@ def after(status: Status, event: Event) -> Status:
     match event:
         case Started():
             return Status("planning", event.instruction)
+        case Planned() if event.decision.skill == DONE:
+            return replace(status, skill=DONE, text="")
         case Planned():
             return replace(status, state="executing", step=status.step + 1, skill=event.decision.skill, text="")
         case Feedback():

@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 
 import anyio
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
@@ -26,18 +28,21 @@ class Limits:
     :param body_bytes: of a request's body; ``large`` has other numbers for some paths (patterns with ``*``), whose
         bodies are not looked at before they are parsed, and are handed on as they come
     :param body_seconds: in which a body has to arrive; one of a ``large`` path may take as long between two parts
+    :param send_seconds: in which a client has to take a part of its answer; else the connection ends
     :param depth: brackets within brackets in JSON
     :param requests: in the works at once; more are told to come again later
     """
 
     body_bytes: int = 1 << 20
     body_seconds: float = 10.0
+    send_seconds: float = 30.0
     depth: int = 32
     requests: int = 64
     large: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if min(self.body_bytes, self.body_seconds, self.depth, self.requests, *self.large.values()) <= 0:
+        knobs = self.body_bytes, self.body_seconds, self.send_seconds, self.depth, self.requests
+        if min(*knobs, *self.large.values()) <= 0:
             raise ConfigError(f"{self}: each limit must be more than 0")
 
     def most(self, path: str) -> int:
@@ -68,7 +73,7 @@ class Bounded:
             await _refuse(scope, error, "expect" in headers, receive, send)
             return
         if receiving.left:
-            await self._app(scope, receiving, send)
+            await self._app(scope, receiving, partial(_send_within, self._limits.send_seconds, send))
 
     def _check_length(self, path: str, headers: Headers) -> None:
         said = headers.get("content-length", "0")
@@ -123,6 +128,14 @@ class _Counted:
             raise HTTPException(status_of(error), str(error), dict(CLOSING)) from error
         self._ended = not message.get("more_body")
         return message
+
+
+async def _send_within(seconds: float, send: Send, message: Message) -> None:
+    try:
+        with anyio.fail_after(seconds):
+            await send(message)
+    except TimeoutError:
+        raise ClientDisconnect(f"the client took nothing for {seconds} s") from None
 
 
 async def _receive_until(receive: Receive, ends: float) -> Message:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -177,6 +177,8 @@ class Last:
 
         try:
             await self._app(scope, receive, sending)
+        except ClientDisconnect as error:
+            log.info("%s: %s", scope["path"], error)
         except Exception:
             if scope["type"] == "lifespan" or begun:
                 raise  # the server ends the connection, so that nobody takes half an answer for a whole one

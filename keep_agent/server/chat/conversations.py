@@ -217,5 +217,7 @@ class Conversations:
         await self.in_thread(self._close)
 
     def _close(self) -> None:
-        self.scheduler.close(cancel=True)
-        self.memories.close()
+        try:
+            self.scheduler.close(cancel=True)
+        finally:
+            self.memories.close()

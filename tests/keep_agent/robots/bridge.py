@@ -75,6 +75,7 @@ class StandIn:
         with self.news:
             clients, self._clients = self._clients, []
         for client in clients:
+            self._forget(client)
             with suppress(OSError):  # gone already
                 client.socket.shutdown(SHUT_RDWR)
 

@@ -58,9 +58,9 @@ def post(path: str, body: bytes, **headers: str) -> bytes:
 
 
 @contextmanager
-def serving(app: FastAPI, token: str | None = None) -> Iterator[Served]:
+def serving(app: FastAPI, token: str | None = None, **knobs: Any) -> Iterator[Served]:
     """``app`` behind a free port, as `keep-agent serve` would have it."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5, **knobs))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

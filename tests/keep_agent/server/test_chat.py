@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keep_agent.server.chat.settings import ChatLimits
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import Served, events
 
@@ -30,7 +31,7 @@ def asked(served: Served, path: str, body: dict[str, Any], code: int = 200, **he
 
 def heard(told: list[tuple[str, Any]]) -> str:
     """The text of a stream, of either format."""
-    deltas = [data["choices"][0]["delta"] for _, data in told if "choices" in data and data["choices"]]
+    deltas = [data["choices"][0]["delta"] for _, data in told[:-1] if data.get("choices")]
     deltas += [data["delta"] for name, data in told if name == "content_block_delta"]
     return "".join(delta.get("content", delta.get("text", "")) for delta in deltas)
 
@@ -182,9 +183,7 @@ def test_rows_are_warm_after_a_restart(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_agents_are_counted(serve: Serve) -> None:
-    from keep_agent.server.chat.settings import ChatLimits
-
-    with serve(chat_limits=ChatLimits(agents=2)) as (served, whole):
+    with serve(chat_limits=ChatLimits(agents=2)) as (served, _):
         for agent in ("one", "two", "one"):
             asked(served, OPENAI, openai(agent, max_tokens=1))
         assert "2 agents" in asked(served, OPENAI, openai("three", max_tokens=1), 507)["error"]["message"]

@@ -54,8 +54,8 @@ def bearer(token: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "headers",
-    [{}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": "token-a"}, {"Authorization": "Basic dG9rZW4tYTo="},
-     {"X-API-Key": "wrong"}, bearer("token-a\xe9")],
+    [{}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": "token-a"},
+     {"Authorization": "Basic dG9rZW4tYTo="}, {"X-API-Key": "wrong"}, bearer("token-a\xe9")],
 )  # fmt: skip
 def test_without_a_token_nobody_gets_in(closed: Served, headers: dict[str, str]) -> None:
     raw = {name: value.encode("latin-1") for name, value in headers.items()}
@@ -147,4 +147,3 @@ def test_unknown_paths_and_methods_share_a_label(opened: Served) -> None:
     assert 'method="GET",route="other",status="404"} 5.0' in figures
     assert "PROPFIND" not in figures and "nothing" not in figures
     assert 'route="/agents/{agent}"' in figures
-

@@ -48,7 +48,7 @@ def hunt(serve: Serve, tokens: bool, examples: int) -> None:
 
 @pytest.mark.parametrize("tokens", [False, True])
 def test_answers_are_as_described(serve: Serve, tokens: bool) -> None:
-    hunt(serve, tokens, 60)
+    hunt(serve, tokens, 40)
 
 
 @pytest.mark.slow

@@ -1,0 +1,143 @@
+"""What all wires share: single plans, facts as JSON, the status, and who may talk to the planner."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from threading import Event, Thread
+
+import pytest
+
+from envs.outcome import failed
+from keep_agent.errors import DataError
+from keep_agent.robots import Limits, TaskReport
+from keep_agent.robots.desk import Answer
+from keep_agent.robots.facts import read_facts
+from keep_agent.robots.service import RobotService
+from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact, until_cancelled
+
+QUICK = Limits(skill=WAIT, task=WAIT, answer=WAIT, cancel=WAIT, period=0.01)
+SKILLS = ["wave", "nod", "done"]
+
+
+def test_a_plan_nobody_reported_on_was_carried_out() -> None:
+    planner = ScriptPlanner(["wave", "nod"])
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    assert [service.plan("greet", SKILLS).skill for _ in range(3)] == ["wave", "nod", "done"]
+    assert [call[0] for call in planner.calls] == ["plan", "report"] * 3
+    assert planner.named("finish") == [], "done was reported, and that ends a task"
+
+
+def test_a_plan_is_reported_on_once() -> None:
+    planner = ScriptPlanner(["wave"])
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    assert not service.report(True, "").ok
+    service.plan("greet", SKILLS)
+    assert service.report(False, "no arm") == Answer(True)
+    assert not service.report(True, "").ok
+    assert planner.named("report") == [(failed("no arm"),)]
+
+
+@pytest.mark.parametrize(("instruction", "skills"), [("", SKILLS), (" ", SKILLS), ("greet", [])])
+def test_nonsense_is_answered(instruction: str, skills: list[str]) -> None:
+    planner = ScriptPlanner(["wave"])
+    answer = RobotService(planner, ScriptRobot(), limits=QUICK).plan(instruction, skills)
+    assert not answer.ok and "instruction and skills" in answer.report
+    assert planner.calls == []
+
+
+def test_a_planner_that_fails_is_answered_for() -> None:
+    service = RobotService(ScriptPlanner([ValueError("no idea"), "wave"]), ScriptRobot(), limits=QUICK)
+    assert service.plan("greet", SKILLS) == Answer(False, "ValueError: no idea")
+    assert service.plan("greet", SKILLS) == Answer(True, skill="wave")
+
+
+def test_a_planner_that_does_not_answer_hears_the_end_when_it_does() -> None:
+    answer = Event()
+    planner = ScriptPlanner([lambda: str(answer.wait(WAIT)), "wave"])
+    service = RobotService(planner, ScriptRobot(), limits=Limits(answer=0.05))
+    assert "did not answer within 0.05 s" in service.plan("greet", SKILLS).report
+    assert "still busy" in service.plan("greet", SKILLS).report
+    answer.set()
+    assert service.desk._last.wait(WAIT)
+    assert service.plan("greet", SKILLS).skill == "wave"
+    assert planner.named("report") == [(failed("the answer came too late"),)]
+    assert planner.named("finish") == [(False,)]
+
+
+def test_a_task_ends_what_single_plans_began() -> None:
+    planner = ScriptPlanner(["wave", "nod"])
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    service.plan("greet", SKILLS)
+    assert service.run("bow").success
+    said = [call for call in planner.calls if call[0] in ("report", "finish")]
+    assert said[:2] == [("report", failed("something else was begun")), ("finish", False)]
+    assert not service.report(True, "").ok
+
+
+def test_two_tasks_do_not_mix() -> None:
+    body = ScriptRobot(deeds={"wave": until_cancelled})
+    service = RobotService(ScriptPlanner(["wave"]), body, limits=QUICK)
+    future: Future[TaskReport] = Future()
+    Thread(target=lambda: future.set_result(service.run("greet")), daemon=True).start()
+    assert body.begun.wait(WAIT)
+    service.limits = Limits(answer=0.05)
+    assert service.run("another").stop == "busy"
+    assert not service.plan("greet", SKILLS).ok
+    service.stop("enough")
+    assert future.result(WAIT).stop == "stopped"
+
+
+def test_a_goal_that_was_cancelled_before_it_began_does_nothing() -> None:
+    body = ScriptRobot()
+    report = RobotService(ScriptPlanner(["wave"]), body, limits=QUICK).run("greet", stopped=lambda: True)
+    assert report.stop == "stopped"
+    assert body.executed == []
+
+
+def test_facts_from_outside_join_those_of_the_robot() -> None:
+    planner = ScriptPlanner()
+    service = RobotService(planner, ScriptRobot(facts=[fact(1)]), limits=QUICK)
+    service.facts(json.dumps([{"id": "cup_2", "place": "sink_1", "states": ["dirty"]}]))
+    service.facts("nonsense")
+    service.run("greet")
+    [(facts,)] = planner.named("observe")
+    assert [(one.id, one.type, one.states) for one in facts] == [("mug_1", "mug", ()), ("cup_2", "cup", ("dirty",))]
+
+
+def test_the_status_tells_where_a_task_stands() -> None:
+    told: list[dict] = []
+    body = ScriptRobot(deeds={"nod": lambda robot: failed("stiff")})
+    service = RobotService(
+        ScriptPlanner(["wave", "nod"]), body, limits=QUICK, tell=lambda text: told.append(json.loads(text))
+    )
+    service.announce()
+    assert told[0]["state"] == "idle"
+    service.run("greet")
+    story = [(one["state"], one["step"], one["skill"], one["ok"]) for one in told[1:]]
+    assert story == [
+        ("planning", 0, "", None),
+        ("executing", 1, "wave", None),
+        ("executing", 1, "wave", None),  # what the robot says
+        ("planning", 1, "wave", True),
+        ("executing", 2, "nod", True),
+        ("executing", 2, "nod", True),
+        ("planning", 2, "nod", False),
+        ("planning", 2, "done", False),
+        ("idle", 2, "done", False),
+    ]
+    assert told[-3]["message"] == "stiff"
+    assert (told[-1]["success"], told[-1]["stop"]) == (True, "done")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "3", '["mug"]', "[{}]", '[{"id": 3}]', '[{"id": "a", "colour": "red"}]', "[" * 100_000]
+)
+def test_facts_that_are_none_are_named(text: str) -> None:
+    with pytest.raises(DataError):
+        read_facts(text)
+
+
+def test_one_fact_needs_no_array() -> None:
+    [one] = read_facts('{"id": "fridge_1", "category": "receptacle", "states": ["open"]}')
+    assert (one.type, one.category, one.states) == ("fridge", "receptacle", ("open",))

@@ -1,0 +1,68 @@
+"""Clients that begin to ask and never end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from fastapi import APIRouter, WebSocket
+from websockets.sync.client import connect
+
+from keep_agent.server.app import make_app
+from keep_agent.server.patience import Patient
+from tests.keep_agent.server.conftest import OPEN
+from tests.keep_agent.server.serving import Served, serving
+
+router = APIRouter()
+
+
+@router.websocket("/socket")
+async def socket(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.send_text(await websocket.receive_text())
+    await websocket.close()
+
+
+class Hasty(Patient):
+    seconds = 0.4
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Served]:
+    with serving(make_app([router], tokens=OPEN), http=Hasty) as made:
+        yield made
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "])
+def test_who_says_nothing_or_half_a_thing_is_left(hasty: Served, sent: bytes) -> None:
+    began = time.monotonic()
+    assert hasty.raw(sent) == b""
+    assert 0.2 < time.monotonic() - began < 3
+
+
+def test_who_drips_is_left(hasty: Served) -> None:
+    began = time.monotonic()
+    with pytest.raises(OSError), hasty.socket() as made:
+        for _ in range(200):
+            made.sendall(b"x")
+            time.sleep(0.05)
+    assert time.monotonic() - began < 3
+
+
+def test_who_stays_may_ask_again_and_drips_no_longer(hasty: Served) -> None:
+    ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with hasty.socket() as made:
+        for _ in range(3):
+            made.sendall(ask)
+            assert b"200 OK" in made.recv(10_000)
+            time.sleep(0.6)
+        made.sendall(ask[:10])
+        assert made.recv(10) == b""
+
+
+def test_a_socket_may_be_silent(hasty: Served) -> None:
+    with connect(f"ws://127.0.0.1:{hasty.port}/socket") as made:
+        time.sleep(0.8)
+        made.send("still here")
+        assert made.recv() == "still here"

@@ -1,0 +1,54 @@
+"""Runs to look at: a real one with a tiny model, a real one with pictures and no model, and a synthetic one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.viewer_trace import Size, write_run
+from envs.alfred.env import AlfredEnv
+from keep_agent.frames import Frames
+from keep_agent.loop import run_episode
+from keep_agent.runfolder import RunFolder
+from planners.simple import RandomPlanner
+from tests.keep_agent.houses import APPLE, MUG, episode
+from tests.keep_agent.pictures import Pictured
+
+SIZE = Size(steps=24, layers=6, segments=12)
+
+
+def play(planner: str, model: Path, folder: Path) -> Path:
+    """A short run as its user makes it; its folder."""
+    setting = [f"planner={planner}", f"model={model}", "prompt.encoder=hashed", f"eval.out={folder}"]
+    more = ["eval.episodes=2", "eval.threads=1", "env.max_steps=5", "eval.progress=false", "env.stream=2"]
+    command = [sys.executable, "-m", "eval.alfred", *setting, *more]
+    subprocess.run(command, cwd=folder.parent, check=True, capture_output=True, timeout=200)
+    return next(folder.rglob("trace.jsonl")).parent
+
+
+@pytest.fixture(scope="session")
+def keep_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two streams of two tasks by planner=keep."""
+    return play("keep", tiny_model, tmp_path_factory.mktemp("real") / "keep")
+
+
+@pytest.fixture(scope="session")
+def random_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two episodes without a model, with a picture of every step; it fails."""
+    run = RunFolder.create(tmp_path_factory.mktemp("random") / "run", {"planner": {"name": "random"}})
+    for index, task in enumerate((MUG, APPLE)):
+        played = episode(task)
+        env = Pictured(AlfredEnv(skills="lota", observability="full", episodes=[played], max_steps=4))
+        frames = Frames(played.id, "png")
+        planner = RandomPlanner()
+        result, entries = run_episode(env, planner, played, index=index, skills="lota", seed=0, frames=frames)
+        run.commit(result, entries, frames)
+    return run.path
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "synthetic", SIZE)

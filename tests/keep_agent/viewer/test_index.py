@@ -1,0 +1,161 @@
+"""The index says what reading the file line by line says, however the file grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.viewer_trace import Size, entries
+from keep_agent.errors import DataError
+from keep_agent.trace import read_trace
+from keep_agent.viewer.index import TraceIndex
+from tests.keep_agent.viewer.traces import crash, end, opening, step, write
+
+TRACE = "trace.jsonl"
+LINES = [json.dumps(entry).encode() + b"\n" for entry in entries(Size(steps=12, layers=3, segments=4))]
+LINES += [json.dumps(entry).encode() + b"\n" for entry in (opening("é"), step(0, "é", message="ü"), end(False, 0, "é"))]
+WHOLE = b"".join(LINES)
+
+
+def read(index: TraceIndex) -> dict[str, list[Any]]:
+    """All step entries by episode, through the index."""
+    return {
+        key: [index.entry(episode, step) for step in range(len(episode.places))]
+        for key, episode in index.refresh().items()
+    }
+
+
+def by_line(path: Path) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for entry in read_trace(path):
+        steps = found.setdefault(entry["episode"], [])
+        if entry["event"] == "step":
+            steps.append(entry)
+    return found
+
+
+@given(cuts=st.lists(st.integers(0, len(WHOLE)), max_size=12))
+def test_a_file_that_grows_in_any_pieces_reads_as_a_whole_one(
+    cuts: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("grows") / TRACE
+    index = TraceIndex(path)
+    at = 0
+    for cut in [*sorted(cuts), len(WHOLE)]:
+        with path.open("ab") as stream:
+            stream.write(WHOLE[at:cut])
+        at = cut
+        ended = WHOLE[:cut].count(b"\n")
+        assert sum(len(steps) for steps in read(index).values()) == sum(b'"step"' in line for line in LINES[:ended])
+    assert read(index) == by_line(path)
+    assert not index.problem
+
+
+def test_a_real_run_reads_as_line_by_line(keep_run: Path) -> None:
+    index = TraceIndex(keep_run / TRACE)
+    assert read(index) == by_line(keep_run / TRACE)
+    assert all(read(index).values())
+
+
+def test_appended_bytes_are_read_once(synthetic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = TraceIndex(synthetic / TRACE)
+    index.refresh()
+    taken: list[int] = []
+    monkeypatch.setattr(index, "_take", lambda place, entry: taken.append(place.number))
+    index.refresh()
+    assert taken == []
+    with (synthetic / TRACE).open("a") as stream:
+        stream.write(json.dumps(step(99, "long-1")) + "\n")
+    index.refresh()
+    assert len(taken) == 1
+
+
+def test_a_torn_last_line_waits(tmp_path: Path) -> None:
+    run = write(tmp_path, [opening(), step()])
+    index = TraceIndex(run / TRACE)
+    line = json.dumps(step(1, message="über")).encode()
+    with (run / TRACE).open("ab") as stream:
+        stream.write(line[:-9])
+        stream.flush()
+        assert len(index.episode("e").places) == 1
+        stream.write(line[-9:] + b"\n")
+    assert len(index.episode("e").places) == 2
+    assert not index.problem
+
+
+def test_a_file_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
+    run = write(tmp_path, [opening(), step(), step(1)])
+    index = TraceIndex(run / TRACE)
+    assert len(index.episode("e").places) == 2
+    other = write(tmp_path / "other", [opening("f"), step(0, "f"), step(1, "f"), step(2, "f")])
+    (other / TRACE).replace(run / TRACE)
+    assert {key: len(steps) for key, steps in read(index).items()} == {"f": 3}
+
+
+def test_a_shorter_file_is_read_anew(tmp_path: Path) -> None:
+    run = write(tmp_path, [opening(), step(), step(1)])
+    index = TraceIndex(run / TRACE)
+    index.refresh()
+    write(tmp_path, [opening(), step()])
+    assert len(index.episode("e").places) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{torn", r"trace.jsonl:3 is not JSON .*resume"),
+        ("[1, 2]", "trace.jsonl:3 has schema"),
+        ("7", "trace.jsonl:3 has schema 7"),
+        (json.dumps(step() | {"v": 9}), "trace.jsonl:3 has schema 9, this reads 1"),
+        (json.dumps({"v": 1, "event": "step"}), "trace.jsonl:3 is no entry of a trace .*episode"),
+        (json.dumps(step() | {"step": None}), "trace.jsonl:3 is no entry"),
+        (json.dumps(step(facts=[{"category": "object"}])), "trace.jsonl:3 is no entry"),
+        (json.dumps(step(goal=[1])), "trace.jsonl:3 is no entry"),
+        ("\udcff", "trace.jsonl:3 is not JSON"),
+    ],
+)
+def test_a_bad_line_ends_what_is_read_and_is_named(line: str, says: str, tmp_path: Path) -> None:
+    run = write(tmp_path, [opening(), step()])
+    with (run / TRACE).open("ab") as stream:
+        stream.write(line.encode("utf-8", "surrogateescape") + b"\n" + json.dumps(step(2)).encode() + b"\n")
+    index = TraceIndex(run / TRACE)
+    assert len(index.refresh()["e"].places) == 1, "what stands before it is kept"
+    with pytest.raises(DataError, match=says):
+        raise DataError(index.problem)
+    index.refresh()
+    assert len(index.episode("e").places) == 1, "nothing behind it is believed"
+
+
+def test_an_unknown_episode_or_step_is_named(tmp_path: Path) -> None:
+    index = TraceIndex(write(tmp_path, [opening(), step()]) / TRACE)
+    with pytest.raises(DataError, match="no episode 'x'"):
+        index.episode("x")
+    for number in (-1, 1):
+        with pytest.raises(DataError, match=f"has 1 steps, none has number {number}"):
+            index.entry(index.episode("e"), number)
+
+
+def test_a_missing_file_has_no_episodes_yet(tmp_path: Path) -> None:
+    index = TraceIndex(tmp_path / TRACE)
+    assert index.refresh() == {}
+    write(tmp_path, [opening()])
+    assert list(index.refresh()) == ["e"]
+
+
+def test_an_episode_played_twice_is_two(tmp_path: Path) -> None:
+    index = TraceIndex(write(tmp_path, [opening(), step(), crash(), opening(), step(), step(1)]) / TRACE)
+    found = index.refresh()
+    assert {key: len(episode.places) for key, episode in found.items()} == {"e": 1, "e#2": 2}
+    assert found["e"].crash is not None
+    assert found["e#2"].crash is None
+    assert found["e#2"].id == "e"
+
+
+def test_steps_without_an_opening_are_shown_all_the_same(tmp_path: Path) -> None:
+    index = TraceIndex(write(tmp_path, [step(5, "late", instruction="Now.")]) / TRACE)
+    assert index.episode("late").asked == "Now."

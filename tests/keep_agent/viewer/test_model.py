@@ -1,0 +1,113 @@
+"""A step's view holds what its run wrote, checked on real runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.viewer_trace import Size, entries
+from keep_agent.errors import DataError
+from keep_agent.trace import read_trace
+from keep_agent.viewer.index import EpisodeIndex
+from keep_agent.viewer.model import StepView, overview, step_view
+from keep_agent.viewer.runs import Run
+from tests.keep_agent.viewer.traces import crash, end, opening, prompt, run_of, step, write
+
+
+def steps_of(run: Run) -> list[tuple[EpisodeIndex, StepView]]:
+    found = run.index.refresh().values()
+    return [(each, step_view(run, each, number)) for each in found for number in range(len(each.places))]
+
+
+def test_texts_are_the_prompt_that_the_model_read(keep_run: Path, tiny_model: Path) -> None:
+    """The trace holds token ids: what the viewer calls a segment's text has to give exactly them."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer, run, seen = PreTrainedTokenizerFast.from_pretrained(tiny_model), run_of(keep_run), 0
+    for episode, view in steps_of(run):
+        tokens = run.index.entry(episode, view.number)["token_ids"]
+        assert view.prompt is not None
+        for segment in view.prompt.segments:
+            assert segment.text is not None
+            encoded = tokenizer.encode(segment.text, add_special_tokens=False)
+            assert encoded == tokens[segment.start : segment.stop]
+            seen += 1
+    assert seen > 100
+
+
+def test_a_real_step_has_all_its_parts(keep_run: Path) -> None:
+    views = [view for _, view in steps_of(run_of(keep_run))]
+    assert {segment.state for view in views for segment in view.prompt.segments} >= {"recomputed", "fresh"}
+    assert any(view.prompt.cold for view in views)
+    assert any(segment.ranks for view in views for segment in view.prompt.segments)
+    assert all(view.prompt.loads and view.prompt.computes and view.scores and view.world.things for view in views[1:])
+    assert all(view.prompt.ttft_ms == pytest.approx(sum(dict(view.prompt.parts).values()), abs=0.01) for view in views)
+    assert [view.end["stop"] for view in views if view.end] == ["max_steps"] * 4
+
+
+def test_a_run_without_a_model_says_so(random_run: Path) -> None:
+    views = [view for _, view in steps_of(run_of(random_run))]
+    assert views
+    assert all(view.prompt is None and view.scores == () and view.goal is not None for view in views)
+    assert [(view.before, view.after) for view in views[:4]] == [(-1, 0), (0, 1), (1, 2), (2, 3)]
+
+
+def test_an_older_trace_has_no_goal(tmp_path: Path) -> None:
+    run = run_of(write(tmp_path, [opening(), step()]))
+    assert step_view(run, run.index.episode("e"), 0).goal is None
+
+
+def test_a_step_that_lacks_what_it_must_have_is_named(tmp_path: Path) -> None:
+    broken = prompt()
+    del broken["units"][0]["start"]
+    run = run_of(write(tmp_path, [opening(), step(**prompt()), step(1, **broken)]))
+    episode = run.index.episode("e")
+    assert step_view(run, episode, 0).prompt is not None
+    with pytest.raises(DataError, match=r"trace.jsonl:3 cannot be shown \(KeyError: 'start'\)"):
+        step_view(run, episode, 1)
+
+
+def test_the_end_and_the_crash_stand_at_their_steps(tmp_path: Path) -> None:
+    lines = [opening(), step(), step(1), end(True), step(0, task=1), crash()]
+    run = run_of(write(tmp_path, lines))
+    views = [view for _, view in steps_of(run)]
+    assert [view.end is not None for view in views] == [False, True, False]
+    assert [bool(view.crash) for view in views] == [False, False, True]
+
+
+def test_an_overview_tells_only_what_is_new(synthetic: Path) -> None:
+    run = run_of(synthetic)
+    whole = overview(run, run.index.episode("long-1"))
+    later = overview(run, run.index.episode("long-1"), 20)
+    assert (whole["steps"], len(whole["outlines"]), len(later["outlines"])) == (24, 24, 4)
+    assert whole["outlines"][20:] == later["outlines"]
+    assert 0 < whole["outlines"][3]["computed"] < 1
+
+
+def test_the_synthetic_trace_has_the_fields_of_a_real_one(keep_run: Path) -> None:
+    real = [entry for entry in read_trace(keep_run / "trace.jsonl") if entry["event"] == "step"]
+    made = [entry for entry in entries(Size(3, 4, 10)) if entry["event"] == "step"]
+    assert all(set(entry) == set(real[0]) for entry in made)
+    assert set(made[0]["timings"]) == set(real[0]["timings"])
+    for name in ("units", "segments", "hops"):
+        assert set(made[0][name][0]) == set(next(entry[name][0] for entry in real if entry[name]))
+    for name in ("loads", "computes"):
+        assert len(made[0][name][0]) == len(next(entry[name][0] for entry in real if entry[name]))
+
+
+def test_reading_a_run_loads_no_torch() -> None:
+    modules = ("server", "pages", "data", "command", "export_html", "export_rrd", "model")
+    code = f"import sys, {', '.join(f'keep_agent.viewer.{name}' for name in modules)}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_heavy_libraries_wait_until_they_are_needed() -> None:
+    modules = ("server", "command", "export_html", "export_rrd", "model", "runs", "episodes")
+    code = f"import sys, {', '.join(f'keep_agent.viewer.{name}' for name in modules)}; print('nicegui' in sys.modules, "
+    code += "'rerun' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["False", "False"]

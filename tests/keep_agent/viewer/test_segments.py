@@ -1,0 +1,84 @@
+"""What became of a segment, told from units, layers and texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keep_agent.viewer.history import History
+from keep_agent.viewer.segments import ranks_of, segment_views
+from tests.keep_agent.viewer.traces import prompt
+
+
+def texts(*told: tuple[int, str, str | None]) -> History[str]:
+    history: History[str] = History()
+    for step, id, text in told:
+        history.add(step, id, text)
+    return history
+
+
+def with_last_layers(*last: int, hit: tuple[bool, bool] = (True, True)) -> dict[str, Any]:
+    entry = prompt()
+    for segment, unit, layer, served in zip(entry["segments"], entry["units"], last, hit, strict=True):
+        segment["last_layer"], unit["hit"] = layer, served
+    return entry
+
+
+def states(entry: dict[str, Any], history: History[str], step: int) -> list[str]:
+    return [view.state for view in segment_views(entry, history, step)]
+
+
+def test_a_block_that_only_layer_0_touched_is_a_hit() -> None:
+    assert states(with_last_layers(-1, 0), texts(), 0) == ["hit", "hit"]
+    assert states(with_last_layers(1, 7), texts(), 0) == ["recomputed", "recomputed"]
+
+
+def test_a_miss_is_changed_only_where_the_text_is_another_one_now() -> None:
+    entry = with_last_layers(1, 1, hit=(False, False))
+    assert states(entry, texts((0, "a", "one"), (0, "b", "one")), 0) == ["fresh", "fresh"], "seen for the first time"
+    history = texts((0, "a", "one"), (0, "b", "one"), (3, "a", "two"))
+    assert states(entry, history, 3) == ["changed", "fresh"], "b's group had to be encoded anew"
+    assert states(entry, history, 4) == ["fresh", "fresh"]
+
+
+def test_kind_unit_and_text_are_found_by_rows() -> None:
+    one, other = segment_views(prompt(), texts((0, "a", "text of a"), (2, "b", "text of b")), 2)
+    assert (one.kind, one.first_unit, one.last_unit, one.text, one.written) == ("static", 0, 0, "text of a", 0)
+    assert (other.kind, other.first_unit, other.text, other.written) == ("dynamic", 1, "text of b", 2)
+    assert one.block == "0123456789abcdef"
+
+
+def test_a_segment_across_blocks_counts_the_rows_that_were_served() -> None:
+    blocks = [{"kind": "prefix", "start": 1, "tokens": 2, "hit": True, "block": "x"}]
+    blocks.append({"kind": "prefix", "start": 3, "tokens": 4, "hit": False, "block": ""})
+    one, other = segment_views(prompt(units=blocks), texts(), 0)
+    assert (one.first_unit, one.last_unit, one.from_block, one.state, one.block) == (0, 1, 2, "fresh", "")
+    assert (other.first_unit, other.from_block, other.kind) == (1, 0, "prefix")
+
+
+def test_rows_in_no_unit_have_none() -> None:
+    one, _ = segment_views(prompt(units=[]), texts(), 0)
+    assert (one.first_unit, one.kind, one.state, one.from_block) == (-1, "", "fresh", 0)
+
+
+def test_older_versions_in_a_transcript_keep_their_text_and_have_no_rank() -> None:
+    spans = [{"id": "a", "start": 1 + index, "stop": 2 + index, "last_layer": -1} for index in range(3)]
+    history = texts((0, "a", "one"), (1, "a", "two"), (2, "a", "three"), (5, "a", "later"))
+    views = segment_views(prompt(segments=spans), history, 3)
+    assert [(view.key, view.text) for view in views] == [("a@2", "one"), ("a@1", "two"), ("a", "three")]
+    assert [bool(view.ranks) for view in views] == [False, False, True]
+
+
+def test_more_versions_in_a_prompt_than_texts_are_without_one() -> None:
+    spans = [{"id": "a", "start": 1 + index, "stop": 2 + index, "last_layer": -1} for index in range(2)]
+    assert [view.text for view in segment_views(prompt(segments=spans), texts((0, "a", "one")), 0)] == [None, "one"]
+
+
+def test_ranks_are_by_the_mass_received_at_each_layer() -> None:
+    hops = [
+        {"layer": 2, "hops": 1, "edges": [["", "a", 0.1], ["", "b", 0.2], ["b", "a", 0.3]]},
+        {"layer": 5, "hops": 1, "edges": [["", "b", 0.4]]},
+    ]
+    found = ranks_of(hops)
+    assert [(layer, rank) for layer, rank, _ in found["a"]] == [(2, 1)]
+    assert [(layer, rank) for layer, rank, _ in found["b"]] == [(2, 2), (5, 1)]
+    assert abs(found["a"][0][2] - 0.4) < 1e-9

@@ -1,0 +1,64 @@
+"""The containment tree, from what was told by a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keep_agent.trace import Entry
+from keep_agent.viewer.history import History
+from keep_agent.viewer.world import World, world
+
+
+def told(*facts: tuple[int, dict[str, Any]]) -> History[Entry]:
+    history: History[Entry] = History()
+    for step, fact in facts:
+        history.add(step, fact["id"], None if fact.get("gone") else fact)
+    return history
+
+
+def fact(id: str, place: str = "", category: str = "object", **more: Any) -> dict[str, Any]:
+    return {"id": id, "category": category, "type": "thing", **({"place": place} if place else {}), **more}
+
+
+def lines(seen: World) -> list[tuple[str, int]]:
+    return [(thing.id, thing.depth) for thing in seen.things]
+
+
+FRIDGE = fact("fridge_1", "kitchen_1", "receptacle", states=["closed"])
+ROBOT = fact("agent", "fridge_1", "agent", holds="egg_1", sees=["milk_1"])
+
+
+def test_things_stand_below_what_holds_them() -> None:
+    history = told((0, fact("milk_1", "fridge_1")), (0, FRIDGE), (0, fact("shelf_1", category="receptacle")))
+    assert lines(world(history, 0)) == [("kitchen_1", 0), ("fridge_1", 1), ("milk_1", 2), ("shelf_1", 0)]
+    kitchen, fridge, *_ = world(history, 0).things
+    assert (kitchen.category, kitchen.told) == ("", -1)
+    assert fridge.states == ("closed",)
+
+
+def test_the_agent_is_somewhere_and_what_it_holds_lies_nowhere() -> None:
+    history = told((0, FRIDGE), (1, fact("egg_1", "agent")), (1, fact("milk_1", "fridge_1")), (1, ROBOT))
+    seen = world(history, 1)
+    assert (seen.agent, seen.holds) == ("fridge_1", ("egg_1",))
+    assert "egg_1" not in [thing.id for thing in seen.things]
+    assert [thing.id for thing in seen.things if thing.seen] == ["milk_1"]
+    assert (world(history, 0).agent, world(history, 0).holds) == ("", ())
+
+
+def test_a_step_back_is_the_world_of_that_step() -> None:
+    history = told(
+        (0, FRIDGE), (0, fact("egg_1", "fridge_1")), (2, fact("egg_1", "table_1")), (3, {**fact("egg_1"), "gone": True})
+    )
+    assert ("egg_1", 2) in lines(world(history, 1))
+    assert ("egg_1", 1) in lines(world(history, 2))
+    assert "egg_1" not in dict(lines(world(history, 3)))
+    assert [thing.told for thing in world(history, 2).things if thing.id == "egg_1"] == [2]
+
+
+def test_a_circle_is_cut() -> None:
+    history = told((0, fact("a", "b")), (0, fact("b", "a")), (0, fact("c", "c")))
+    assert sorted(dict(lines(world(history, 0)))) == ["a", "b", "c"]
+
+
+def test_nothing_told_is_nothing_shown() -> None:
+    assert world(told(), 0) == World((), "", ())
