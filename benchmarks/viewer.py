@@ -50,11 +50,16 @@ look();
 class Measured:
     name: str
     milliseconds: Sequence[float]
+    pressed: bool = False  # is it about a key?
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.milliseconds)
 
     def row(self) -> tuple[str, str, str, str]:
         ordered = sorted(self.milliseconds)
         late = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-        return self.name, str(len(ordered)), f"{statistics.median(ordered):.1f}", f"{late:.1f}"
+        return self.name, str(len(ordered)), f"{self.median:.1f}", f"{late:.1f}"
 
 
 def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measured]:
@@ -70,8 +75,8 @@ def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measure
         driver.get(page)
         opened = driver.execute_async_script(OPENED)
         driver.execute_script(WATCH)
-        one = Measured("next: ← and →", pressed(driver, presses, False))
-        far = Measured("leap: shift ← and →", pressed(driver, presses, True))
+        one = Measured("next: ← and →", pressed(driver, presses, False), True)
+        far = Measured("leap: shift ← and →", pressed(driver, presses, True), True)
         if screenshot:
             driver.save_screenshot(str(screenshot))
     return [one, far, Measured("open", [opened]), Measured("index", [index])]

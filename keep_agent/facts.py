@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/\x00-\x1f\x7f]{1,64}")  # a name in a line of memory
 OURS = re.compile(r"(did|task)_\d+")  # what the planner calls its own segments
+MOST = 64  # states of a thing, or things that the agent sees
 NAMES = tuple(field.name for field in fields(Fact))
 
 
@@ -57,7 +58,10 @@ def _words(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
     value = row[name]
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise DataError(f"fact {row.get('id')!r:.80} has {name}={value!r:.80}; give a list of words")
-    return tuple(value)
+    found = tuple(value)
+    if len(found) > MOST:
+        raise DataError(f"fact {row.get('id')!r:.80} has {len(found)} {name}; give up to {MOST}")
+    return found
 
 
 def _check(fact: Fact) -> None:

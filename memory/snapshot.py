@@ -13,6 +13,7 @@ from memory.store import check_segment
 if TYPE_CHECKING:
     from memory.store import SegmentStore
 
+LONGEST = 8192  # characters of a segment
 REMEDY = "give one that was saved, unchanged"
 
 
@@ -75,6 +76,7 @@ class Snapshot:
         ages = [segment.created for segment in self.segments]
         groups = [group.id for group in self.groups]
         wrong = {
+            f"a segment has more than {LONGEST} characters": any(len(s.text) > LONGEST for s in self.segments),
             "two segments have one id": len(set(ids)) < len(ids),
             "two segments have one age": len(set(ages)) < len(ages) or max(ages, default=0) > self.created,
             "two groups have one id": len(set(groups)) < len(groups) or max(groups, default=-1) >= self.founded,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import socket
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import platformdirs
 import uvicorn
+from fastapi import FastAPI
 from rich.console import Console
 
 from keep_agent.brain import brain_of
@@ -55,14 +57,22 @@ def main(arguments: Sequence[str], console: Console) -> None:
     check_bind(given.host, tokens)
     settings = _settings(given)
     given.folder.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    app = make_service(brain_of(given.overrides), given.folder, tokens, settings)
-    server = uvicorn.Server(_config(app, given.host, given.port, settings))
-    _announce(console, given, tokens)
-    with suppress(KeyboardInterrupt):  # which is how it is asked to end, and has by then
-        server.run()
-    if not server.started:
-        raise ConfigError(f"port={given.port} on {given.host} cannot be had; use another, or 0 for any")
+    with closing(_listening(given.host, given.port)) as listening:  # before the model is loaded, which takes a while
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        app = make_service(brain_of(given.overrides), given.folder, tokens, settings)
+        server = uvicorn.Server(_config(app, settings))
+        _announce(console, given, listening.getsockname()[1], tokens)
+        with suppress(KeyboardInterrupt):  # which is how it is asked to end, and has by then
+            server.run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Raises ConfigError for an address that cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"{host}:{port} cannot be had ({error}); use another port, or 0 for any") from None
 
 
 def _settings(given: argparse.Namespace) -> Settings:
@@ -73,16 +83,16 @@ def _settings(given: argparse.Namespace) -> Settings:
     return Settings(limits, agents, trace=not given.no_trace, viewer=not given.no_viewer)
 
 
-def _config(app: object, host: str, port: int, settings: Settings) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app, host, port, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE, server_header=False,
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE, server_header=False,
         h11_max_incomplete_event_size=HEADERS, ws_max_size=settings.limits.body_bytes, ws="websockets-sansio",
     )  # fmt: skip
 
 
-def _announce(console: Console, given: argparse.Namespace, tokens: Tokens) -> None:
+def _announce(console: Console, given: argparse.Namespace, port: int, tokens: Tokens) -> None:
     host = f"[{given.host}]" if ":" in given.host else given.host
-    url = f"http://{host}:{given.port}"
+    url = f"http://{host}:{port}"
     who = "this machine, without a token" if tokens.open else f"{len(tokens.entries)} tokens"
     viewer = "" if given.no_viewer else f"; viewer: {url}/viewer"
     console.print(f"{url} for {who}; memories in {given.folder}{viewer}", soft_wrap=True, highlight=False)

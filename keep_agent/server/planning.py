@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
@@ -74,8 +74,10 @@ class Planner:
 
 
 class PlanningRoutes:
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
+    """:param forget: what else is known of an agent that is deleted"""
+
+    def __init__(self, planner: Planner, forget: Callable[[str], Awaitable[None]]) -> None:
+        self._planner, self._forget = planner, forget
         self.router = APIRouter(tags=["planning"], dependencies=[Depends(planner.gate.admitted)])
         one = f"{PATH}/{{agent}}"
         for path, method, route, about, more in (
@@ -107,6 +109,7 @@ class PlanningRoutes:
     async def delete(self, agent: str, caller: Caller) -> Response:
         caller.require(agent)
         await self._planner.thread(lambda: self._planner.registry.delete(agent))
+        await self._forget(agent)
         return Response(status_code=204)
 
     async def observe(self, agent: str, asked: Observe, caller: Caller) -> About:

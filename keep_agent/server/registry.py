@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import threading
 from collections import OrderedDict
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
+from typing import IO
 
 from omegaconf import OmegaConf
 
@@ -22,7 +24,7 @@ from keep_agent.server.problems import Conflict, NotFound
 from memory.disk.agents import agent_stem
 from memory.disk.atomic import sync
 
-AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # in a server's folder
+AGENTS, RUNS, DELETED, LOCK = "agents", "runs", ".deleted-", "lock"  # in a server's folder
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class _Bed:
 
 
 class Registry:
-    """Agents by their ids. Safe to use from several threads."""
+    """Agents by their ids. Safe to use from several threads. Raises ConfigError if another process has the folder."""
 
     def __init__(self, brain: Brain, folder: Path, limits: AgentLimits | None = None, trace: bool = True) -> None:
         self._brain, self._limits, self._trace = brain, limits or AgentLimits(), trace
@@ -61,6 +63,7 @@ class Registry:
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
+        self._claim = claim(folder / LOCK)
         for left in self._agents.glob(f"{DELETED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -122,6 +125,7 @@ class Registry:
         for bed in list(self._beds.values()):
             with bed.lock:
                 self._sleep(bed)
+        self._claim.close()
 
     def _place(self, name: str) -> Path:
         return self._agents / agent_stem(name)
@@ -156,3 +160,16 @@ class Registry:
         if bed.agent is not None:
             bed.agent.close()
             bed.agent = None
+
+
+def claim(path: Path) -> IO[bytes]:
+    """A file that this process alone holds until it is closed, or the process ends. Raises ConfigError."""
+    stream = path.open("ab")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        raise ConfigError(f"another server is at work in {path.parent}; end it, or use another folder") from None
+    except OSError:  # a file system without locks
+        pass
+    return stream

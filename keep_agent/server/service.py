@@ -75,7 +75,7 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
             log.info("all that is remembered is in %s", folder)
 
     routers = [
-        PlanningRoutes(planner).router,
+        PlanningRoutes(planner, conversations.forget).router,
         SocketRoutes(planner, settings.limits).router,
         openai_router(conversations, gate),
         anthropic_router(conversations, gate),

@@ -16,7 +16,8 @@ from memory.engine.masks import bias_of, tree_plan
 from memory.engine.trace import ScoreResult
 
 Candidates = tuple[tuple[int, ...], ...]
-KEPT_PLANS = 64
+KEPT_BYTES = 64 << 20  # of the plans of sets seen last
+TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are made at once
 
 
@@ -79,13 +80,19 @@ class Scorer:
     def score(self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
         """Log-likelihood of each candidate behind the prompt in ``cache``, which is left as it was.
 
+        Sets of more than `TOGETHER` tokens take several forwards.
+
         :param reduce: sum or mean over a candidate's tokens
         """
         if reduce not in ("sum", "mean"):
             raise ConfigError(f"score reduce={reduce!r} is unknown; use sum or mean.")
         if cache.logits is None:
             raise ConfigError("candidates can only be scored behind a prompt: prefill one first.")
-        plan = self._plan(tuple(map(tuple, candidates)))
+        parts = [self._score(cache, group, reduce) for group in _groups(tuple(map(tuple, candidates)))]
+        return ScoreResult(torch.cat([part.scores for part in parts]), sum(part.computed_tokens for part in parts))
+
+    def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str) -> ScoreResult:
+        plan = self._plan(candidates)
         likely = cache.logits.new_empty(plan.token.numel())
         for first, logits in self._logits(cache, plan):
             told = (plan.parent >= first) & (plan.parent < first + logits.shape[0])
@@ -99,7 +106,7 @@ class Scorer:
         if plan is None:
             plan = build_trie(candidates, self._decoder.spec.dtype, self._decoder.device)
         self._plans[candidates] = plan
-        if len(self._plans) > KEPT_PLANS:
+        while len(self._plans) > 1 and sum(kept.ancestry.nbytes for kept in self._plans.values()) > KEPT_BYTES:
             self._plans.popitem(last=False)
         return plan
 
@@ -130,3 +137,14 @@ class Scorer:
             rope_keys=decoder.spec.rope_keys,
         )
         return decoder.run(decoder.embed(plan.tokens), state)[0]
+
+
+def _groups(candidates: Candidates) -> Iterator[Candidates]:
+    """In their order, no more than `TOGETHER` tokens in each but for a single longer one."""
+    first = size = 0
+    for number, candidate in enumerate(candidates):
+        if size and size + len(candidate) > TOGETHER:
+            yield candidates[first:number]
+            first, size = number, 0
+        size += len(candidate)
+    yield candidates[first:]

@@ -1,4 +1,5 @@
-// The memory table: one line per segment of the prompt, in its order. Lines are kept and refilled from step to step.
+// The memory table: one line per segment of the prompt, in its order. Lines are kept and refilled from step to step; of
+// fixed height and no <table>, so that one that is out of sight costs no layout.
 
 import { STATES, absent, count, html, legend, panel } from "./draw.js";
 
@@ -14,10 +15,10 @@ const HEADINGS = [
 
 export function memoryPanel(events) {
   const { root, body, note } = panel("Memory", "segments of the prompt, in its order", "memory-panel");
-  const rows = html("tbody");
-  const head = html("tr", {}, ...HEADINGS.map(([name, title]) => html("th", { title }, name)));
-  const table = html("table", { class: "memory" }, html("thead", {}, head), rows);
-  const scroller = html("div", { class: "scroller", tabindex: "-1" }, table);
+  const rows = html("div", { role: "rowgroup" });
+  const names = HEADINGS.map(([name, title]) => html("span", { title, role: "columnheader" }, name));
+  const head = html("div", { class: "head", role: "row" }, ...names);
+  const scroller = html("div", { class: "scroller memory", role: "table", tabindex: "-1" }, head, rows);
   const empty = absent("This planner has no memory in a prompt: the trace holds no segments.");
   const keys = legend(Object.entries(STATES).map(([state, told]) => [state, state, told.words]));
   body.append(scroller, keys, empty);
@@ -47,12 +48,12 @@ function summary(prompt, segments) {
 
 function line(parent, events) {
   let key = "";
-  const cells = HEADINGS.map(() => html("td"));
+  const cells = HEADINGS.map(() => html("span", { role: "cell" }));
   const fill = html("i");
   const track = html("span", { class: "track" }, fill);
   const layers = html("span");
   cells[5].append(track, layers);
-  const root = html("tr", { onclick: () => events.select(key) }, ...cells);
+  const root = html("div", { role: "row", onclick: () => events.select(key) }, ...cells);
   parent.append(root);
   const before = {};
 
@@ -72,7 +73,7 @@ function line(parent, events) {
     if (!segment) return;
     key = segment.key;
     const computed = segment.last_layer + 1;
-    put("class", `${segment.state}${key === selected ? " selected" : ""}`, (kind) => { root.className = kind; });
+    put("class", `line ${segment.state}${key === selected ? " selected" : ""}`, (kind) => { root.className = kind; });
     put("title", STATES[segment.state].words, (words) => { root.title = words; });
     cell(0, STATES[segment.state].letter);
     cell(1, key);

@@ -20,6 +20,7 @@ class ScriptPlanner:
     script: Sequence[str | Exception | Callable[[], str]] = ()
     calls: list[tuple] = field(default_factory=list)
     overlaps: int = 0
+    returned: int = 0  # decisions that it made
     _working: list[str] = field(default_factory=list)
     _decided: int = 0
 
@@ -39,7 +40,9 @@ class ScriptPlanner:
             self._decided += 1
             if isinstance(choice, Exception):
                 raise choice
-            return Decision(choice() if callable(choice) else choice, number=self._decided)
+            decision = Decision(choice() if callable(choice) else choice, number=self._decided)
+            self.returned += 1
+            return decision
         finally:
             self._working.pop()
 

@@ -120,10 +120,10 @@ def test_a_goal_is_cancelled(robot: StandIn, bridge: Bridge) -> None:
 
 def test_a_new_goal_takes_the_place_of_the_old(robot: StandIn, bridge: Bridge) -> None:
     server, body, planner = hanging(bridge)
+    body.deeds["wave"] = lambda one: until_cancelled(one) if len(one.executed) == 1 else Outcome(True)
+    planner.script = ["wave", "wave", "done"]
     goal(robot, "first", "wave")
     assert body.begun.wait(WAIT)
-    body.deeds["wave"] = lambda robot: Outcome(True)
-    planner.script = ["wave", "done"]
     goal(robot, "second", "wave again")
     assert result(robot, "first")[0] == PREEMPTED
     assert result(robot, "second")[0] == SUCCEEDED

@@ -22,6 +22,7 @@ from keep_agent.robots import (
     Started,
     TaskReport,
 )
+from keep_agent.robots.talk import Talk
 from tests.keep_agent.robots.robots import (
     WAIT,
     ScriptPlanner,
@@ -358,3 +359,81 @@ def test_importing_robots_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_a_skill_says_when_its_task_is_over_is_not_told() -> None:
+    planner, events, said = ScriptPlanner(["wave"]), [], Event()
+
+    class Talks(ScriptRobot):
+        def execute(self, skill: str, feedback) -> Outcome:
+            self.release.wait(WAIT)
+            feedback("still here")
+            said.set()
+            return Outcome(True)
+
+    robot = Talks()
+    session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.02), watch=events.append)
+    assert session.run("greet").hanging == "wave"
+    robot.release.set()
+    assert said.wait(WAIT)
+    assert isinstance(events[-1], Finished)
+
+
+def test_a_cancellation_that_came_too_early_is_repeated() -> None:
+    twice = threading.Semaphore(0)
+
+    class Deaf(ScriptRobot):
+        def cancel(self) -> None:
+            twice.release()
+
+    robot = Deaf(deeds={"wave": lambda robot: failed(str(all(twice.acquire(timeout=WAIT) for _ in range(2))))})
+    report = RobotSession(ScriptPlanner(["wave"]), robot, limits=limits(skill=0.02)).run("greet")
+    assert report.success
+    assert report.steps[0].outcome.message.endswith("True")
+
+
+def test_the_first_reason_to_stop_counts() -> None:
+    robot = ScriptRobot(deeds={"wave": until_released})
+    session = RobotSession(ScriptPlanner(["wave"]), robot, limits=QUICK)
+    running = in_background(session)
+    assert robot.begun.wait(WAIT)
+    assert session.stop("first")
+    assert session.stop("second")
+    robot.release.set()
+    assert running.result(WAIT).message == "first"
+
+
+def test_a_skill_that_ends_in_the_middle_of_a_look_waits_for_it() -> None:
+    """So that the planner hears what was seen before what became of the skill, and never both at once."""
+    looking, over = Event(), Event()
+
+    class Slow(ScriptPlanner):
+        def observe(self, facts: object) -> None:
+            self._enter("observe")
+            looking.set()
+            assert over.wait(WAIT)
+            threading.Event().wait(0.05)  # the session would go on meanwhile
+            self._working.pop()
+
+    def change(robot: ScriptRobot) -> Outcome:
+        robot.facts = [fact(1)]
+        assert looking.wait(WAIT)
+        over.set()
+        return Outcome(True)
+
+    planner = Slow(["wave"])
+    assert RobotSession(planner, ScriptRobot(deeds={"wave": change}), limits=QUICK).run("greet").success
+    assert [call[0] for call in planner.calls] == ["plan", "observe", "report", "plan", "report"]
+    assert not planner.overlaps
+
+
+def test_nothing_is_planned_when_the_task_is_over() -> None:
+    """A call that begins just when somebody stops the task comes too late."""
+    planner = ScriptPlanner()
+    talk = Talk(planner, "greet")
+    talk.end(failed("stopped"))
+    with pytest.raises(RobotError, match="over"):
+        talk.plan(["wave"])
+    talk.report(Outcome(True))
+    assert not talk.observe([fact(1)])
+    assert planner.calls == []

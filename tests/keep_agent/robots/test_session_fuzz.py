@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import pairwise
 from threading import Event, Thread
 
 import pytest
@@ -16,7 +17,7 @@ from keep_agent.robots import Finished, Limits, RobotSession, TaskReport
 from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact
 
 LIMITS = Limits(skill=0.03, task=0.3, answer=0.06, cancel=0.05, period=0.004, steps=6, failures=3)
-IN_TIME = LIMITS.task + LIMITS.cancel + 3 * LIMITS.answer + 2.0  # the last are for a machine with other things to do
+IN_TIME = LIMITS.task + LIMITS.cancel + 3 * LIMITS.answer + 10.0  # the last are for a machine with other things to do
 
 DEEDS = ("works", "fails", "breaks", "waits", "hangs", "blinds", "sees", "slow")
 THOUGHTS = ("first", "unknown", "breaks", "hangs", "slow", "done")
@@ -91,7 +92,7 @@ def test_every_task_ends(deeds: list[str], thoughts: list[str], press: int | Non
     assert events[-1].report == report
     assert len(report.steps) <= LIMITS.steps
     assert report.success == (report.stop == "done")
-    assert bool(robot.running) == bool(report.hanging)
+    assert report.hanging or not robot.running
     assert len(planner.named("report")) <= len(planner.named("plan"))
 
     case.release.set()
@@ -113,13 +114,10 @@ def check_conversation(planner: ScriptPlanner, report: TaskReport) -> None:
     ended = spoken.pop() if spoken and spoken[-1] == "finish" else ""
     assert bool(ended) == bool(spoken and not report.success)
     assert "finish" not in spoken
-    plans = iter(spoken)
-    for call in plans:
-        assert call == "plan"
-        assert next(plans, "broke") in ("report", "broke")
-    broke = "breaks" if report.stop == "planner_error" else ""
-    decided = len(planner.named("plan")) - bool(broke)
-    assert len(planner.named("report")) in ({decided} if not broke else {decided, decided + 1})
+    assert "report" not in spoken[:1]
+    assert all(pair != ("report", "report") for pair in pairwise(spoken))
+    assert len(planner.named("report")) == planner.returned
+    assert planner.returned >= len(planner.named("plan")) - 1, "a planner that broke is not asked again"
 
 
 @pytest.mark.slow

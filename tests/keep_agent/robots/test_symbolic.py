@@ -128,3 +128,10 @@ def test_a_skill_that_cannot_work_says_why() -> None:
 def test_times_that_cannot_be_are_refused(choices: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         symbolic(**choices)
+
+
+def test_a_cancellation_without_a_skill_is_forgotten() -> None:
+    robot = symbolic(seconds=0.02)
+    robot.observe()
+    robot.cancel()
+    assert robot.execute(first_walk(robot), quiet).ok

@@ -284,6 +284,25 @@ def test_many_use_and_delete_the_same_few(make_brain: Callable[[], Brain], tmp_p
     brain.engine.close()
 
 
+def test_one_process_has_the_folder(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+    brain = make_brain()
+    first = Registry(brain, tmp_path)
+    with pytest.raises(ConfigError, match="another server is at work"):
+        Registry(brain, tmp_path)
+    first.close()
+    Registry(brain, tmp_path).close()
+    brain.engine.close()
+
+
+def test_many_long_skills_are_chosen_from(serve: Callable[..., Any]) -> None:
+    """In several forwards, so that memory is bounded."""
+    skills = [f"{chr(97 + number % 26)}{number} " * 20 for number in range(150)]
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        body = {"instruction": "x " * 999, "skills": skills, "trace": "none"}
+        assert served.http.post("/v1/agents/kitchen/plan", json=body).json()["skill"] in skills
+
+
 def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
     with serve() as served:
         served.http.post("/v1/agents", json={"id": "kitchen"})

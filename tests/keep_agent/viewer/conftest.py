@@ -1,4 +1,4 @@
-"""Runs to look at: a real one with a tiny model, a real one with pictures and no model, and a synthetic one."""
+"""Runs to look at: a real one with the bundled model, a real one with pictures and no model, and a synthetic one."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.keep_agent.pictures import Pictured
 SIZE = Size(steps=24, layers=6, segments=12)
 
 
-def play(planner: str, model: Path, folder: Path) -> Path:
-    """A short run as its user makes it; its folder."""
-    setting = [f"planner={planner}", f"model={model}", "prompt.encoder=hashed", f"eval.out={folder}"]
-    more = ["eval.episodes=2", "eval.threads=1", "env.max_steps=5", "eval.progress=false", "env.stream=2"]
+def play(planner: str, folder: Path) -> Path:
+    """A short run of the bundled model as its user makes it; its folder."""
+    setting = [f"planner={planner}", "prompt.encoder=hashed", f"eval.out={folder}"]
+    more = ["eval.episodes=2", "eval.threads=1", "env.max_steps=7", "eval.progress=false", "env.stream=2"]
     command = [sys.executable, "-m", "eval.alfred", *setting, *more]
     subprocess.run(command, cwd=folder.parent, check=True, capture_output=True, timeout=200)
     return next(folder.rglob("trace.jsonl")).parent
 
 
 @pytest.fixture(scope="session")
-def keep_run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def keep_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two streams of two tasks by planner=keep."""
-    return play("keep", tiny_model, tmp_path_factory.mktemp("real") / "keep")
+    return play("keep", tmp_path_factory.mktemp("real") / "keep")
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,13 @@ def steps_of(run: Run) -> list[tuple[EpisodeIndex, StepView]]:
     return [(each, step_view(run, each, number)) for each in found for number in range(len(each.places))]
 
 
-def test_texts_are_the_prompt_that_the_model_read(keep_run: Path, tiny_model: Path) -> None:
+def test_texts_are_the_prompt_that_the_model_read(keep_run: Path) -> None:
     """The trace holds token ids: what the viewer calls a segment's text has to give exactly them."""
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer, run, seen = PreTrainedTokenizerFast.from_pretrained(tiny_model), run_of(keep_run), 0
+    from planners.checkpoint import BUNDLED
+
+    tokenizer, run, seen = PreTrainedTokenizerFast.from_pretrained(BUNDLED), run_of(keep_run), 0
     for episode, view in steps_of(run):
         tokens = run.index.entry(episode, view.number)["token_ids"]
         assert view.prompt is not None
@@ -45,7 +47,7 @@ def test_a_real_step_has_all_its_parts(keep_run: Path) -> None:
     assert any(segment.ranks for view in views for segment in view.prompt.segments)
     assert all(view.prompt.loads and view.prompt.computes and view.scores and view.world.things for view in views[1:])
     assert all(view.prompt.ttft_ms == pytest.approx(sum(dict(view.prompt.parts).values()), abs=0.01) for view in views)
-    assert [view.end["stop"] for view in views if view.end] == ["max_steps"] * 4
+    assert [view.end["task"] for view in views if view.end] == [0, 1, 0, 1]
 
 
 def test_a_run_without_a_model_says_so(random_run: Path) -> None:

@@ -1,0 +1,282 @@
+"""The pages in a real headless Chromium, before the command that serves them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+
+from benchmarks.viewer import measure
+from benchmarks.viewer_browser import browser, chromium, serving
+from benchmarks.viewer_trace import Size, write_run
+from keep_agent.viewer.export_html import write_html
+from tests.keep_agent.viewer.conftest import play
+from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, write
+
+selenium = pytest.importorskip("selenium")
+from selenium.webdriver import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.remote.webdriver import WebDriver  # noqa: E402
+
+pytestmark = pytest.mark.slow
+LONGEST = 20  # seconds until something is there
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[WebDriver]:
+    if chromium() is None:
+        if os.environ.get("CI"):
+            pytest.fail("these tests need chromium and chromedriver: apt-get install chromium chromium-driver")
+        pytest.skip("needs chromium and chromedriver")
+    with browser() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def runs(keep_run: Path, random_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs: keep and cacheblend on the same episodes, one with pictures, one with hostile texts."""
+    root = tmp_path_factory.mktemp("runs")
+    shutil.copytree(keep_run, root / "keep")
+    shutil.copytree(play("cacheblend", root.parent / "blend"), root / "cacheblend")
+    shutil.copytree(random_run, root / "random")
+    evil = step(skill=EVIL, message=EVIL, instruction=EVIL, extra={"written": [["a", EVIL]]}, **prompt())
+    fact = {"id": EVIL, "category": "object", "type": "x", "states": [EVIL]}
+    write(root / "evil", [opening(EVIL), evil | {"episode": EVIL, "facts": [fact], "scores": [[EVIL, -1.0]]}])
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(runs: Path) -> Iterator[str]:
+    with serving(runs) as found:
+        yield found
+
+
+def until(driver: WebDriver, test: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LONGEST
+    while not test():
+        assert time.monotonic() < deadline, f"{what}: not after {LONGEST} s; {driver.get_log('browser')}"
+        time.sleep(0.05)
+
+
+def script(driver: WebDriver, code: str) -> object:
+    return driver.execute_script(f"return {code}")
+
+
+def text(driver: WebDriver, selector: str) -> str:
+    """Of the first such element, as it is drawn; empty if there is none."""
+    return driver.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
+
+
+def query(driver: WebDriver) -> dict[str, str]:
+    return {key: values[0] for key, values in parse_qs(urlsplit(driver.current_url).query).items()}
+
+
+def at_step(driver: WebDriver, number: int) -> None:
+    """Wait until a step, counted from 0, is drawn."""
+    until(driver, lambda: query(driver).get("step") == str(number), f"step {number}")
+    assert script(driver, "document.querySelector('.toolbar input').value") == str(number + 1)
+
+
+def keys(driver: WebDriver, *pressed: str) -> None:
+    ActionChains(driver).send_keys(*pressed).perform()
+
+
+def shifted(driver: WebDriver, key: str) -> None:
+    ActionChains(driver).key_down(Keys.SHIFT).send_keys(key).key_up(Keys.SHIFT).perform()
+
+
+def page(address: str, run: str, root: Path, **more: object) -> str:
+    """Address of the first episode of a run."""
+    key = next(iter(run_of(root / run).index.refresh()))
+    return f"{address}/episode?run={run}&episode={quote(key)}" + "".join(f"&{name}={more[name]}" for name in more)
+
+
+def opened(driver: WebDriver, url: str) -> None:
+    driver.get_log("browser")
+    driver.get(url)
+    until(driver, lambda: text(driver, ".keep-viewer .action"), "a step")
+
+
+def test_the_list_is_filtered_and_opens_an_episode(chrome: WebDriver, address: str) -> None:
+    chrome.get(f"{address}/")
+    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr")) == 7, "all episodes")
+    chrome.find_element(By.CSS_SELECTOR, ".keep-filters input[aria-label=search]").send_keys("random")
+    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr")) == 2, "two of them")
+    assert "2 of 7 episodes" in text(chrome, ".keep-keys")
+    chrome.find_element(By.CSS_SELECTOR, ".keep-episodes td.keep-episode").click()
+    until(chrome, lambda: text(chrome, ".keep-viewer .action"), "the episode")
+    assert query(chrome)["run"] == "random"
+
+
+def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str, runs: Path) -> None:
+    run = run_of(runs / "keep")
+    episode = next(iter(run.index.refresh().values()))
+    last = len(episode.places) - 1
+    opened(chrome, page(address, "keep", runs))
+    for pressed, number in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_RIGHT, 2), (Keys.ARROW_LEFT, 1), (Keys.END, last)):
+        keys(chrome, pressed)
+        at_step(chrome, number)
+        assert episode.outlines[number].skill in text(chrome, ".keep-viewer .action")
+        assert run.index.entry(episode, number)["instruction"] == text(chrome, ".keep-viewer .instruction")
+    shifted(chrome, Keys.ARROW_LEFT)
+    at_step(chrome, max(0, last - 10))
+    keys(chrome, Keys.HOME)
+    at_step(chrome, 0)
+    keys(chrome, Keys.ARROW_LEFT)
+    at_step(chrome, 0)
+    chrome.execute_script(
+        "const s = document.querySelector('.track-box input'); s.value = 2; s.dispatchEvent(new Event('input'))"
+    )
+    at_step(chrome, 2)
+
+
+def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, address: str, runs: Path) -> None:
+    run = run_of(runs / "keep")
+    episode = next(iter(run.index.refresh().values()))
+    number, entry = next(
+        (number, entry)
+        for number in range(len(episode.places))
+        if (entry := run.index.entry(episode, number))["hops"] and entry["hops"][0]["edges"]
+    )
+    target = entry["hops"][0]["edges"][0][1]
+    opened(chrome, page(address, "keep", runs, step=number))
+    block = chrome.find_element(By.CSS_SELECTOR, f".layers-panel rect[data-key='{target}']")
+    ActionChains(chrome).move_to_element(block).click().perform()
+    until(chrome, lambda: text(chrome, ".detail-panel b") == target, "the segment")
+    assert text(chrome, ".detail-panel pre") == episode.texts.versions(number, target)[-1][1]
+    chosen = sum(target in [edge[1] for edge in hop["edges"]] for hop in entry["hops"])
+    assert len(chrome.find_elements(By.CSS_SELECTOR, ".detail-panel circle.rank")) == chosen
+    assert text(chrome, ".memory .line.selected span:nth-child(2)") == target
+    assert query(chrome)["segment"] == target
+    chrome.find_element(By.CSS_SELECTOR, ".memory .line").click()
+    until(chrome, lambda: text(chrome, ".detail-panel b") == entry["segments"][0]["id"], "the first segment")
+    chrome.find_element(By.CSS_SELECTOR, f".node[data-key='{target}'] rect").click()
+    until(chrome, lambda: text(chrome, ".detail-panel b") == target, "the node's segment")
+
+
+def test_a_deep_link_is_the_step_it_names_also_when_reloaded(chrome: WebDriver, address: str, runs: Path) -> None:
+    opened(chrome, page(address, "keep", runs, step=2, segment="did_1"))
+    at_step(chrome, 2)
+    keys(chrome, Keys.ARROW_RIGHT)
+    at_step(chrome, 3)
+    told = text(chrome, ".keep-viewer header.step")
+    chrome.refresh()
+    until(chrome, lambda: text(chrome, ".keep-viewer .action"), "a step")
+    at_step(chrome, 3)
+    assert text(chrome, ".keep-viewer header.step") == told
+    assert query(chrome)["segment"] == "did_1"
+
+
+def test_two_runs_move_together_and_their_differences_are_marked(chrome: WebDriver, address: str, runs: Path) -> None:
+    opened(chrome, page(address, "keep", runs, other="cacheblend"))
+    keys(chrome, Keys.ARROW_RIGHT)
+    at_step(chrome, 1)
+    skills = {name: [one.skill for one in outlines(runs / name)] for name in ("keep", "cacheblend")}
+    shown = script(chrome, "[...document.querySelectorAll('.action b')].map((each) => each.textContent)")
+    assert shown == [skills["keep"][1], skills["cacheblend"][1]]
+    opened(chrome, page(address, "keep", runs, other="random", other_episode=quote(first_key(runs / "random"))))
+    differ = script(chrome, "document.querySelector('.marks .differs').getAttribute('d')")
+    assert differ, "two other episodes do differ"
+    assert len(chrome.find_elements(By.CSS_SELECTOR, ".pane.differs")) == 2
+
+
+def outlines(run: Path) -> list:
+    return next(iter(run_of(run).index.refresh().values())).outlines
+
+
+def first_key(run: Path) -> str:
+    return next(iter(run_of(run).index.refresh()))
+
+
+def test_pictures_are_shown_before_and_after(chrome: WebDriver, address: str, runs: Path) -> None:
+    opened(chrome, page(address, "random", runs, step=1))
+    widths = "[...document.querySelectorAll('.pictures img')].map((each) => each.naturalWidth)"
+    until(chrome, lambda: script(chrome, widths) == [8, 8], "two pictures")
+    assert "No model decided here" in text(chrome, ".layers-panel")
+
+
+def test_nothing_leaves_this_machine(chrome: WebDriver, address: str, runs: Path) -> None:
+    chrome.get_log("performance")
+    chrome.get(f"{address}/")
+    until(chrome, lambda: chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr"), "the list")
+    opened(chrome, page(address, "random", runs, step=1))
+    keys(chrome, Keys.ARROW_RIGHT)
+    at_step(chrome, 2)
+    origin = "{0.scheme}://{0.netloc}/".format(urlsplit(address))
+    asked = [json.loads(line["message"])["message"] for line in chrome.get_log("performance")]
+    urls = [one["params"]["request"]["url"] for one in asked if one["method"] == "Network.requestWillBeSent"]
+    assert len(urls) > 10
+    assert [url for url in urls if not url.startswith((origin, "data:", "blob:"))] == []
+    assert [line for line in chrome.get_log("browser") if line["level"] == "SEVERE"] == []
+
+
+def test_hostile_texts_are_shown_as_they_are(chrome: WebDriver, address: str, runs: Path, tmp_path: Path) -> None:
+    run = run_of(runs / "evil")
+    file = write_html(run, run.index.episode(EVIL), tmp_path / "evil.html")
+    for url in (f"{address}/episode?run=evil&episode={quote(EVIL)}", file.as_uri()):
+        opened(chrome, url)
+        assert EVIL in text(chrome, ".keep-viewer .action")
+        assert EVIL in text(chrome, ".keep-viewer .tree")
+        assert EVIL in text(chrome, ".keep-viewer .memory")
+        assert script(chrome, "document.querySelectorAll('img[src=x]').length") == 0
+        assert chrome.title != "broken"
+    chrome.get(f"{address}/")
+    until(chrome, lambda: EVIL in text(chrome, ".keep-episodes"), "the list")
+    assert script(chrome, "document.querySelectorAll('img[src=x]').length") == 0
+    assert chrome.title != "broken"
+
+
+def test_an_export_opens_from_a_file_and_its_slider_works(chrome: WebDriver, runs: Path, tmp_path: Path) -> None:
+    run = run_of(runs / "random")
+    episode = next(iter(run.index.refresh().values()))
+    opened(chrome, write_html(run, episode, tmp_path / "page.html").as_uri())
+    assert chrome.current_url.startswith("file://")
+    keys(chrome, Keys.END)
+    last = len(episode.places) - 1
+    until(chrome, lambda: chrome.current_url.endswith(f"#step={last}"), "the last step")
+    assert episode.outlines[last].skill in text(chrome, ".keep-viewer .action")
+    widths = "[...document.querySelectorAll('.pictures img')].map((each) => each.naturalWidth)"
+    until(chrome, lambda: script(chrome, widths) == [8, 8], "its pictures")
+    assert [line for line in chrome.get_log("browser") if line["level"] == "SEVERE"] == []
+
+
+def test_a_run_that_grows_is_followed(chrome: WebDriver, address: str, runs: Path) -> None:
+    run = write(runs / "live", [opening("live"), step(0, "live")])
+    opened(chrome, f"{address}/episode?run=live&episode=live")
+    append(run, step(1, "live", skill="look around"))
+    until(chrome, lambda: "of 2" in text(chrome, ".toolbar"), "the second step")
+    at_step(chrome, 0)
+    chrome.find_element(By.CSS_SELECTOR, ".toolbar input[type=checkbox]").click()
+    at_step(chrome, 1)
+    append(run, step(2, "live", skill="take a rest"))
+    at_step(chrome, 2)
+    until(chrome, lambda: "take a rest" in text(chrome, ".action"), "the new step")
+    shutil.rmtree(run)
+
+
+def append(run: Path, entry: dict) -> None:
+    with (run / "trace.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(entry) + "\n")
+
+
+def test_an_episode_that_is_not_there_is_refused_in_words(chrome: WebDriver, address: str) -> None:
+    chrome.get(f"{address}/episode?run=keep&episode=nowhere")
+    until(chrome, lambda: "no episode 'nowhere'" in text(chrome, ".keep-refused"), "a refusal")
+
+
+def test_a_step_of_a_large_trace_is_painted_within_a_tenth_of_a_second(chrome: WebDriver, tmp_path: Path) -> None:
+    """The median over key presses; other processes may disturb a try, hardly all three."""
+    run = write_run(tmp_path / "long", Size(steps=150))
+    medians = []
+    for _ in range(3):
+        medians = [*medians, max(one.median for one in measure(run, 20, None) if one.pressed)]
+        if medians[-1] <= 100:
+            return
+    pytest.fail(f"the slider takes {medians} ms")

@@ -1,0 +1,49 @@
+"""``keep-agent view``: what it refuses, and what it writes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.viewer.command import main
+from keep_agent.viewer.server import application
+from tests.keep_agent.viewer.traces import opening, step, write
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
+def test_a_public_host_is_refused(host: str, tmp_path: Path) -> None:
+    write(tmp_path, [opening()])
+    with pytest.raises(ConfigError, match=r"without a password.*127\.0\.0\.1"):
+        main([str(tmp_path), "--host", host], Console())
+
+
+def test_a_missing_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is no folder"):
+        main([str(tmp_path / "nowhere")], Console())
+
+
+def test_an_episode_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "run", [opening(), step(), opening("f"), step(0, "f")])
+    file = tmp_path / "out" / "page.html"
+    main([str(tmp_path / "run"), "--html", str(file), "--episode", "f"], Console(width=200))
+    assert "<title>f" in file.read_text(encoding="utf-8")
+    assert str(file) in capsys.readouterr().out
+
+
+def test_an_unknown_episode_is_named_with_those_there_are(tmp_path: Path) -> None:
+    write(tmp_path, [opening(), opening("f")])
+    with pytest.raises(DataError, match="no episode 'x' .*there are: e, f"):
+        main([str(tmp_path), "--html", str(tmp_path / "x.html"), "--episode", "x"], Console())
+
+
+def test_without_nicegui_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nicegui", None)
+    monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
+    monkeypatch.delitem(sys.modules, "keep_agent.viewer.listing", raising=False)
+    monkeypatch.delitem(sys.modules, "keep_agent.viewer.elements", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'keep-agent\[server\]'"):
+        application(tmp_path)

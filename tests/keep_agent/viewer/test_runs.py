@@ -1,0 +1,65 @@
+"""Which runs are found, and how they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keep_agent.errors import DataError
+from keep_agent.viewer.runs import Library, check_root
+from tests.keep_agent.viewer.traces import opening, step, write
+
+
+def test_runs_are_found_below_a_root_and_named_by_their_way_there(tmp_path: Path) -> None:
+    write(tmp_path / "a", [opening()])
+    write(tmp_path / "deep" / "b", [opening()])
+    write(tmp_path / ".hidden", [opening()])
+    write(tmp_path / "a" / "frames" / "c", [opening()])
+    assert [run.key for run in Library(tmp_path).runs()] == ["a", "deep/b"]
+    assert [run.key for run in Library(tmp_path / "a").runs()] == ["."]
+
+
+def test_a_run_that_appears_later_is_found_and_known_ones_keep_their_index(tmp_path: Path) -> None:
+    write(tmp_path / "a", [opening()])
+    library = Library(lambda: tmp_path)
+    before = library.run("a").index
+    write(tmp_path / "b", [opening()])
+    assert library.run("b").path == tmp_path / "b"
+    assert library.run("a").index is before
+
+
+@pytest.mark.parametrize("key", ["..", "../a", "/etc", "a/../a", "", "a/", "b"])
+def test_a_key_is_looked_up_and_never_walked(key: str, tmp_path: Path) -> None:
+    write(tmp_path / "root" / "a", [opening()])
+    write(tmp_path / "a", [opening()])
+    with pytest.raises(DataError, match="choose one from the list"):
+        Library(tmp_path / "root").run(key)
+
+
+def test_a_run_that_is_deleted_is_gone(tmp_path: Path) -> None:
+    run = write(tmp_path / "a", [opening(), step()])
+    library = Library(tmp_path)
+    library.run("a")
+    (run / "trace.jsonl").unlink()
+    with pytest.raises(DataError, match="no run 'a'"):
+        library.run("a")
+
+
+@pytest.mark.parametrize(
+    ("config", "method"),
+    [('{"planner": {"name": "epic"}}', "epic"), ('{"planner": "keep"}', "keep"), ("{}", ""), ("[]", ""), ("{", "")],
+)
+def test_the_method_is_the_configs(config: str, method: str, tmp_path: Path) -> None:
+    write(tmp_path, [opening()])
+    (tmp_path / "config.json").write_text(config)
+    assert Library(tmp_path).run(".").method == method
+
+
+def test_what_is_no_run_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is no folder"):
+        check_root(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no run under"):
+        check_root(tmp_path)
+    write(tmp_path / "deep", [opening()])
+    check_root(tmp_path)
