@@ -46,6 +46,18 @@ def test_all_families_equal_naive_scoring(any_engine: Engine) -> None:
     assert scored.computed_tokens == len(inner)
 
 
+@pytest.mark.parametrize("together", [1, 7, 12, 50])
+def test_sets_that_take_several_forwards_are_scored_alike(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    result, many = prefilled(engine), candidates()
+    whole = engine.score(result.cache, many, "mean")
+    monkeypatch.setattr("memory.engine.score.TOGETHER", together)
+    parts = engine.score(result.cache, many, "mean")
+    assert relative(parts.scores, whole.scores) < 1e-5
+    assert parts.computed_tokens >= whole.computed_tokens
+
+
 def test_scoring_leaves_the_cache_as_it_was(any_engine: Engine) -> None:
     result, many = prefilled(any_engine), candidates()
     first = any_engine.score(result.cache, many).scores
