@@ -71,6 +71,13 @@ class Bridge:
         with self._lock:
             self._lost.append(function)
 
+    def publisher(self, name: str, kind: str, latch: bool = False) -> Any:
+        """A topic of ours, advertised again as soon as the connection is back: the library takes a second for that."""
+        topic = self.library.Topic(self.ros, name, kind, latch=latch)
+        topic.advertise()
+        self.ros.on("ready", lambda protocol: self.send("advertise", topic=name, type=kind, latch=latch))
+        return topic
+
     def on_ready(self, function: Callable[[], None]) -> None:
         """Call this now, and whenever there is a connection again."""
         self.ros.on("ready", lambda protocol: function())

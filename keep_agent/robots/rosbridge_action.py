@@ -39,15 +39,13 @@ class BridgeActionServer:
     def __init__(self, bridge: Bridge, name: str, kind: str, work: Work, cancelled: Callable[[], None]) -> None:
         self.bridge, self._work, self._cancelled = bridge, work, cancelled
         topic = bridge.library.Topic
-        self._feedback = topic(bridge.ros, f"{name}/feedback", f"{kind}Feedback")
-        self._result = topic(bridge.ros, f"{name}/result", f"{kind}Result")
-        self._status = topic(bridge.ros, f"{name}/status", "actionlib_msgs/GoalStatusArray")
+        self._feedback = bridge.publisher(f"{name}/feedback", f"{kind}Feedback")
+        self._result = bridge.publisher(f"{name}/result", f"{kind}Result")
+        self._status = bridge.publisher(f"{name}/status", "actionlib_msgs/GoalStatusArray")
         self._news = Condition()
         self._next: Message | None = None
         self._current: Message | None = None
         self._cancel = self._closed = False
-        for publisher in (self._feedback, self._result, self._status):
-            publisher.advertise()
         topic(bridge.ros, f"{name}/goal", f"{kind}Goal").subscribe(self._on_goal)
         topic(bridge.ros, f"{name}/cancel", "actionlib_msgs/GoalID").subscribe(self._on_cancel)
         self._threads = [Thread(target=target, daemon=True) for target in (self._serve, self._beat)]

@@ -49,8 +49,7 @@ class RosbridgeServer:
         self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
         text = string_type(distribution)
         topic = bridge.library.Topic
-        self._status = topic(bridge.ros, f"{self.name}/{STATUS}", text, latch=True)
-        self._status.advertise()
+        self._status = bridge.publisher(f"{self.name}/{STATUS}", text, latch=True)
         listeners = {FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
         for key, listener in listeners.items():
             topic(bridge.ros, f"{self.name}/{key}", text).subscribe(_data(listener))

@@ -103,12 +103,10 @@ class Ros1Action:
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         self.bridge, self.fields = bridge, fields
         topic = bridge.library.Topic
-        self._goals = topic(bridge.ros, f"{name}/goal", f"{kind}Goal")
-        self._cancels = topic(bridge.ros, f"{name}/cancel", "actionlib_msgs/GoalID")
+        self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
+        self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
         self._lock = Lock()
         self._running: tuple[str, Attempt] | None = None
-        for publisher in (self._goals, self._cancels):
-            publisher.advertise()
         topic(bridge.ros, f"{name}/feedback", f"{kind}Feedback").subscribe(self._feedback)
         topic(bridge.ros, f"{name}/result", f"{kind}Result").subscribe(self._result)
 

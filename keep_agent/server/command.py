@@ -17,6 +17,7 @@ from rich.console import Console
 from keep_agent.brain import brain_of
 from keep_agent.errors import ConfigError
 from keep_agent.server.limits import Limits
+from keep_agent.server.patience import Patient
 from keep_agent.server.planning import PATH
 from keep_agent.server.registry import AgentLimits
 from keep_agent.server.service import MEMORY_BYTES, Settings, make_service
@@ -85,7 +86,7 @@ def _settings(given: argparse.Namespace) -> Settings:
 
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE, server_header=False,
+        app, http=Patient, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE, server_header=False,
         h11_max_incomplete_event_size=HEADERS, ws_max_size=settings.limits.body_bytes, ws="websockets-sansio",
     )  # fmt: skip
 

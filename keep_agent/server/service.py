@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
     registry = Registry(brain, folder, settings.agents, settings.trace)
     planner = Planner(registry, gate, metrics)
     conversations = Conversations.of(
-        brain.engine, brain.tokenizer, brain.config.model.name, folder / CHAT, settings.chat, metrics,
+        brain.engine, brain.tokenizer, Path(brain.config.model.name).name, folder / CHAT, settings.chat, metrics,
         host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
     )  # fmt: skip
     scenarios = Scenarios(conversations)
@@ -65,14 +65,13 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        try:
-            await scenarios.close()
-            await conversations.close()
-        finally:
-            await planner.thread(registry.close)
-            await planner.thread(brain.engine.close)
-            log.info("all that is remembered is in %s", folder)
+        async with AsyncExitStack() as stack:  # each is closed whatever becomes of the others, the last one first
+            stack.push_async_callback(planner.thread, brain.engine.close)
+            stack.push_async_callback(planner.thread, registry.close)
+            stack.push_async_callback(conversations.close)
+            stack.push_async_callback(scenarios.close)
+            yield
+        log.info("all that is remembered is in %s", folder)
 
     routers = [
         PlanningRoutes(planner, conversations.forget).router,

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, HTTPException
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, Response
 
 from keep_agent.errors import DataError
 from keep_agent.viewer.episodes import episode_rows
@@ -34,8 +34,8 @@ def data_router(library: Library, prefix: str) -> APIRouter:
         return _found(lambda: JSONResponse(_overview(library, run, episode, max(since, 0))))
 
     @router.get("/step")
-    def step(run: str, episode: str, step: int) -> JSONResponse:
-        return _found(lambda: JSONResponse(_step(library, run, episode, step)))
+    def step(run: str, episode: str, step: int) -> Response:
+        return _found(lambda: Response(_step(library, run, episode, step), media_type="application/json"))
 
     @router.get("/picture")
     def picture_of(run: str, episode: str, step: int) -> FileResponse:
@@ -56,7 +56,7 @@ def _overview(library: Library, run: str, key: str, since: int) -> dict[str, Any
     return dict(overview(found, found.index.episode(key), since))
 
 
-def _step(library: Library, run: str, key: str, step: int) -> dict[str, Any]:
+def _step(library: Library, run: str, key: str, step: int) -> str:
     found = library.run(run)
     return step_view(found, found.index.episode(key), step).to_json()
 

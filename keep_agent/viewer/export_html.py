@@ -66,7 +66,7 @@ def _content(run: Run, episode: EpisodeIndex, label: str) -> dict[str, Any]:
     return {
         "label": label,
         "overview": dict(overview(run, episode)),
-        "steps": [json.dumps(step, ensure_ascii=False, separators=(",", ":")) for step in steps],
+        "steps": list(steps),
         "pictures": {number: _data_url(run, name) for number, name in episode.frames.items()},
     }
 

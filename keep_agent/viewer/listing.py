@@ -31,9 +31,8 @@ NUMBERS = ("goal", "steps", "failures")
 class Listing:
     """The page's elements, refilled in place when something changed."""
 
-    def __init__(self, library: Library, base: str) -> None:
+    def __init__(self, library: Library) -> None:
         self._library = library
-        self._base = base
         self._rows: list[EpisodeRow] = []
         self._build()
         ui.timer(PERIOD, self._look)
@@ -114,7 +113,7 @@ class Listing:
         from keep_agent.viewer.pages import address  # they import this
 
         found = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
-        ui.navigate.to(address(self._base, *(found[key] for key in keys if key in found)))
+        ui.navigate.to(address(*(found[key] for key in keys if key in found)))
 
 
 def _column(name: str, label: str) -> dict[str, Any]:

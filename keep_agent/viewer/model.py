@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from keep_agent.errors import DataError
@@ -59,8 +60,14 @@ class StepView:
     end: Entry | None  # the task's outcome, if it ended here
     crash: str  # the traceback, if the episode ended in one behind this step
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_json(self) -> str:
+        """One object, without spaces."""
+        return json.dumps(self, default=_shallow, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shallow(value: Any) -> dict[str, Any]:
+    """A dataclass's fields as they are: the encoder asks again for those within, `asdict` would copy all of it."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:

@@ -20,7 +20,7 @@ def add_pages(library: Library, base: str) -> None:
     @ui.page("/", title="KEEP Agent: episodes")
     def episodes() -> None:
         _dress()
-        Listing(library, base)
+        Listing(library)
 
     @ui.page(STEP, title="KEEP Agent: episode")
     def episode(
@@ -36,18 +36,18 @@ def add_pages(library: Library, base: str) -> None:
         try:
             sources = [_source(library, *one) for one in wanted]
         except DataError as error:
-            _refused(str(error), base)
+            _refused(str(error))
             return
-        _bar(base, sources)
+        _bar(sources)
         StepView(f"{base}/data", sources, max(step, 0), segment)
 
 
-def address(base: str, *sources: Source) -> str:
-    """Of the step page for one episode, or for two side by side."""
+def address(*sources: Source) -> str:
+    """Of the step page for one episode, or for two side by side; NiceGUI puts the mount's address before it."""
     query = {"run": sources[0].run, "episode": sources[0].episode}
     if len(sources) > 1:
         query |= {"other": sources[1].run, "other_episode": sources[1].episode}
-    return f"{base}{STEP}?{urlencode(query)}"
+    return f"{STEP}?{urlencode(query)}"
 
 
 def _source(library: Library, run: str, episode: str) -> Source:
@@ -63,17 +63,17 @@ def _dress() -> None:
     ui.query(".nicegui-content").classes("keep-page")
 
 
-def _bar(base: str, sources: list[Source]) -> None:
+def _bar(sources: list[Source]) -> None:
     with ui.row().classes("keep-bar"):
-        ui.link("← all episodes", f"{base}/")
+        ui.link("← all episodes", "/")
         if len(sources) > 1:
             ui.label("two runs side by side; ochre marks steps where they differ")
-            ui.link("swap", address(base, *reversed(sources)))
+            ui.link("swap", address(*reversed(sources)))
         ui.label("keys: ← → one step, with shift ten, Home, End").classes("keep-keys")
 
 
-def _refused(words: str, base: str) -> None:
+def _refused(words: str) -> None:
     with ui.column().classes("keep-refused"):
         ui.label("This episode cannot be shown.").classes("keep-title")
         ui.label(words)
-        ui.link("all episodes", f"{base}/")
+        ui.link("all episodes", "/")

@@ -7,6 +7,7 @@ import { toolbar } from "./toolbar.js";
 import { track } from "./track.js";
 
 const POLL = 1000; // ms
+const SETTLED = 120; // ms without a move until the address is told
 const LEAP = 10; // steps, with shift
 
 // sources: { label, overview(since), step(number), picture(number) }; the last gives an address.
@@ -66,9 +67,15 @@ class Player {
     if (mine !== this.asked || this.stopped) return; // somebody has moved on
     views.forEach((view, index) => (view.words ? this.panes[index].say(view.words) : this.panes[index].show(view)));
     this.mark(views);
-    this.options.onMove?.(this.step, this.segment);
+    this.moved();
     this.root.dispatchEvent(new CustomEvent("keep-step", { detail: this.step }));
     this.tapes.forEach((one) => [this.step + 1, this.step - 1].forEach(one.prefetch));
+  }
+
+  // Browsers refuse a new address many times a second.
+  moved() {
+    clearTimeout(this.telling);
+    this.telling = setTimeout(() => this.options.onMove?.(this.step, this.segment), SETTLED);
   }
 
   // Two runs that part here say so.
@@ -79,7 +86,7 @@ class Player {
 
   selected(key) {
     this.segment = key;
-    this.options.onMove?.(this.step, key);
+    this.moved();
   }
 
   follow(on) {
@@ -128,6 +135,7 @@ class Player {
 
   stop() {
     this.stopped = true;
+    clearTimeout(this.telling);
     this.sized.disconnect();
     document.removeEventListener("keydown", this.onKey);
   }

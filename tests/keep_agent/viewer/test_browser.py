@@ -113,6 +113,8 @@ def test_the_list_is_filtered_and_opens_an_episode(chrome: WebDriver, address: s
     chrome.find_element(By.CSS_SELECTOR, ".keep-episodes td.keep-episode").click()
     until(chrome, lambda: text(chrome, ".keep-viewer .action"), "the episode")
     assert query(chrome)["run"] == "random"
+    chrome.find_element(By.PARTIAL_LINK_TEXT, "all episodes").click()
+    until(chrome, lambda: "7 of 7 episodes" in text(chrome, ".keep-keys"), "the list again")
 
 
 def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str, runs: Path) -> None:
@@ -155,6 +157,7 @@ def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, addr
     assert len(chrome.find_elements(By.CSS_SELECTOR, ".detail-panel circle.rank")) == chosen
     assert text(chrome, ".memory .line.selected span:nth-child(2)") == target
     assert query(chrome)["segment"] == target
+    chrome.execute_script("document.querySelector('.scroller').scrollTop = 0")
     chrome.find_element(By.CSS_SELECTOR, ".memory .line").click()
     until(chrome, lambda: text(chrome, ".detail-panel b") == entry["segments"][0]["id"], "the first segment")
     chrome.find_element(By.CSS_SELECTOR, f".node[data-key='{target}'] rect").click()
@@ -185,6 +188,19 @@ def test_two_runs_move_together_and_their_differences_are_marked(chrome: WebDriv
     differ = script(chrome, "document.querySelector('.marks .differs').getAttribute('d')")
     assert differ, "two other episodes do differ"
     assert len(chrome.find_elements(By.CSS_SELECTOR, ".pane.differs")) == 2
+
+
+def test_two_chosen_episodes_are_compared(chrome: WebDriver, address: str) -> None:
+    chrome.get(f"{address}/")
+    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody tr")) == 7, "all episodes")
+    button = chrome.find_element(By.CSS_SELECTOR, ".keep-filters button")
+    assert not button.is_enabled(), "two have to be chosen"
+    for box in chrome.find_elements(By.CSS_SELECTOR, ".keep-episodes tbody .q-checkbox")[:2]:
+        box.click()
+    until(chrome, button.is_enabled, "the button")
+    button.click()
+    until(chrome, lambda: len(chrome.find_elements(By.CSS_SELECTOR, ".pane .action")) == 2, "two panes")
+    assert query(chrome)["other"] == "cacheblend"
 
 
 def outlines(run: Path) -> list:

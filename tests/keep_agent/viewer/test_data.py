@@ -25,7 +25,7 @@ def test_a_step_is_the_models_view(keep_run: Path) -> None:
     run = run_of(keep_run)
     for key, episode in run.index.refresh().items():
         answer = client(keep_run).get("/data/step", params={"run": ".", "episode": key, "step": 1})
-        assert answer.json() == json.loads(json.dumps(step_view(run, episode, 1).to_json()))
+        assert answer.json() == json.loads(step_view(run, episode, 1).to_json())
 
 
 def test_a_run_that_grows_is_told_bit_by_bit(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,8 @@ def test_a_real_step_has_all_its_parts(keep_run: Path) -> None:
     assert {segment.state for view in views for segment in view.prompt.segments} >= {"recomputed", "fresh"}
     assert any(view.prompt.cold for view in views)
     assert any(segment.ranks for view in views for segment in view.prompt.segments)
-    assert all(view.prompt.loads and view.prompt.computes and view.scores and view.world.things for view in views[1:])
+    assert all(view.prompt.computes and view.scores and view.world.things for view in views)
+    assert all(view.prompt.loads for view in views if not view.prompt.cold)
     assert all(view.prompt.ttft_ms == pytest.approx(sum(dict(view.prompt.parts).values()), abs=0.01) for view in views)
     assert [view.end["task"] for view in views if view.end] == [0, 1, 0, 1]
 
@@ -55,6 +58,11 @@ def test_a_run_without_a_model_says_so(random_run: Path) -> None:
     assert views
     assert all(view.prompt is None and view.scores == () and view.goal is not None for view in views)
     assert [(view.before, view.after) for view in views[:4]] == [(-1, 0), (0, 1), (1, 2), (2, 3)]
+
+
+def test_the_json_is_all_of_a_view(keep_run: Path) -> None:
+    for _, view in steps_of(run_of(keep_run)):
+        assert json.loads(view.to_json()) == json.loads(json.dumps(asdict(view)))
 
 
 def test_an_older_trace_has_no_goal(tmp_path: Path) -> None:
