@@ -50,7 +50,6 @@ look();
 class Measured:
     name: str
     milliseconds: Sequence[float]
-    pressed: bool = False  # is it about a key?
 
     @property
     def median(self) -> float:
@@ -63,6 +62,7 @@ class Measured:
 
 
 def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measured]:
+    """Next, leap, open and index, in this order."""
     began = time.perf_counter()
     episodes = Library(folder).runs()[0].index.refresh()
     index = 1e3 * (time.perf_counter() - began)
@@ -75,8 +75,8 @@ def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measure
         driver.get(page)
         opened = driver.execute_async_script(OPENED)
         driver.execute_script(WATCH)
-        one = Measured("next: ← and →", pressed(driver, presses, False), True)
-        far = Measured("leap: shift ← and →", pressed(driver, presses, True), True)
+        one = Measured("next: ← and →", pressed(driver, presses, False))
+        far = Measured("leap: shift ← and →", pressed(driver, presses, True))
         if screenshot:
             driver.save_screenshot(str(screenshot))
     return [one, far, Measured("open", [opened]), Measured("index", [index])]

@@ -94,6 +94,6 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 def _announce(console: Console, given: argparse.Namespace, port: int, tokens: Tokens) -> None:
     host = f"[{given.host}]" if ":" in given.host else given.host
     url = f"http://{host}:{port}"
-    who = "this machine, without a token" if tokens.open else f"{len(tokens.entries)} tokens"
+    who = "this machine, without a token" if tokens.open else f"those with one of {len(tokens.entries)} token(s)"
     viewer = "" if given.no_viewer else f"; viewer: {url}/viewer"
     console.print(f"{url} for {who}; memories in {given.folder}{viewer}", soft_wrap=True, highlight=False)

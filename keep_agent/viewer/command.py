@@ -8,6 +8,7 @@ import threading
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlencode
 
 from rich.console import Console
 
@@ -36,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one episode as a page that needs no server")
     parser.add_argument("--rrd", type=Path, metavar="FILE", help="write one episode for Rerun's viewer (extra: rerun)")
-    parser.add_argument("--episode", help="which one to write; the first if left out")
+    parser.add_argument("--episode", help="which one to open or to write (the first)")
     return parser
 
 
@@ -73,11 +74,21 @@ def _serve(given: argparse.Namespace, console: Console) -> None:
     app = application(given.run, PATH)
     import uvicorn
 
-    address = f"http://{given.host}:{given.port}{PATH}/"
-    console.print(f"viewer: {address} (Ctrl-C ends it)", soft_wrap=True)
+    address = _address(given)
+    console.print(f"viewer: {address} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
     if not given.no_browser:
         threading.Timer(1.0, webbrowser.open, [address]).start()
     uvicorn.run(app, host=given.host, port=given.port, log_level="warning")
+
+
+def _address(given: argparse.Namespace) -> str:
+    """Of the list, or of the episode that is asked for."""
+    host = f"[{given.host}]" if ":" in given.host else given.host
+    base = f"http://{host}:{given.port}{PATH}/"
+    if given.episode is None:
+        return base
+    run, episode = _chosen(given.run, given.episode)
+    return f"{base}episode?{urlencode({'run': run.key, 'episode': episode.key})}"
 
 
 def _private(host: str) -> bool:

@@ -23,12 +23,14 @@ COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76,
 def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
     """Write an episode's recording, on the time line ``step``; the path.
 
-    Raises ConfigError without rerun-sdk, DataError for an episode that cannot be shown.
+    Raises ConfigError without rerun-sdk or for a folder, DataError for an episode that cannot be shown.
     """
     try:
         import rerun
     except ImportError:
         raise ConfigError(f"writing {path} needs rerun-sdk: pip install 'keep-agent[rerun]'") from None
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file, such as {path / 'episode.rrd'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     recording = rerun.RecordingStream("keep_agent", recording_id=f"{run.path.resolve().name}/{episode.key}")
     recording.save(str(path))

@@ -20,8 +20,8 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
 
     ``root``: a run folder, or one that holds some; asked again at every look if it can be called. It shows all of it to
     whoever may open ``path``: access is the application's to control, by a middleware in front of the mount.
-    NiceGUI serves one application per process, so the last one that mounted the viewer has it.
-    Raises ConfigError without the extra `server`.
+    Raises ConfigError without the extra `server`, and where the process has served a viewer before: NiceGUI can do so
+    once.
     """
     try:
         from nicegui import ui
@@ -33,8 +33,13 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     base = path.rstrip("/")
     library = Library(root)
     app.include_router(data_router(library, f"{base}/data"))
+    try:
+        ui.run_with(app, mount_path=base or "/", title="KEEP Agent", tailwind=False, show_welcome_message=False)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"this process has served a viewer already, and can serve one: start another ({error})"
+        ) from None
     add_pages(library, base)
-    ui.run_with(app, mount_path=base or "/", title="KEEP Agent", tailwind=False, show_welcome_message=False)
 
 
 def application(root: Path, path: str = "/viewer") -> FastAPI:

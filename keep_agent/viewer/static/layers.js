@@ -16,7 +16,6 @@ export function layersPanel(events) {
     ["recomputed", "recomputed"],
     ["changed", "changed"],
     ["fresh", "fresh, query"],
-    ["active", "rows computed"],
   ]);
   body.append(chart, readout, keys);
   let width = 0;
@@ -109,7 +108,7 @@ function sides(prompt, width, x, y, height) {
   const base = y(layers) + 14;
   found.push(svg("text", { x: LEFT, y: base }, "memory"));
   found.push(svg("text", { x: x(prompt.rows), y: base, "text-anchor": "end" }, "query"));
-  found.push(svg("text", { x: from, y: base }, "rows"));
+  found.push(svg("text", { x: from, y: base }, "rows computed"));
   found.push(svg("text", { x: 10, y: y(layers / 2), class: "axis", transform: `rotate(-90 10 ${y(layers / 2)})`, "text-anchor": "middle" }, "layer"));
   return found;
 }

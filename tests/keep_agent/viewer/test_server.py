@@ -1,0 +1,51 @@
+"""The pages in an application. In processes of their own: NiceGUI mounts once in each."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.keep_agent.viewer.traces import EVIL, opening, step, write
+
+ASKED = """
+import json, sys
+from pathlib import Path
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from keep_agent.errors import ConfigError
+from keep_agent.viewer.server import mount
+
+app = FastAPI()
+app.get("/api")(lambda: "other")
+mount(app, lambda: Path(sys.argv[1]), "/look")
+found = {}
+with TestClient(app) as http:
+    for path in ("/look/", "/look", "/look/episode?run=.&episode=e", "/look/episode?run=..&episode=e", "/api"):
+        answer = http.get(path)
+        found[path] = (answer.status_code, answer.text)
+try:
+    mount(FastAPI(), Path("."))
+except ConfigError as error:
+    found["again"] = (0, str(error))
+print(json.dumps(found))
+"""
+
+
+def test_the_viewer_lives_beside_other_routes(tmp_path: Path) -> None:
+    write(tmp_path, [opening(), step(instruction=EVIL)])
+    command = [sys.executable, "-c", ASKED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {path: code for path, (code, _) in found.items()} == dict.fromkeys(found, 200) | {"again": 0}
+    assert found["/api"][1] == '"other"'
+    assert "has served a viewer already" in found["again"][1]
+    assert "no run '..'" in html.unescape(found["/look/episode?run=..&episode=e"][1])
+    listed = found["/look/"][1]
+    assert "onerror" in listed, "the hostile instruction is in the list"
+    assert EVIL not in listed
+    assert not re.search(r"<img[^>]*onerror", listed)
+    assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", listed)
