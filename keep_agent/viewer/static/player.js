@@ -69,6 +69,11 @@ class Player {
     this.mark(views);
     this.moved();
     this.root.dispatchEvent(new CustomEvent("keep-step", { detail: this.step }));
+    requestAnimationFrame(() => setTimeout(() => this.prefetch(mine))); // behind the frame that shows this step
+  }
+
+  prefetch(mine) {
+    if (mine !== this.asked || this.stopped) return;
     this.tapes.forEach((one) => [this.step + 1, this.step - 1].forEach(one.prefetch));
   }
 

@@ -156,7 +156,7 @@ def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, addr
     chosen = sum(target in [edge[1] for edge in hop["edges"]] for hop in entry["hops"])
     assert len(chrome.find_elements(By.CSS_SELECTOR, ".detail-panel circle.rank")) == chosen
     assert text(chrome, ".memory .line.selected span:nth-child(2)") == target
-    assert query(chrome)["segment"] == target
+    until(chrome, lambda: query(chrome).get("segment") == target, "the address")
     chrome.execute_script("document.querySelector('.scroller').scrollTop = 0")
     chrome.find_element(By.CSS_SELECTOR, ".memory .line").click()
     until(chrome, lambda: text(chrome, ".detail-panel b") == entry["segments"][0]["id"], "the first segment")
