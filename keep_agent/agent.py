@@ -23,7 +23,7 @@ from keep_agent.trace import Entry, agent_entry, step_entry, task_entry
 from planners.base import Decision as Decided
 from planners.base import Finished
 from planners.prompt import TYPE_LEVEL, clean, named
-from planners.styles import Edit
+from planners.styles import NOW, Edit
 
 if TYPE_CHECKING:
     from planners.kv import KVPlanner
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 DONE = "done"  # the skill that ends a task
 GROUNDED = "grounded"
+SHARES = 4  # segments for each thing that may be remembered: its lines, now and before, a skill and a task
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Agent:
     one decision: asking again after a lost answer does no harm.
 
     :param ahead: encode what changed in the background, while the robot moves; plans go first
-    :param limit: segments it remembers at most; the oldest executed skills are forgotten first
+    :param limit: things it remembers at most. Of executed skills and of finished tasks as many: the oldest are forgotten
     :param record: takes the entries of the trace, as an episode would leave them (docs/evaluation.md)
     """
 
@@ -154,9 +155,12 @@ class Agent:
         """What is remembered and what is under way, as plain data for `restore`."""
         return self._engine.run(self._dump)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed."""
-        self._engine.run(partial(self._restore, state))
+    def restore(self, state: Mapping[str, Any], bounded: bool = True) -> None:
+        """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed.
+
+        :param bounded: raise CapacityError for more than ``limit`` lets an agent remember
+        """
+        self._engine.run(partial(self._restore, state, bounded))
 
     def decided(self, instruction: str, skills: str, skill: str, asked: str) -> None:
         """A decision was made in an earlier life: a journal is played again.
@@ -244,21 +248,25 @@ class Agent:
         self._settle()
 
     def _check_room(self, new: set[str]) -> None:
-        if self._limit is None:
+        """Raises CapacityError where there is none for ``new`` things."""
+        if self._limit is None or not new:
             return
-        kept = len(self._session.store) - len(self._session.store.of("history")) + len(new)
-        if kept > self._limit:
+        store = self._session.store
+        known = sum(not id.endswith(NOW) for category in ("object", "receptacle") for id in store.of(category))
+        if known + len(new) > self._limit:
             raise CapacityError(
-                f"agent {self.name!r} would remember {kept} segments, {self._limit} are allowed: report things that "
-                "are gone, or raise the limit"
+                f"agent {self.name!r} would remember {known + len(new)} things, {self._limit} are allowed: report what "
+                "is gone, or raise the limit"
             )
 
     def _trim(self) -> None:
-        """Forget the oldest executed skills where there are too many segments."""
+        """Forget the oldest executed skills and finished tasks where there are too many."""
         store = self._session.store
-        excess = 0 if self._limit is None else len(store) - self._limit
-        oldest = sorted((store.get(id) for id in store.of("history")), key=lambda segment: segment.created)
-        self._planner.write([Edit(one.id, one.category, None) for one in oldest[: max(0, excess)]])
+        for category in ("history", "task") if self._limit is not None else ():
+            excess = len(store.of(category)) - self._limit
+            if excess > 0:
+                oldest = sorted((store.get(id) for id in store.of(category)), key=lambda segment: segment.created)
+                self._planner.write([Edit(one.id, category, None) for one in oldest[:excess]])
 
     def _settle(self) -> None:
         """Groups follow at once, so that they do not depend on what is encoded ahead, and when."""
@@ -359,10 +367,10 @@ class Agent:
         numbers = {"number": self._number, "steps": self._steps, "tasks": self._tasks}
         return {**numbers, "open": last, "planner": self._planner.dump()}
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
+    def _restore(self, state: Mapping[str, Any], bounded: bool) -> None:
         numbers, opened, segments = read_own(state)
-        if self._limit is not None and segments > self._limit:
-            raise CapacityError(f"this memory has {segments} segments, {self._limit} are allowed: raise the limit")
+        if bounded and self._limit is not None and segments > SHARES * self._limit:
+            raise CapacityError(f"this memory has {segments} segments, for {self._limit} things: raise the limit")
         self._planner.load(state.get("planner", {}))
         self._instruction, self._skills = self._planner.task
         self._number, self._steps, self._tasks = numbers

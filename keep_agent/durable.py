@@ -43,7 +43,7 @@ class DurableAgent:
         kept = 0
         if (folder / MEMORY).exists():
             state = read_memory(folder / MEMORY)
-            agent.restore(state)
+            agent.restore(state, bounded=False)
             kept = _number(state, folder / MEMORY)
         self._journal = Journal(folder / JOURNAL)
         calls = [call for number, call in self._journal.calls if number > kept]
@@ -64,7 +64,7 @@ class DurableAgent:
         with self._open():
             before = self.agent.number
             decision = self.agent.plan(instruction, skills, ready)
-            if decision.number != before:
+            if decision.number != before or self._behind:
                 self._keep("plan", **self.agent.last_decision)
             return decision
 
@@ -86,6 +86,7 @@ class DurableAgent:
         """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed."""
         with self._open():
             self.agent.restore(state)
+            self._behind = True
             self._write()
 
     def compact(self) -> None:
@@ -115,12 +116,13 @@ class DurableAgent:
         behind, self._behind = self._behind, True
         if not behind:
             self._journal.append({"call": call, **values})
+            self._behind = False
         if behind or self._journal.number % CALLS == 0:
             self._write()
-        self._behind = False
 
     def _write(self) -> None:
         write_memory(self.folder / MEMORY, {**self.agent.dump(), "journal": self._journal.number})
+        self._behind = False
         self._journal.restart()
 
     def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import CapacityError, CorruptError
-from memory.disk.atomic import FULL, sync, write_atomic
+from memory.disk.atomic import FULL, sync
 
 
 class Journal:
@@ -23,7 +24,7 @@ class Journal:
         self._path = path
         self.calls, whole = _read(path)
         new = not path.exists()
-        self._stream = path.open("ab")
+        self._stream = path.open("ab", buffering=0)
         self._stream.truncate(whole)
         self.number = self.calls[-1][0] if self.calls else 0  # of the last line
         if new:
@@ -33,10 +34,10 @@ class Journal:
         """Write a call, and wait until it is on the disk. If that fails, nothing of it is left."""
         body = json.dumps(call, separators=(",", ":"), ensure_ascii=False)
         line = f"{self.number + 1} {zlib.crc32(body.encode()):08x} {body}\n".encode()
-        end = self._stream.tell()
+        end = os.fstat(self._stream.fileno()).st_size
         try:
-            self._stream.write(line)
-            self._stream.flush()
+            if self._stream.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._stream.fileno())
         except OSError as error:
             self._stream.truncate(end)
@@ -46,10 +47,8 @@ class Journal:
         self.number += 1
 
     def restart(self) -> None:
-        """Begin anew with an empty file: what was in it is remembered elsewhere. The numbers go on."""
-        self._stream.close()
-        write_atomic(self._path, b"")
-        self._stream = self._path.open("ab")
+        """Begin anew with an empty file: what was in it is remembered elsewhere, by number. The numbers go on."""
+        self._stream.truncate(0)
 
     @property
     def closed(self) -> bool:

@@ -205,16 +205,18 @@ class AgentMemories:
         with self._lock:
             self._pinned = self._pinned | {checked(agent)} if pinned else self._pinned - {checked(agent)}
 
-    def forget(self, agent: str) -> None:
-        """Delete all an agent remembers, for every model. A prompt under way is void: it cannot be finished."""
+    def forget(self, agent: str) -> bool:
+        """Delete all an agent remembers, for every model; whether there was anything. A prompt under way is void: it
+        cannot be finished.
+        """
         with self._lock:
             self._leaving.add(checked(agent))
-            for kept in (self._hot, self._under_way):
-                for key in [key for key in kept if key[0] == agent]:
-                    del kept[key]
+            keys = [(kept, key) for kept in (self._hot, self._under_way) for key in kept if key[0] == agent]
+            for kept, key in keys:
+                del kept[key]
         try:
-            if self._warm is not None:
-                self._warm.forget(agent)
+            files = 0 if self._warm is None else self._warm.forget(agent)
+            return bool(keys or files)
         finally:
             with self._lock:
                 self._leaving.discard(agent)

@@ -98,12 +98,13 @@ class Warm:
         """Have the folder put in order, in the background."""
         self._writer.put(SWEEP, self._sweep)
 
-    def forget(self, agent: str) -> None:
-        """Delete an agent's files, also what waits to be written."""
+    def forget(self, agent: str) -> int:
+        """Delete an agent's files, also what waits to be written; how many there were."""
         self._writer.drop(lambda key: key != SWEEP and key[0] == agent)
-        disk.forget(self.folder, agent)
+        files = disk.forget(self.folder, agent)
         with self._lock:
             self._failed = {key: error for key, error in self._failed.items() if key[0] != agent}
+        return files
 
     def close(self) -> None:
         self._writer.close()

@@ -18,6 +18,7 @@ from typing import Protocol
 from keep_agent.errors import ConfigError
 
 UNSEEN = "unseen"
+NOW = "/now"  # ends the id of a later word on a thing
 
 
 class FactView(Protocol):
@@ -157,7 +158,7 @@ class LinkedStyle:
         words = [fact.type, fact.id, "gone"] if fact.gone else _described(fact)
         line = _line("now", *words)
         if fact.id in self._written:  # the first line stays, and comes along wherever this one goes
-            return Edit(f"{fact.id}/now", fact.category, line, parent=fact.id)
+            return Edit(f"{fact.id}{NOW}", fact.category, line, parent=fact.id)
         self._written[fact.id] = False
         return Edit(fact.id, fact.category, line)
 

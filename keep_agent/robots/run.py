@@ -135,6 +135,7 @@ class TaskRun:
             self._say(Executed(step.skill, step.outcome, step.seconds))
 
     def _carry_out(self, skill: str, clock: Clock) -> Outcome:
+        self._heed()  # whoever saw the decision may have said stop
         motion = self._begin("skill", partial(self.executor.execute, skill, partial(self._feed_back, skill)))
         try:
             in_time = self._attend(motion, skill, clock)

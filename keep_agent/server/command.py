@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tokens", type=Path, metavar="FILE", help="of tokens, as keep-agent token writes it")
     p.add_argument("--agents", type=int, default=AgentLimits.agents, help="there are at most (%(default)s)")
     p.add_argument("--awake", type=int, default=AgentLimits.awake, help="of them in memory (%(default)s)")
-    p.add_argument("--segments", type=int, default=AgentLimits.segments, help="an agent remembers (%(default)s)")
+    p.add_argument("--things", type=int, default=AgentLimits.things, help="an agent remembers (%(default)s)")
     p.add_argument("--requests", type=int, default=Limits.requests, help="in the works at once (%(default)s)")
     p.add_argument("--body-kilobytes", type=int, default=Limits.body_bytes >> 10, help="of a request (%(default)s)")
     p.add_argument("--no-trace", action="store_true", help="leave no run folders for the viewer")
@@ -80,7 +80,7 @@ def _settings(given: argparse.Namespace) -> Settings:
     limits = Limits(
         body_bytes=given.body_kilobytes << 10, requests=given.requests, large={f"{PATH}/*/memory": MEMORY_BYTES}
     )
-    agents = AgentLimits(given.agents, given.awake, given.segments)
+    agents = AgentLimits(given.agents, given.awake, given.things)
     return Settings(limits, agents, trace=not given.no_trace, viewer=not given.no_viewer)
 
 

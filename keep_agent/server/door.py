@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from keep_agent.server.problems import Forbidden, Refused, Unauthorized, answer_to
+from keep_agent.server.problems import CLOSING, Forbidden, Refused, Unauthorized, answer, kind_of, status_of
 from keep_agent.server.tokens import KEY, OPEN, Access, Tokens, is_loopback
 
 NOBODY = Access("nobody", frozenset())
@@ -29,7 +29,9 @@ class Door:
             try:
                 scope[KEY] = self._enter(scope["path"], Headers(scope=scope))
             except Refused as error:
-                await answer_to(scope["path"], error)(scope, receive, send)
+                headers = {**error.headers, **CLOSING}  # its body is not read
+                text = answer(scope["path"], status_of(error), kind_of(error), str(error), headers)
+                await text(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -62,10 +64,18 @@ def check_page(headers: Headers) -> None:
     if len(hosts) != 1 or not is_loopback(_name(hosts[0])):
         raise Forbidden("without tokens this server answers to localhost only: use that name, or set up tokens")
     own = hosts[0].lower()
-    if any(urlsplit(origin).netloc.lower() != own for origin in headers.getlist("origin")):
+    if any(_site(origin) != own for origin in headers.getlist("origin")):
         raise Forbidden("this is a page of another site; without tokens only pages of this server may ask")
     if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
         raise Forbidden("this is a page of another site; without tokens only pages of this server may ask")
+
+
+def _site(origin: str) -> str:
+    """Name and port; "" for what cannot be read."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _name(host: str) -> str:

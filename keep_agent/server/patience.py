@@ -30,7 +30,9 @@ class Patient(H11Protocol):
 
     def _watch(self) -> None:
         """Count from the first time that a request is waited for; uvicorn does so between requests."""
-        waits = self.conn.their_state is h11.IDLE and not self.transport.is_closing()
+        begins = self.conn.their_state is h11.IDLE
+        lingers = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY  # answered already
+        waits = (begins or lingers) and not self.transport.is_closing()
         if not waits:
             self._rest()
         elif self._late is None:

@@ -20,7 +20,7 @@ from keep_agent.server.chat.openai import SSE
 from keep_agent.server.gate import Gate
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning_format import About, Create, Decided, Finish, Listed, Observe, Plan, Report, decided
-from keep_agent.server.problems import body_of, kind_of, status_of
+from keep_agent.server.problems import NotFound, body_of, kind_of, status_of
 from keep_agent.server.registry import Registry
 from keep_agent.server.tokens import Caller
 
@@ -74,9 +74,9 @@ class Planner:
 
 
 class PlanningRoutes:
-    """:param forget: what else is known of an agent that is deleted"""
+    """:param forget: deletes what else is known of an agent, and says whether there was anything"""
 
-    def __init__(self, planner: Planner, forget: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, planner: Planner, forget: Callable[[str], Awaitable[bool]]) -> None:
         self._planner, self._forget = planner, forget
         self.router = APIRouter(tags=["planning"], dependencies=[Depends(planner.gate.admitted)])
         one = f"{PATH}/{{agent}}"
@@ -108,8 +108,12 @@ class PlanningRoutes:
 
     async def delete(self, agent: str, caller: Caller) -> Response:
         caller.require(agent)
-        await self._planner.thread(lambda: self._planner.registry.delete(agent))
-        await self._forget(agent)
+        talked = await self._forget(agent)
+        try:
+            await self._planner.thread(lambda: self._planner.registry.delete(agent))
+        except NotFound:
+            if not talked:
+                raise
         return Response(status_code=204)
 
     async def observe(self, agent: str, asked: Observe, caller: Caller) -> About:

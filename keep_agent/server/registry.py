@@ -32,15 +32,15 @@ class AgentLimits:
     """
     :param agents: there are at most
     :param awake: of them have segments and keys and values in memory; the least recently used go to sleep
-    :param segments: that an agent remembers
+    :param things: that an agent remembers
     """
 
     agents: int = 1000
     awake: int = 64
-    segments: int = 5000
+    things: int = 5000
 
     def __post_init__(self) -> None:
-        if min(self.agents, self.awake, self.segments) < 1:
+        if min(self.agents, self.awake, self.things) < 1:
             raise ConfigError(f"{self}: each must be 1 or more")
 
 
@@ -50,6 +50,7 @@ class _Bed:
 
     agent: DurableAgent | None = None
     users: int = 0
+    gone: bool = False  # deleted
     lock: threading.Lock = field(default_factory=threading.Lock)  # to wake up, and to go to sleep
 
 
@@ -94,6 +95,8 @@ class Registry:
             bed.users += 1
         try:
             with bed.lock:
+                if bed.gone:
+                    raise NotFound(f"agent {name!r} was deleted this moment")
                 if bed.agent is None:
                     bed.agent = self._wake(name)
             yield bed.agent
@@ -108,7 +111,7 @@ class Registry:
             bed = self._beds[name]
             with bed.lock:
                 self._sleep(bed)
-                gone = self._agents / f"{DELETED}{token_hex(8)}"
+                bed.gone, gone = True, self._agents / f"{DELETED}{token_hex(8)}"
                 with self._lock:
                     self._place(name).rename(gone)
                     self._beds.pop(name, None)
@@ -136,7 +139,7 @@ class Registry:
 
     def _wake(self, name: str) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
-        agent = Agent(self._brain.planner(name), name, limit=self._limits.segments, record=record)
+        agent = Agent(self._brain.planner(name), name, limit=self._limits.things, record=record)
         try:
             return DurableAgent(agent, self._place(name))
         except BaseException:

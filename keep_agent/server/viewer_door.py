@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from keep_agent.server.problems import Forbidden, Refused, answer_to
+from keep_agent.server.problems import Forbidden, Refused, Unauthorized, answer_to
 from keep_agent.server.tokens import Tokens
 
 COOKIE, PARAMETER = "keep_agent_token", "token"
@@ -32,7 +32,10 @@ class ViewerDoor:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         given = query.pop(PARAMETER, None)
         if given is not None and scope["type"] == "http":
-            await self._enter(scope, given, query)(scope, receive, send)
+            if self._tokens.find(given) is None:
+                await answer_to(scope["path"], Unauthorized("no token of this server"))(scope, receive, send)
+            else:
+                await self._enter(scope, given, query)(scope, receive, send)
             return
         token = _cookie(Headers(scope=scope))
         found = None if token is None else self._tokens.find(token)

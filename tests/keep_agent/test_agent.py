@@ -223,15 +223,20 @@ def test_a_wrong_request_is_named_and_changes_nothing(agent: Agent, instruction:
 def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: Callable[..., Brain]) -> None:
     agent = Agent(brain("planner=keep").planner("small"), limit=5)
     agent.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
-    with pytest.raises(CapacityError, match="6 segments, 5 are allowed"):
+    with pytest.raises(CapacityError, match="6 things, 5 are allowed"):
         agent.observe([Fact(f"cup_{i}", "object", "cup") for i in range(3)])
     for number in range(3):
         for _ in range(2):
             agent.plan(f"task {number}", SKILLS[:1])
             agent.report(Outcome(True))
         agent.finish(True)
-        assert agent.segments <= 5 + number  # finished tasks are the main memory, and stay
-    assert {f"mug_{i}" for i in range(3)} | {f"task_{i}" for i in (1, 2, 3)} <= {s.id for s in agent._session.store}
+    for number in range(3, 8):
+        agent.plan(f"task {number}", ["done"])
+        agent.report(Outcome(True))
+    found = {segment.id for segment in agent._session.store}
+    assert {id for id in found if id.startswith("mug")} == {f"mug_{i}" for i in range(3)}
+    assert {id for id in found if id.startswith("task")} == {f"task_{i}" for i in range(4, 9)}
+    assert {id for id in found if id.startswith("did")} == {f"did_{i}" for i in range(7, 12)}
     agent.close()
 
 

@@ -150,6 +150,48 @@ def test_what_the_disk_refused_is_written_with_the_next_call(
     assert opened().dump() == agent.dump()
 
 
+def test_what_was_decided_when_the_disk_was_full_is_written_when_it_is_asked_again(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = opened()
+
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(os, "fsync", full)
+        agent.plan("get the mug", SKILLS)
+    assert agent.plan("get the mug", SKILLS).number == 1
+    assert opened().dump() == agent.dump()
+    state = agent.dump()
+    agent.finish(True)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(os, "fsync", full)
+        agent.restore(state)
+    agent.observe([Fact("mug_9", "object", "mug")])
+    assert opened().dump() == agent.dump()
+
+
+def test_an_agent_opens_what_it_wrote_itself_whatever_its_limit(brain: Brain, tmp_path: Path) -> None:
+    def agent(limit: int) -> DurableAgent:
+        return DurableAgent(Agent(brain.planner("small"), ahead=False, limit=limit), tmp_path)
+
+    first = agent(3)
+    first.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
+    first.observe([Fact(f"mug_{i}", "object", "mug", "table_1") for i in range(3)])
+    for task in range(5):
+        first.plan(f"task {task}", ["done"])
+        first.report(Outcome(True))
+    state = first.dump()
+    first.close()
+    for limit in (3, 1):
+        again = agent(limit)
+        assert again.dump() == state
+        with pytest.raises(MemoryError, match="things"):
+            again.observe([Fact("mug_9", "object", "mug")])
+        again.close()
+
+
 def test_a_refused_call_leaves_nothing(opened: Callable[..., DurableAgent]) -> None:
     agent = opened()
     for wrong in (lambda: agent.observe([{"id": "a b"}]), lambda: agent.plan("", SKILLS), lambda: agent.restore({})):

@@ -190,12 +190,13 @@ class Conversations:
             if len(self._known) > 2 * most:
                 self._known.popitem(last=False)
 
-    async def forget(self, agent: str) -> None:
-        """Delete what an agent's rows hold of conversations, after its turns that wait."""
+    async def forget(self, agent: str) -> bool:
+        """Delete what an agent's rows hold of conversations, after its turns that wait; whether there was anything."""
         async with self._order.of(agent):
-            await self.in_thread(lambda: self.memories.forget(agent))
+            found = await self.in_thread(lambda: self.memories.forget(agent))
             with self._lock:
                 self._known.pop(agent, None)
+            return found
 
     def _watch(self, metrics: Metrics) -> None:
         for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on the disk")):

@@ -22,6 +22,7 @@ from keep_agent.brain import Brain, brain_of
 from keep_agent.client import Client, ServerError
 from keep_agent.errors import ConfigError
 from keep_agent.server.limits import Limits
+from keep_agent.server.problems import Conflict, NotFound
 from keep_agent.server.registry import AgentLimits, Registry
 from keep_agent.server.service import Settings, make_service
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
@@ -281,6 +282,49 @@ def test_many_use_and_delete_the_same_few(make_brain: Callable[[], Brain], tmp_p
         assert agent.agent.segments == 0
     registry.close()
     assert registry.names() == ["robot-0", "robot-1", "robot-2"]
+    brain.engine.close()
+
+
+def test_who_only_talked_is_forgotten_too(serve: Callable[..., Any]) -> None:
+    with serve() as served:
+        asked = {"prompt": "go to cabinet_1 " * 20, "tokens": 1}
+        served.http.post("/v1/agents/kitchen/generate", json=asked)
+        assert served.http.post("/v1/agents/kitchen/generate", json=asked).json()["kept"] > 0
+        assert served.http.delete("/v1/agents/kitchen").status_code == 204
+        assert served.http.delete("/v1/agents/kitchen").status_code == 404
+        assert served.http.post("/v1/agents/kitchen/generate", json=asked).json()["kept"] == 0
+
+
+def test_deleting_beside_other_calls_brings_nobody_back(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+    """Each ends well, or says that there is none; never are there two owners of one journal."""
+    brain = make_brain()
+    registry = Registry(brain, tmp_path, trace=False)
+    failed: list[BaseException] = []
+
+    def work(what: Callable[[], None]) -> None:
+        for _ in range(40):
+            try:
+                what()
+            except (NotFound, Conflict, ConfigError):
+                pass
+            except BaseException as error:
+                failed.append(error)
+
+    def observe() -> None:
+        with registry.use("kitchen") as agent:
+            agent.observe([MUG])
+
+    calls = [observe, observe, lambda: registry.delete("kitchen"), lambda: registry.create("kitchen")]
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    if "kitchen" in registry.names():
+        registry.delete("kitchen")
+    assert not registry.awake and not registry.names()
+    registry.close()
     brain.engine.close()
 
 

@@ -36,7 +36,7 @@ def faults(said: str) -> tuple[bool, int]:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is not at work here")
 def test_freed_memory_stays() -> None:
-    """Of several processes: a machine that takes memory back on its own lets pages fault that stayed with the process."""
+    """In one of several processes at least: a machine that takes memory back by itself lets its pages fault again."""
     runs = [faults("told") for _ in range(5)]
     assert all(told for told, _ in runs)
     assert 2 * min(kept for _, kept in runs) < max(faults("untold")[1] for _ in range(2))
