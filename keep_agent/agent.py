@@ -16,13 +16,16 @@ from keep_agent.api import Decision
 from keep_agent.asked import check_message, checked_request, digest, read_own
 from keep_agent.errors import CapacityError, ConfigError
 from keep_agent.facts import checked_facts
+from keep_agent.foreign import check_foreign
 from keep_agent.measure import step_numbers
 from keep_agent.memory_file import read_memory, write_memory
 from keep_agent.results import TaskOutcome
 from keep_agent.trace import Entry, agent_entry, step_entry, task_entry
+from memory.snapshot import Snapshot
 from planners.base import Decision as Decided
 from planners.base import Finished
 from planners.prompt import TYPE_LEVEL, clean, named
+from planners.state import read_state
 from planners.styles import NOW, Edit
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 DONE = "done"  # the skill that ends a task
 GROUNDED = "grounded"
+MESSAGE = 200  # characters of a failure that a prompt tells
 SHARES = 4  # segments for each thing that may be remembered: its lines, now and before, a skill and a task
 
 
@@ -53,7 +57,7 @@ class Agent:
     one decision: asking again after a lost answer does no harm.
 
     :param ahead: encode what changed in the background, while the robot moves; plans go first
-    :param limit: things it remembers at most. Of executed skills and of finished tasks as many: the oldest are forgotten
+    :param limit: things it remembers at most, and as many executed skills and finished tasks: the oldest are forgotten
     :param record: takes the entries of the trace, as an episode would leave them (docs/evaluation.md)
     """
 
@@ -180,8 +184,12 @@ class Agent:
         }  # fmt: skip
 
     def together(self, work: Callable[[], None]) -> None:
-        """Run several calls as one: nothing else happens in between."""
-        self._engine.run(work)
+        """Play what was called in an earlier life: nothing happens in between, and nothing is recorded again."""
+        record, self._record = self._record, lambda entry: None
+        try:
+            self._engine.run(work)
+        finally:
+            self._record = record
 
     @property
     def number(self) -> int:
@@ -235,14 +243,14 @@ class Agent:
         self._instruction, self._skills = "", ""
         self._number = self._steps = self._tasks = 0
         self._open: _Open | None = None
-        self._facts: list[FactView] = []  # since the last decision
+        self._facts: dict[str, FactView] = {}  # by id, since the last decision
 
     def _observe(self, given: Sequence[FactView | Mapping[str, Any]]) -> None:
         store = self._session.store
         facts = checked_facts(given, lambda id: store.get(id).category if id in store else None)
-        self._check_room({fact.id for fact in facts if fact.id not in store})
+        self._check_room({f.id for f in facts if f.category != "agent" and not f.gone and f.id not in store})
         self._planner.observe(facts)
-        self._facts += facts
+        self._facts |= {fact.id: fact for fact in facts}
         if self._open is not None and facts:
             self._open = replace(self._open, settled=False)
         self._settle()
@@ -298,7 +306,12 @@ class Agent:
     def _entry(self, decided: Decided, wall_ms: float) -> Entry:
         """The step as the trace has it, as if all will go well."""
         numbers = step_numbers(decided, self._tasks, wall_ms)
-        told: dict[str, Any] = {"instruction": self._instruction, "facts": self._facts, "ok": True, "message": ""}
+        told: dict[str, Any] = {
+            "instruction": self._instruction,
+            "facts": list(self._facts.values()),
+            "ok": True,
+            "message": "",
+        }
         return step_entry(self.name, numbers, self._steps, decision=decided, **told)
 
     def _begin(self, instruction: str, skills: str) -> None:
@@ -318,7 +331,7 @@ class Agent:
 
     def _took(self, decision: Decision, asked: str) -> Decision:
         """The robot acts from now on. What changes meanwhile is of the next step, and may be encoded at once."""
-        self._number, self._facts = decision.number, []
+        self._number, self._facts = decision.number, {}
         self._open = _Open(decision, asked)
         self._planner.act()
         self._trim()
@@ -342,7 +355,7 @@ class Agent:
         opened, self._open = self._open, None
         if opened is None:
             return
-        message = "" if outcome.ok else outcome.message or "it did not work"
+        message = "" if outcome.ok else outcome.message[:MESSAGE] or "it did not work"
         self._planner.feedback(opened.decision.skill, outcome.ok, message)
         self._steps += 1
         if opened.decision.trace:  # it was made in this life
@@ -371,10 +384,14 @@ class Agent:
         numbers, opened, segments = read_own(state)
         if bounded and self._limit is not None and segments > SHARES * self._limit:
             raise CapacityError(f"this memory has {segments} segments, for {self._limit} things: raise the limit")
-        self._planner.load(state.get("planner", {}))
+        if bounded:
+            read_state(state["planner"], self._planner.style)
+            Snapshot.from_json(state["planner"]["memory"])
+            check_foreign(state)
+        self._planner.load(state["planner"])
         self._instruction, self._skills = self._planner.task
         self._number, self._steps, self._tasks = numbers
-        self._facts, self._open = [], None
+        self._facts, self._open = {}, None
         if opened is not None:
             skill, asked, settled = opened
             self._open = _Open(Decision(skill, number=self._number), asked, settled)

@@ -13,6 +13,7 @@ from planners.prompt import clean
 LONGEST = 2000  # characters of an instruction or a message
 SKILL = 200  # characters of a skill
 MOST = 1000  # skills to choose from
+ALL = 20_000  # characters of all of them: each is computed
 
 
 def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -24,6 +25,8 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
     for skill in skills:
         if not _is_text(skill, SKILL) or not skill.isprintable():
             raise ConfigError(f"skill {skill!r:.80}: give one to {SKILL} characters of text on one line")
+    if sum(map(len, skills)) > ALL:
+        raise ConfigError(f"the skills have {sum(map(len, skills))} characters together; give up to {ALL}")
     return instruction, tuple(dict.fromkeys(skills))
 
 
@@ -46,7 +49,7 @@ def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str,
     try:
         numbers = state["number"], state["steps"], state["tasks"]
         opened = state["open"] and tuple(state["open"])
-        sound = all(type(number) is int and number >= 0 for number in numbers)
+        sound = all(type(number) is int and 0 <= number < 1 << 53 for number in numbers)
         if not sound or (opened is not None and [type(one) for one in opened] != [str, str, bool]):
             raise ValueError("a number or the open decision is of another kind")
         return numbers, opened, len(state["planner"]["memory"]["segments"])

@@ -63,7 +63,11 @@ class DurableAgent:
     def plan(self, instruction: str, skills: Sequence[str], ready: Callable[[Entry], None] | None = None) -> Decision:
         with self._open():
             before = self.agent.number
-            decision = self.agent.plan(instruction, skills, ready)
+            try:
+                decision = self.agent.plan(instruction, skills, ready)
+            except BaseException:
+                self._behind = True  # the task may have begun
+                raise
             if decision.number != before or self._behind:
                 self._keep("plan", **self.agent.last_decision)
             return decision

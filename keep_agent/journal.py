@@ -26,6 +26,7 @@ class Journal:
         new = not path.exists()
         self._stream = path.open("ab", buffering=0)
         self._stream.truncate(whole)
+        os.fsync(self._stream.fileno())
         self.number = self.calls[-1][0] if self.calls else 0  # of the last line
         if new:
             sync(path.parent)

@@ -265,9 +265,11 @@ class SegmentGraph:
         candidates = np.fromiter(sorted(self._open[family]), np.int64)
         if not candidates.size:
             return None
-        groups, size = self._row_group[: len(values)], self._next
-        total = np.bincount(groups, values, size)[candidates]
-        mean = np.round(total / np.bincount(groups, minlength=size)[candidates], 5)
+        groups = self._row_group[: len(values)]
+        place = np.searchsorted(candidates, groups).clip(max=len(candidates) - 1)
+        known = candidates[place] == groups
+        total = np.bincount(place[known], values[known], len(candidates))
+        mean = np.round(total / np.bincount(place[known], minlength=len(candidates)), 5)
         best = int(mean.argmax())
         return self.groups[int(candidates[best])] if mean[best] >= self.grouping.threshold else None
 

@@ -58,7 +58,7 @@ class KVPlanner:
         self._decided = ""
         self._focus: list[int] = []  # what the last decision was for, as the model wrote it
         self._turns: list[Turn] = []
-        self._written: list[tuple[str, str | None]] = []  # segment edits since the last decision, for the trace
+        self._written: dict[str, str | None] = {}  # texts by id since the last decision, for the trace
         self._told = 0  # turns of this task that are history segments already
         self._done = self._tasks = 0
         self._acting = False  # on the last decision
@@ -73,7 +73,7 @@ class KVPlanner:
         self.session.reset()
         self._style.reset()
         self._now, self._decided, self._focus = "", "", []
-        self._turns, self._written, self._told, self._done, self._tasks = [], [], 0, 0, 0
+        self._turns, self._written, self._told, self._done, self._tasks = [], {}, 0, 0, 0
         self._acting = self._torn = False
         self.begin(instruction, skills)
 
@@ -91,7 +91,8 @@ class KVPlanner:
             if edit.category == "agent":
                 self._now = edit.text or ""
                 continue
-            self._written.append((edit.id, edit.text))
+            self._written.pop(edit.id, None)
+            self._written[edit.id] = edit.text
             if edit.text is not None:
                 store.put(edit.id, edit.category, edit.text, edit.parent)
             elif edit.id in store:
@@ -111,8 +112,8 @@ class KVPlanner:
         skill, scores, tokens = self._choose(prefill, admissible)
         self._decided, self._torn = skill, False
         took = (time.perf_counter() - began) * 1e3
-        written, self._written = self._written, []
-        extra: dict[str, Any] = {"written": written}
+        extra: dict[str, Any] = {"written": list(self._written.items())}
+        self._written = {}
         if self._focus:
             extra["focus"] = self._format.decode(self._focus)
         return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
@@ -171,12 +172,16 @@ class KVPlanner:
         self._instruction, self._skills, self._now = found.instruction, found.skills, found.now
         self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks
         self._acting, self._torn = found.acting, True
-        self._decided, self._focus, self._written = "", [], [(one.id, one.text) for one in self.session.store]
+        self._decided, self._focus, self._written = "", [], {one.id: one.text for one in self.session.store}
 
     def close(self) -> None:
         """Stop the engine, which other planners may share: the last of them closes. A storage that persists writes."""
         self.session.method.storage.flush()
         self.session.engine.close()
+
+    @property
+    def style(self) -> str:
+        return self._style.name
 
     @property
     def task(self) -> tuple[str, str]:

@@ -44,7 +44,10 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     turns = state["turns"]
     if any(not isinstance(turn, list) or [type(word) for word in turn] != [str, str] for turn in turns):
         raise DataError("this is no planner's memory: a turn is no pair of skill and failure; give one that was saved")
-    if not 0 <= state["told"] <= len(turns) or min(state["done"], state["tasks"]) < 0:
+    if (
+        not 0 <= state["told"] <= len(turns)
+        or not 0 <= min(state["done"], state["tasks"]) <= max(state["done"], state["tasks"]) < 1 << 53
+    ):
         raise DataError(f"this is no planner's memory: it has told {state['told']} of {len(turns)} turns")
     values = {key: state[key] for key in KINDS if key not in ("style", "turns")}
     return PlannerState(turns=tuple(Turn(*turn) for turn in turns), **values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import shutil
 import threading
 from collections import OrderedDict
@@ -25,6 +26,7 @@ from memory.disk.agents import agent_stem
 from memory.disk.atomic import sync
 
 AGENTS, RUNS, DELETED, LOCK = "agents", "runs", ".deleted-", "lock"  # in a server's folder
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -87,37 +89,47 @@ class Registry:
     @contextmanager
     def use(self, name: str) -> Iterator[DurableAgent]:
         """An agent, awake until the end of the block. Raises NotFound."""
+        with self._bed(name) as bed:
+            with bed.lock:
+                self._check(bed, name)
+                if bed.agent is None:
+                    bed.agent = self._wake(name)
+            yield bed.agent
+
+    def delete(self, name: str) -> None:
+        """Forget an agent, also one that cannot be woken up, and all it has left on the disk. Raises NotFound."""
+        with self._bed(name) as bed, bed.lock:
+            self._check(bed, name)
+            self._try_to_sleep(name, bed)
+            gone = self._agents / f"{DELETED}{token_hex(8)}"
+            with self._lock:
+                self._place(name).rename(gone)
+                self._beds.pop(name, None)
+            bed.gone = True
+            sync(self._agents)
+        shutil.rmtree(gone, ignore_errors=True)
+        self._recorder(name).remove()
+
+    @contextmanager
+    def _bed(self, name: str) -> Iterator[_Bed]:
+        """The agent's, which stays where it is until the end of the block."""
         with self._lock:
             if not self._place(name).is_dir():
-                raise NotFound(f"there is no agent {name!r}; create it with POST /v1/agents")
+                raise _nobody(name)
             bed = self._beds.setdefault(name, _Bed())
             self._beds.move_to_end(name)
             bed.users += 1
         try:
-            with bed.lock:
-                if bed.gone:
-                    raise NotFound(f"agent {name!r} was deleted this moment")
-                if bed.agent is None:
-                    bed.agent = self._wake(name)
-            yield bed.agent
+            yield bed
         finally:
             with self._lock:
                 bed.users -= 1
             self._make_room()
 
-    def delete(self, name: str) -> None:
-        """Forget an agent, and all it has left on the disk. Raises NotFound."""
-        with self.use(name):
-            bed = self._beds[name]
-            with bed.lock:
-                self._sleep(bed)
-                bed.gone, gone = True, self._agents / f"{DELETED}{token_hex(8)}"
-                with self._lock:
-                    self._place(name).rename(gone)
-                    self._beds.pop(name, None)
-                sync(self._agents)
-        shutil.rmtree(gone, ignore_errors=True)
-        self._recorder(name).remove()
+    @staticmethod
+    def _check(bed: _Bed, name: str) -> None:
+        if bed.gone:
+            raise _nobody(name)
 
     @property
     def awake(self) -> int:
@@ -125,9 +137,9 @@ class Registry:
 
     def close(self) -> None:
         """Put all to sleep: what they remember is on the disk."""
-        for bed in list(self._beds.values()):
+        for name, bed in list(self._beds.items()):
             with bed.lock:
-                self._sleep(bed)
+                self._try_to_sleep(name, bed)
         self._claim.close()
 
     def _place(self, name: str) -> Path:
@@ -154,15 +166,24 @@ class Registry:
         for name, bed in idle[:excess]:
             with bed.lock:
                 if not bed.users:
-                    self._sleep(bed)
+                    self._try_to_sleep(name, bed)
             with self._lock:
-                if not bed.users and self._beds.get(name) is bed:
+                if not bed.users and bed.agent is None and self._beds.get(name) is bed:
                     del self._beds[name]
 
-    def _sleep(self, bed: _Bed) -> None:
-        if bed.agent is not None:
-            bed.agent.close()
-            bed.agent = None
+    @staticmethod
+    def _try_to_sleep(name: str, bed: _Bed) -> None:
+        """It stays awake where that fails: its journal has all that was acknowledged."""
+        try:
+            if bed.agent is not None:
+                bed.agent.close()
+                bed.agent = None
+        except Exception:
+            log.exception("agent %s cannot be put to sleep", name)
+
+
+def _nobody(name: str) -> NotFound:
+    return NotFound(f"there is no agent {name!r}; create it with POST /v1/agents")
 
 
 def claim(path: Path) -> IO[bytes]:

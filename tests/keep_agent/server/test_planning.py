@@ -180,9 +180,15 @@ def test_bad_bodies_are_refused_and_nothing_is_remembered(serve: Callable[..., A
     "change",
     [
         lambda text: b"", lambda text: b"{}", lambda text: text[:-9], lambda text: text.replace(b"mug", b"cup"),
-        lambda text: sealed({}), lambda text: sealed({"planner": {"memory": {"segments": 3}}}),
+        lambda text: sealed({}), lambda text: sealed({"planner": {"memory": {"segments": []}}}),
         lambda text: sealed(edited(text, "style", "linked")), lambda text: sealed(edited(text, "told", 7)),
         lambda text: sealed(edited(text, "instruction", "\ud800")), lambda text: b"\0" * 1000,
+        lambda text: sealed(edited(text, "instruction", "x" * 9000)),
+        lambda text: sealed(edited(text, "tasks", 1 << 60)),
+        lambda text: sealed(edited(text, "turns", [["a\nb", ""]])), lambda text: sealed(edited(text, "done", 10**400)),
+        lambda text: sealed(edited(text, "memory", {**memory_of(text), "founded": 1 << 39})),
+        lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": (1 << 53) - 1})),
+        lambda text: sealed(edited(text, "memory", renamed(memory_of(text), "did_1"))),
     ],
 )  # fmt: skip
 def test_a_memory_that_cannot_be_is_refused(serve: Callable[..., Any], change: Callable[[bytes], bytes]) -> None:
@@ -203,6 +209,15 @@ def sealed(state: dict[str, Any]) -> bytes:
 
     body = json.dumps(state).encode()
     return b"keep-agent memory 1 sha256:" + sha256(body).hexdigest().encode() + b"\n" + body + b"\n"
+
+
+def memory_of(text: bytes) -> dict[str, Any]:
+    return json.loads(text.partition(b"\n")[2])["planner"]["memory"]
+
+
+def renamed(memory: dict[str, Any], id: str) -> dict[str, Any]:
+    ((_, *rest),) = memory["segments"]
+    return {**memory, "segments": [[id, *rest]]}
 
 
 def edited(text: bytes, key: str, value: Any) -> dict[str, Any]:
@@ -314,7 +329,8 @@ def test_deleting_beside_other_calls_brings_nobody_back(make_brain: Callable[[],
         with registry.use("kitchen") as agent:
             agent.observe([MUG])
 
-    calls = [observe, observe, lambda: registry.delete("kitchen"), lambda: registry.create("kitchen")]
+    delete = [lambda: registry.delete("kitchen")] * 2
+    calls = [observe, observe, *delete, lambda: registry.create("kitchen")]
     threads = [threading.Thread(target=work, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
@@ -326,6 +342,20 @@ def test_deleting_beside_other_calls_brings_nobody_back(make_brain: Callable[[],
     assert not registry.awake and not registry.names()
     registry.close()
     brain.engine.close()
+
+
+def test_a_damaged_agent_disturbs_nobody_and_can_be_deleted(serve: Callable[..., Any], tmp_path: Path) -> None:
+    with serve() as served, Client(served.url) as client:
+        client.agent("kitchen").observe([MUG])
+    (memory,) = (tmp_path / "server" / "agents").glob("kitchen-*/memory.json")
+    memory.write_bytes(memory.read_bytes()[:-5])
+    with serve() as served, Client(served.url) as client:
+        with pytest.raises(ServerError, match="damaged") as error:
+            client.agent("kitchen").about()
+        assert error.value.status == 400
+        client.agent("garage").observe([MUG])
+        client.delete("kitchen")
+        assert client.agent("kitchen").about().segments == 0
 
 
 def test_one_process_has_the_folder(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
@@ -340,7 +370,7 @@ def test_one_process_has_the_folder(make_brain: Callable[[], Brain], tmp_path: P
 
 def test_many_long_skills_are_chosen_from(serve: Callable[..., Any]) -> None:
     """In several forwards, so that memory is bounded."""
-    skills = [f"{chr(97 + number % 26)}{number} " * 20 for number in range(150)]
+    skills = [f"{chr(97 + number % 26)}{number} " * 20 for number in range(160)]
     with serve() as served:
         served.http.post("/v1/agents", json={"id": "kitchen"})
         body = {"instruction": "x " * 999, "skills": skills, "trace": "none"}
