@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.api import Decision
+from keep_agent.asked import checked_request
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.facts import checked_facts
 from keep_agent.journal import Journal
@@ -63,6 +64,7 @@ class DurableAgent:
     def plan(self, instruction: str, skills: Sequence[str], ready: Callable[[Entry], None] | None = None) -> Decision:
         with self._open():
             before = self.agent.number
+            checked_request(instruction, skills)  # what is refused by now has begun nothing
             try:
                 decision = self.agent.plan(instruction, skills, ready)
             except BaseException:
@@ -121,6 +123,8 @@ class DurableAgent:
         if not behind:
             self._journal.append({"call": call, **values})
             self._behind = False
+        else:
+            self._journal.number += 1  # a line that was refused may be there nevertheless; it is in what is written now
         if behind or self._journal.number % CALLS == 0:
             self._write()
 

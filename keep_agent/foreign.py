@@ -10,6 +10,7 @@ from keep_agent.asked import LONGEST, SKILL
 from keep_agent.errors import DataError
 
 LARGEST = 1 << 40  # of any number in it
+LINE = 16_000  # characters of the agent's own
 SEGMENTS = 10_000_000  # ever; groups are counted on
 OURS = re.compile(r"(did|task)_(\d+)")
 KINDS = {"did": ("history", "done"), "task": ("task", "tasks")}
@@ -22,7 +23,7 @@ def check_foreign(state: Mapping[str, Any]) -> None:
     wrong = {
         "a number is too large": any(number >= LARGEST for number in _numbers(state)),
         "more groups than segments were ever founded": not memory["founded"] <= memory["created"] <= SEGMENTS,
-        "its instruction is too long": len(planner["instruction"]) > LONGEST or len(planner["now"]) > 4 * LONGEST,
+        "its instruction is too long": len(planner["instruction"]) > LONGEST or len(planner["now"]) > LINE,
         "a skill or its failure cannot be": any(not _is_turn(*turn) for turn in planner["turns"]),
         "the open decision's skill cannot be": state["open"] is not None and not _is_turn(state["open"][0], ""),
         "a thing has the name of a skill or a task": any(
