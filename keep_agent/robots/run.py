@@ -82,7 +82,7 @@ class TaskRun:
         if len(self.steps) >= self.limits.steps:
             raise Ended("max_steps", f"{self.limits.steps} skills were not enough")
         self._see(self.eyes.look(self._begin))
-        skills = tuple(self._answer("executor", self._begin("skills", self.executor.skills)))
+        skills = self._answer("executor", self._begin("skills", lambda: tuple(self.executor.skills())))
         skills = skills if DONE in skills else (*skills, DONE)
         decision = self._plan(skills)
         if decision.skill == DONE:
@@ -100,12 +100,16 @@ class TaskRun:
     def _plan(self, skills: Sequence[str]) -> Decision:
         asked = Clock(self.limits.answer)
         decision = self._answer("planner", self._begin("plan", partial(self.talk.plan, skills)))
+        if not isinstance(getattr(decision, "skill", None), str):
+            raise Ended("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
         self._say(Planned(decision, asked.gone))
         return decision
 
     def _conclude(self) -> None:
         """The planner says that the task is done."""
         outcome = WELL if self.judge is None else self._answer("executor", self._begin("judge", self.judge))
+        if not isinstance(outcome, Outcome):
+            raise Ended("executor_error", f"the judge returned {outcome!r}, which is no Outcome")
         self._report(outcome)
         raise Ended("done", outcome.message, outcome.ok)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from warnings import catch_warnings, simplefilter
 
 from keep_agent.errors import ConfigError
 from keep_agent.viewer.runs import Library
@@ -34,7 +35,11 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     library = Library(root)
     app.include_router(data_router(library, f"{base}/data"))
     try:
-        ui.run_with(app, mount_path=base or "/", title="KEEP Agent", tailwind=False, show_welcome_message=False)
+        with catch_warnings():
+            simplefilter(
+                "ignore", FutureWarning
+            )  # it looks at every object there is, torch's deprecated ones among them
+            ui.run_with(app, mount_path=base or "/", title="KEEP Agent", tailwind=False, show_welcome_message=False)
     except RuntimeError as error:
         raise ConfigError(
             f"this process has served a viewer already, and can serve one: start another ({error})"
