@@ -437,3 +437,36 @@ def test_nothing_is_planned_when_the_task_is_over() -> None:
     talk.report(Outcome(True))
     assert not talk.observe([fact(1)])
     assert planner.calls == []
+
+
+def test_a_stop_at_the_decision_keeps_the_skill_from_beginning() -> None:
+    planner, robot = ScriptPlanner(["wave"]), ScriptRobot()
+
+    def veto(event: object) -> None:
+        if isinstance(event, Planned):
+            assert session.stop("not that")
+
+    session = RobotSession(planner, robot, limits=QUICK, watch=veto)
+    report = session.run("greet")
+    assert (report.stop, report.message, robot.executed) == ("stopped", "not that", [])
+    assert len(planner.named("report")) == 1
+
+
+@pytest.mark.parametrize(
+    ("skills", "plan", "judged", "stop", "named"),
+    [
+        (None, "wave", Outcome(True), "executor_error", "skills"),
+        (["wave"], None, Outcome(True), "planner_error", "no Decision"),
+        (["wave"], "done", True, "executor_error", "no Outcome"),
+    ],
+)
+def test_what_is_none_of_what_was_promised_ends_the_task_by_name(
+    skills: list[str] | None, plan: str | None, judged: object, stop: str, named: str
+) -> None:
+    planner, robot = ScriptPlanner([plan]), ScriptRobot()
+    robot.skills = lambda: skills
+    if plan is None:
+        planner.plan = lambda instruction, skills: None
+    report = RobotSession(planner, robot, limits=QUICK, judge=lambda: judged).run("greet")
+    assert (report.stop, report.success) == (stop, False)
+    assert named in report.message
