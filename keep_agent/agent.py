@@ -17,6 +17,7 @@ from keep_agent.asked import check_message, checked_request, digest, read_own
 from keep_agent.errors import CapacityError, ConfigError
 from keep_agent.facts import checked_facts
 from keep_agent.foreign import check_foreign
+from keep_agent.loop import DONE
 from keep_agent.measure import step_numbers
 from keep_agent.memory_file import read_memory, write_memory
 from keep_agent.results import TaskOutcome
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from planners.kv import KVPlanner
     from planners.styles import FactView
 
-DONE = "done"  # the skill that ends a task
 GROUNDED = "grounded"
 MESSAGE = 200  # characters of a failure that a prompt tells
 SHARES = 4  # segments for each thing that may be remembered: its lines, now and before, a skill and a task

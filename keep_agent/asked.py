@@ -59,6 +59,9 @@ def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str,
 
 
 def _is_text(value: Any, longest: int) -> bool:
-    if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.strip():
-        return False
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return isinstance(value, str) and 1 <= len(value) <= longest and bool(value.strip()) and speakable(value)
+
+
+def speakable(text: str) -> bool:
+    """Can it be written as UTF-8? A half of a surrogate pair cannot."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.api import Decision
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.facts import NAMES
 from memory.disk.atomic import write_atomic
 
 try:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from envs.outcome import Outcome
     from planners.styles import FactView
 
-FIELDS = ("id", "category", "type", "place", "holds", "states", "gone", "sees")
 AGAIN = (429, 503)  # the server said when to come again
 PATIENCE = 30.0  # seconds for which a request is tried again
 
@@ -205,5 +205,5 @@ def _wait(response: httpx.Response) -> float | None:
 def _row(fact: FactView | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(fact, Mapping):
         return dict(fact)
-    row = {name: getattr(fact, name) for name in FIELDS if hasattr(fact, name)}
+    row = {name: getattr(fact, name) for name in NAMES if hasattr(fact, name)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in row.items()}

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from envs.fact import Fact
+from keep_agent.asked import speakable
 from keep_agent.errors import DataError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/\x00-\x1f\x7f]{1,64}")  # a name in a line of memory
-OURS = re.compile(r"(did|task)_\d+")  # what the planner calls its own segments
+OURS = re.compile(r"(did|task)_(\d+)")  # what the planner calls its own segments
 MOST = 64  # states of a thing, or things that the agent sees
 NAMES = tuple(field.name for field in fields(Fact))
 
@@ -70,7 +71,7 @@ def _check(fact: Fact) -> None:
     named = {"id": [fact.id], "type": [fact.type], "place": [fact.place or "-"], "holds": [fact.holds or "-"]}
     for name, words in {**named, "states": fact.states, "sees": fact.sees}.items():
         for word in words:
-            if not isinstance(word, str) or not WORD.fullmatch(word) or not _speakable(word):
+            if not isinstance(word, str) or not WORD.fullmatch(word) or not speakable(word):
                 raise DataError(
                     f"fact {fact.id!r:.80} has {name}={word!r:.80}; give a word of up to 64 characters without spaces "
                     "or slashes, such as mug_1"
@@ -79,8 +80,3 @@ def _check(fact: Fact) -> None:
         raise DataError(f"fact id {fact.id!r} is what the planner calls segments of its own; use another")
     if not isinstance(fact.gone, bool):
         raise DataError(f"fact {fact.id!r} has gone={fact.gone!r:.80}; give true or false")
-
-
-def _speakable(word: str) -> bool:
-    """Can it be written as UTF-8? A half of a surrogate pair cannot."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in word)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from keep_agent.asked import LONGEST, SKILL
 from keep_agent.errors import DataError
+from keep_agent.facts import OURS
 
 LARGEST = 1 << 40  # of any number in it
 LINE = 16_000  # characters of the agent's own
 SEGMENTS = 10_000_000  # ever; groups are counted on
-OURS = re.compile(r"(did|task)_(\d+)")
 KINDS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 

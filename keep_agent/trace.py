@@ -145,10 +145,16 @@ def read_trace(path: Path) -> Iterator[Entry]:
     """Entries of a trace file. Raises DataError for a line that is no JSON or has another schema."""
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, 1):
-            try:
-                entry = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}:{number} is not JSON ({error}): resume the run to mend it") from None
-            if entry.get("v") != SCHEMA:
-                raise DataError(f"{path}:{number} has schema {entry.get('v')!r}, this reads {SCHEMA}: run it again")
-            yield entry
+            yield read_entry(line, path, number)
+
+
+def read_entry(line: str | bytes, path: Path, number: int) -> Entry:
+    """One line of a trace file. Raises DataError as `read_trace` does."""
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{path}:{number} is not JSON ({error}): resume the run to mend it") from None
+    version = entry.get("v") if isinstance(entry, dict) else entry
+    if version != SCHEMA or not isinstance(entry, dict):
+        raise DataError(f"{path}:{number} has schema {version!r}, this reads {SCHEMA}: run it again")
+    return entry

@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import platformdirs
@@ -18,9 +19,8 @@ from keep_agent.brain import brain_of
 from keep_agent.errors import ConfigError
 from keep_agent.server.limits import Limits
 from keep_agent.server.patience import Patient
-from keep_agent.server.planning import PATH
 from keep_agent.server.registry import AgentLimits
-from keep_agent.server.service import MEMORY_BYTES, Settings, make_service
+from keep_agent.server.service import Settings, make_service
 from keep_agent.server.tokens import VARIABLE, Tokens, check_bind, load_tokens
 
 GRACE = 30  # seconds for requests in the works when the server is to end
@@ -77,9 +77,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _settings(given: argparse.Namespace) -> Settings:
-    limits = Limits(
-        body_bytes=given.body_kilobytes << 10, requests=given.requests, large={f"{PATH}/*/memory": MEMORY_BYTES}
-    )
+    limits = replace(Settings().limits, body_bytes=given.body_kilobytes << 10, requests=given.requests)
     agents = AgentLimits(given.agents, given.awake, given.things)
     return Settings(limits, agents, trace=not given.no_trace, viewer=not given.no_viewer)
 

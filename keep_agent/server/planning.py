@@ -32,6 +32,17 @@ GIVEN: dict[str, Any] = {"openapi_extra": {"requestBody": {"required": True, **B
 T = TypeVar("T")
 
 
+def tell(agent: DurableAgent, asked: Observe | Report | Finish) -> None:
+    """What is asked for, done."""
+    match asked:
+        case Observe():
+            agent.observe([fact.model_dump() for fact in asked.facts])
+        case Report():
+            agent.report(Outcome(asked.ok, asked.message), asked.number)
+        case Finish():
+            agent.finish(asked.success)
+
+
 class Planner:
     """The agents as the event loop sees them: every call runs in a thread, of a pool without bounds.
 
@@ -117,8 +128,7 @@ class PlanningRoutes:
         return Response(status_code=204)
 
     async def observe(self, agent: str, asked: Observe, caller: Caller) -> About:
-        facts = [fact.model_dump() for fact in asked.facts]
-        return await self._told(caller.require(agent), lambda one: one.observe(facts))
+        return await self._told(caller.require(agent), lambda one: tell(one, asked))
 
     async def plan(self, request: Request, agent: str, asked: Plan, caller: Caller) -> Response | Decided:
         events = self._planner.plan(caller.require(agent), asked)
@@ -130,11 +140,10 @@ class PlanningRoutes:
         return Decided(**found[-1][1])
 
     async def report(self, agent: str, asked: Report, caller: Caller) -> About:
-        outcome = Outcome(asked.ok, asked.message)
-        return await self._told(caller.require(agent), lambda one: one.report(outcome, asked.number))
+        return await self._told(caller.require(agent), lambda one: tell(one, asked))
 
     async def finish(self, agent: str, asked: Finish, caller: Caller) -> About:
-        return await self._told(caller.require(agent), lambda one: one.finish(asked.success))
+        return await self._told(caller.require(agent), lambda one: tell(one, asked))
 
     async def save(self, agent: str, caller: Caller) -> Response:
         content = await self._planner.on(caller.require(agent), lambda one: packed(one.dump()))

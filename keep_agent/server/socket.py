@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from envs.outcome import Outcome
 from keep_agent.errors import KeepError
 from keep_agent.server.gate import Gate
 from keep_agent.server.limits import Limits
-from keep_agent.server.planning import PATH, Planner
+from keep_agent.server.planning import PATH, Planner, tell
 from keep_agent.server.planning_format import Finish, Observe, Plan, Report
 from keep_agent.server.problems import Busy, Refused, body_of, described, kind_of, status_of
 from keep_agent.server.scan import check_json
@@ -39,6 +38,7 @@ class FinishMessage(Finish):
 
 
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
+TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
@@ -93,18 +93,9 @@ class SocketRoutes:
             raise Refused(described(error.errors(include_input=False, include_url=False))) from None
 
     async def _events(self, agent: str, asked: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        match asked:
-            case PlanMessage():
-                async for event in self._planner.plan(agent, asked):
-                    yield event
-            case ObserveMessage():
-                facts = [fact.model_dump() for fact in asked.facts]
-                await self._planner.on(agent, lambda one: one.observe(facts))
-                yield "observed", {}
-            case ReportMessage():
-                outcome = Outcome(asked.ok, asked.message)
-                await self._planner.on(agent, lambda one: one.report(outcome, asked.number))
-                yield "reported", {}
-            case FinishMessage():
-                await self._planner.on(agent, lambda one: one.finish(asked.success))
-                yield "finished", {}
+        if isinstance(asked, PlanMessage):
+            async for event in self._planner.plan(agent, asked):
+                yield event
+        else:
+            await self._planner.on(agent, lambda one: tell(one, asked))
+            yield TOLD[asked.type], {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import DataError
-from keep_agent.trace import SCHEMA, Entry
+from keep_agent.trace import Entry, read_entry
 from keep_agent.viewer.history import History
 from keep_agent.viewer.lines import GrowingFile, Place
 from keep_agent.viewer.outline import Outline, outline
@@ -88,7 +87,7 @@ class TraceIndex:
         if not 0 <= step < len(episode.places):
             raise DataError(f"episode {episode.key!r} has {len(episode.places)} steps, none has number {step}")
         place = episode.places[step]
-        return _parsed(self._file.at(place), self.path, place)
+        return read_entry(self._file.at(place), self.path, place.number)
 
     def _forget(self) -> None:
         self._file.forget()
@@ -97,7 +96,7 @@ class TraceIndex:
     def _read(self) -> None:
         try:
             for place, line in self._file.appended():
-                self._take(place, _parsed(line, self.path, place))
+                self._take(place, read_entry(line, self.path, place.number))
         except DataError as error:
             self.problem = str(error)
 
@@ -129,14 +128,3 @@ class TraceIndex:
         if opening.get("frame"):
             episode.frames[-1] = str(opening["frame"])
         self._episodes[key] = self._current[id] = episode
-
-
-def _parsed(line: bytes, path: Path, place: Place) -> Entry:
-    try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{path}:{place.number} is not JSON ({error}): resume the run to mend it") from None
-    if not isinstance(entry, dict) or entry.get("v") != SCHEMA:
-        version = entry.get("v") if isinstance(entry, dict) else entry
-        raise DataError(f"{path}:{place.number} has schema {version!r}, this reads {SCHEMA}: run it again")
-    return entry

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import Future
 from threading import Event, Thread
 
@@ -17,25 +16,12 @@ from keep_agent.robots import ConnectionLost, Feedback, Limits, RobotSession, Ro
 from keep_agent.robots.rosbridge import Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_skills import Fields
-from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn, stand_in
+from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn
 from tests.keep_agent.robots.robots import ScriptPlanner
 from tests.keep_agent.robots.ros import free_port
 
 QUICK = Limits(skill=WAIT, task=2 * WAIT, answer=WAIT, cancel=WAIT, period=0.01)
 WAVE = ("wave",)
-
-
-@pytest.fixture
-def robot() -> Iterator[StandIn]:
-    with stand_in() as bridge:
-        yield bridge
-        assert not bridge.complaints
-
-
-@pytest.fixture
-def bridge(robot: StandIn) -> Iterator[Bridge]:
-    with Bridge("127.0.0.1", robot.port, WAIT) as connection:
-        yield connection
 
 
 def wave(goal: dict, feedback, cancelled: Event) -> tuple[int, dict]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -19,7 +18,7 @@ from keep_agent.robots.rosbridge import Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_server import RosbridgeServer
 from keep_agent.robots.scripted import ScriptedPlanning
-from tests.keep_agent.robots.bridge import WAIT, StandIn, stand_in
+from tests.keep_agent.robots.bridge import WAIT, StandIn
 from tests.keep_agent.robots.houses import CLEAN_MUG, clean_mug
 from tests.keep_agent.robots.robots import ScriptPlanner, ScriptRobot, until_cancelled
 from tests.keep_agent.robots.ros import ROOT, free_port, process, wait_for_line
@@ -27,19 +26,6 @@ from tests.keep_agent.robots.ros import ROOT, free_port, process, wait_for_line
 QUICK = Limits(skill=WAIT, task=2 * WAIT, answer=WAIT, cancel=WAIT, period=0.01)
 PREEMPTED, SUCCEEDED, ABORTED = 2, 3, 4
 ACTION = "/keep_agent/plan_and_execute"
-
-
-@pytest.fixture
-def robot() -> Iterator[StandIn]:
-    with stand_in() as bridge:
-        yield bridge
-        assert not bridge.complaints
-
-
-@pytest.fixture
-def bridge(robot: StandIn) -> Iterator[Bridge]:
-    with Bridge("127.0.0.1", robot.port, WAIT) as connection:
-        yield connection
 
 
 def goal(robot: StandIn, name: str, task: str, **more: str) -> None:
