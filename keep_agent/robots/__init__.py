@@ -1,6 +1,6 @@
 """The robot's side: carry out what the planner decides, and tell it what is seen. docs/robots.md"""
 
-from keep_agent.robots.errors import ConnectionLost, NotInstalled, RobotError, RobotTimeout
+from keep_agent.robots.errors import ConnectionLost, NotInstalled, RobotError, RobotTimeout, SkillLost
 from keep_agent.robots.events import Event, Executed, Feedback, Finished, Observed, Planned, Started, Step, TaskReport
 from keep_agent.robots.executor import SkillExecutor
 from keep_agent.robots.limits import Limits
@@ -21,6 +21,7 @@ __all__ = [
     "RobotSession",
     "RobotTimeout",
     "SkillExecutor",
+    "SkillLost",
     "Started",
     "Step",
     "SymbolicExecutor",

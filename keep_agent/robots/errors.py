@@ -17,5 +17,9 @@ class ConnectionLost(RobotError, ConnectionError):
     """The connection to a robot is gone, or never came about."""
 
 
+class SkillLost(RobotError):
+    """Nobody knows what became of a skill: the robot may still be moving."""
+
+
 class NotInstalled(RobotError, ImportError):
     """A library that this adapter needs is missing; the message says how to get it."""

@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """How a task ended. ``hanging`` names a skill that was cancelled and has not returned: look after the robot."""
+    """How a task ended. ``hanging`` names a skill of which nobody knows whether it has ended: look after the robot."""
 
     instruction: str
     success: bool

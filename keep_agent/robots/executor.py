@@ -22,7 +22,10 @@ class SkillExecutor(Protocol):
         ...
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Blocks until it is done or has failed. ``feedback`` takes sentences on the way."""
+        """Blocks until it is done or has failed. ``feedback`` takes sentences on the way.
+
+        Raises `SkillLost` where nobody knows whether it has ended; what else it raises means that the robot is broken.
+        """
         ...
 
     def cancel(self) -> None:

@@ -19,6 +19,11 @@ class Limits:
     steps: int = 100  # skills per task
     failures: int = 5  # of the same skill in a row
 
+    @property
+    def longest_stop(self) -> float:
+        """Seconds from a stop to the end of its task, at most."""
+        return self.cancel + 2 * self.answer
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

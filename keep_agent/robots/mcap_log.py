@@ -9,13 +9,13 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 from keep_agent import __version__
-from keep_agent.errors import DataError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
 from keep_agent.robots.errors import NotInstalled
 from keep_agent.robots.mcap_messages import Message, of_entry, of_event
@@ -25,6 +25,8 @@ from keep_agent.trace import Entry, read_trace
 from memory.disk.atomic import replacing
 
 if TYPE_CHECKING:
+    from mcap.writer import Writer
+
     from keep_agent.robots.events import Event
 
 SECOND = 10**9  # nanoseconds
@@ -37,11 +39,7 @@ class McapLog:
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        try:
-            from mcap.writer import Writer
-        except ImportError as error:
-            raise NotInstalled("an MCAP log needs mcap: pip install 'keep-agent[ros]'") from error
-        self._writer = Writer(stream)
+        self._writer = _writer()(stream)
         self._writer.start(profile="", library=f"keep-agent {__version__}")
         self._channels: dict[str, int] = {}
         self._lock, self._open, self._number = Lock(), True, 0
@@ -73,13 +71,29 @@ class McapLog:
         return self._channels[key]
 
 
+def _writer() -> type[Writer]:
+    try:
+        from mcap.writer import Writer
+    except ImportError as error:
+        raise NotInstalled("an MCAP log needs mcap: pip install 'keep-agent[ros]'") from error
+    return Writer
+
+
 @contextmanager
 def mcap_log(path: Path) -> Iterator[McapLog]:
-    """A log whose file appears whole at the end of the block, and not at all after an error."""
-    with replacing(path) as stream:
-        log = McapLog(stream)
+    """A log of what happens now. Its file is written on the way, and ended well whatever ends the block.
+
+    A killed process leaves what had been written, up to a chunk of 1 MiB less; `mcap recover` makes a whole file of it.
+    Raises ConfigError if there is such a file.
+    """
+    _writer()  # before there is a file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        stream = path.open("xb")
+    except FileExistsError:
+        raise ConfigError(f"{path} is there already: name another file, or move it away") from None
+    with stream, closing(McapLog(stream)) as log:
         yield log
-        log.close()
 
 
 def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None) -> int:
@@ -93,7 +107,7 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
         file = (run or Path()) / name
         return file.read_bytes() if run is not None and file.is_file() else None
 
-    with mcap_log(path) as log:
+    with replacing(path) as stream, closing(McapLog(stream)) as log:
         for entry in entries:
             count += 1
             log.write(at, of_entry(entry, at, read))

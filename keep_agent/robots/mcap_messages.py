@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import PurePath
 from typing import Any
 
@@ -94,4 +95,4 @@ def _step(entry: Entry, at: int) -> Iterator[Message]:
 
 
 def _scores(scores: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    return [{"skill": skill, "score": score} for skill, score in scores]
+    return [{"skill": skill, "score": score} for skill, score in scores if isfinite(score)]

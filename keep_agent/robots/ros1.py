@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from keep_agent.robots.run import Judge
 
 POLL = 0.02  # seconds
+LAST_WORDS = 1.0  # seconds, for the result of a goal that was stopped
 
 
 class Ros1Node:
@@ -64,8 +65,8 @@ class Ros1Node:
 
     def close(self) -> None:
         """Stop what runs, tell its client, and leave the master."""
-        self.service.stop("the planner is shut down")
-        clock = Clock(self.service.longest_stop)
+        self.service.close()
+        clock = Clock(LAST_WORDS)
         while self.server.is_active() and clock.rest > 0:
             time.sleep(POLL)
         self.rospy.signal_shutdown("closed")

@@ -65,7 +65,6 @@ class Ros2Node:
             self._task,
             f"{name}/{ACTION}",
             self._execute,
-            goal_callback=lambda goal: self._accept(action.GoalResponse),
             cancel_callback=self._cancel,
             callback_group=together,
         )
@@ -73,8 +72,7 @@ class Ros2Node:
 
     def close(self) -> None:
         """Stop what runs. Whoever spins goes on until then."""
-        self.service.stop("the planner is shut down")
-        self.service.session.wait(self.service.longest_stop)
+        self.service.close()
         self.server.destroy()
         self.node.destroy_node()
 
@@ -83,10 +81,6 @@ class Ros2Node:
 
     def _facts(self, message: Any) -> None:
         self.service.facts(message.data)
-
-    def _accept(self, responses: Any) -> Any:
-        """One task at a time; ROS 2 has no goals that take the place of others."""
-        return responses.REJECT if self.service.session.busy else responses.ACCEPT
 
     def _cancel(self, goal: Any) -> Any:
         self.service.stop("the goal was cancelled")

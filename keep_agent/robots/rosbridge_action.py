@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from keep_agent.robots.rosbridge import Bridge
 
 log = logging.getLogger(__name__)
 ACTIVE, PREEMPTED, SUCCEEDED, ABORTED = 1, 2, 3, 4  # of actionlib_msgs/GoalStatus
+KEPT = 8  # ended goals in a heartbeat: a client that misses its goal there takes it for lost
 HEARTBEAT = 0.2  # seconds; actionlib clients wait for a status before they send
 REPLACED = "another goal took its place"
 Message = Mapping[str, Any]
@@ -45,6 +47,7 @@ class BridgeActionServer:
         self._news = Condition()
         self._next: Message | None = None
         self._current: Message | None = None
+        self._ended: deque[Message] = deque(maxlen=KEPT)
         self._cancel = self._closed = False
         topic(bridge.ros, f"{name}/goal", f"{kind}Goal").subscribe(self._on_goal)
         topic(bridge.ros, f"{name}/cancel", "actionlib_msgs/GoalID").subscribe(self._on_cancel)
@@ -61,15 +64,15 @@ class BridgeActionServer:
             thread.join(seconds)
 
     def _on_goal(self, message: Message) -> None:
+        if not isinstance(message.get("goal"), Mapping) or not isinstance(_id(message.get("goal_id")), str):
+            log.warning("goal ignored: %.80r has no goal, or no goal_id", message)
+            return
         with self._news:
             replaced, self._next = self._next, message
-            running = self._current is not None
-            self._cancel = self._cancel or running
+            self._end_current(self._current is not None)
             self._news.notify_all()
         if replaced is not None:
             self._end(replaced, End(PREEMPTED, REPLACED, {"success": False, "report": REPLACED}))
-        if running:
-            self._cancelled()
 
     def _on_cancel(self, message: Message) -> None:
         """By its id, or all of them; a stamp that says "all before" means all: there are two at most."""
@@ -78,11 +81,14 @@ class BridgeActionServer:
             waiting = self._next if self._next is not None and _is(self._next, wanted) else None
             if waiting is not None:
                 self._next = None
-            running = self._current is not None and _is(self._current, wanted)
-            self._cancel = self._cancel or running
+            self._end_current(self._current is not None and _is(self._current, wanted))
         if waiting is not None:
             self._end(waiting, End(PREEMPTED, "cancelled", {"success": False, "report": "cancelled before it began"}))
-        if running:
+
+    def _end_current(self, wanted: bool) -> None:
+        """Under the lock: so it cannot be the next goal that is ended."""
+        if wanted:
+            self._cancel = True
             self._cancelled()
 
     def _serve(self) -> None:
@@ -93,10 +99,9 @@ class BridgeActionServer:
                     return
                 goal, self._next = self._next, None
                 self._current, self._cancel = goal, False
-            end = self._done(goal)
+            self._end(goal, self._done(goal))
             with self._news:
                 self._current = None
-            self._end(goal, end)
 
     def _done(self, goal: Message) -> End:
         try:
@@ -108,9 +113,7 @@ class BridgeActionServer:
     def _beat(self) -> None:
         while not self._closed:
             with self._news:
-                goal = self._current
-            self._say(self._status, {"status_list": [] if goal is None else [_status(goal, ACTIVE)]})
-            with self._news:
+                self._say_status()
                 self._news.wait_for(lambda: self._closed, HEARTBEAT)
 
     def _feed(self, goal: Message, feedback: Message) -> None:
@@ -118,8 +121,17 @@ class BridgeActionServer:
 
     def _end(self, goal: Message, end: End) -> None:
         status = _status(goal, end.status, end.text)
-        self._say(self._status, {"status_list": [status]})
+        with self._news:
+            self._ended.append(status)
+            self._say_status()
         self._say(self._result, {"status": status, "result": dict(end.result)})
+
+    def _say_status(self) -> None:
+        """Under the lock: no heartbeat is older than the one before."""
+        known = [*self._ended]
+        if self._current is not None and self._current["goal_id"] not in [status["goal_id"] for status in known]:
+            known.append(_status(self._current, ACTIVE))
+        self._say(self._status, {"status_list": known})
 
     def _say(self, topic: Any, message: Message) -> None:
         """Not what would be kept until there is a connection again, when nobody wants to hear it."""
@@ -130,7 +142,11 @@ class BridgeActionServer:
 
 
 def _is(goal: Message, wanted: str) -> bool:
-    return wanted in ("", goal["goal_id"]["id"])
+    return wanted in ("", _id(goal["goal_id"]))
+
+
+def _id(goal_id: Any) -> Any:
+    return goal_id.get("id") if isinstance(goal_id, Mapping) else None
 
 
 def _status(goal: Message, status: int, text: str = "") -> dict[str, Any]:

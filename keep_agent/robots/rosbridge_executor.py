@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.robots.errors import ConnectionLost, RobotError, RobotTimeout
+from keep_agent.robots.errors import RobotError, RobotTimeout, SkillLost
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.messages import PACKAGE
 from keep_agent.robots.rosbridge import Bridge, string_type, typed
@@ -28,7 +29,8 @@ class RosbridgeExecutor:
 
     ``skills`` are always the same, or the name of a topic that says which can be done now: a JSON array, latched.
     ``facts`` is the topic of `keep_agent.robots.facts`. ``type`` is the action's or service's; by default ours.
-    ``timeout``: seconds until the skills have to be known.
+    ``timeout``: seconds until the skills have to be known. ``silence``: seconds after which a skill that was cancelled,
+    and of which nothing is heard, counts as lost. Whatever got lost is cancelled before anything else begins.
     """
 
     def __init__(
@@ -43,12 +45,14 @@ class RosbridgeExecutor:
         fields: Fields | None = None,
         cancel: str = "",
         timeout: float = 10.0,
+        silence: float = 30.0,
     ) -> None:
-        self.bridge, self.timeout = bridge, timeout
+        self.bridge, self.timeout, self.silence = bridge, timeout, silence
         self._news = Condition()
         self._facts: list[Fact] = []
         self._skills: tuple[str, ...] | None = None
         self._attempt: Attempt | None = None
+        self._astray = False  # whether what was begun last may still go on
         self._carrier = _carrier(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
         bridge.library.Topic(bridge.ros, facts, text).subscribe(self._on_facts)
@@ -57,6 +61,7 @@ class RosbridgeExecutor:
         else:
             self._skills = tuple(skills)
         bridge.on_lost(self._on_lost)
+        bridge.on_ready(self._recall)
 
     def skills(self) -> Sequence[str]:
         """Raises ConnectionLost, or RobotTimeout if the robot has not said what it can do."""
@@ -74,7 +79,7 @@ class RosbridgeExecutor:
         return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
-        """Raises ConnectionLost if the connection breaks meanwhile: nobody knows what became of the skill."""
+        """Raises ConnectionLost if there is none, SkillLost if it breaks meanwhile."""
         attempt = Attempt(skill, feedback)
         with self._news:
             if self._attempt is not None:
@@ -82,17 +87,31 @@ class RosbridgeExecutor:
             self._attempt = attempt
         try:
             self.bridge.check()
+            self._recall()
             self._carrier.begin(attempt)
             return attempt.future.result()
+        except SkillLost:
+            self._astray = True
+            raise
         finally:
+            attempt.over()
             with self._news:
                 self._attempt = None
 
     def cancel(self) -> None:
         """Raises ConnectionLost, or RobotError where this robot cannot be told."""
-        if self._attempt is not None:
+        attempt = self._attempt
+        if attempt is not None:
             self.bridge.check()
             self._carrier.cancel()
+            attempt.cancelled(self.silence)
+
+    def _recall(self) -> None:
+        """Cancel what got lost, as soon as the robot can be told."""
+        if self._astray:
+            self._astray = False
+            with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
+                self._carrier.cancel()
 
     def _on_facts(self, message: Mapping[str, Any]) -> None:
         try:
@@ -120,7 +139,7 @@ class RosbridgeExecutor:
         attempt = self._attempt
         if attempt is not None:
             attempt.fail(
-                ConnectionLost(
+                SkillLost(
                     f"the connection to the rosbridge at {self.bridge.where} broke while {attempt.skill!r} was carried "
                     "out: the robot may still be moving"
                 )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.events import TaskReport
 from keep_agent.robots.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.rosbridge import Bridge, Distribution, string_type, typed
 from keep_agent.robots.rosbridge_action import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
@@ -63,8 +62,7 @@ class RosbridgeServer:
 
     def close(self) -> None:
         """Stop what runs, and tell whoever asked for it. The connection stays."""
-        self.service.stop("the planner is shut down")
-        self.service.session.wait(self.service.longest_stop)
+        self.service.close()
         if self.server is not None:
             self.server.close(1.0)
 
@@ -110,12 +108,10 @@ class RosbridgeServer:
         Thread(target=self._run_task, args=(text,), daemon=True).start()
 
     def _run_task(self, instruction: str) -> None:
-        if self.service.session.busy:
-            report = TaskReport(instruction, False, "busy", "another task is on: stop it first")
+        report = self.service.run(instruction)
+        if report.stop == "busy":
             refused = {"refused": instruction, "report": str(report)}
             self._tell(json.dumps(json.loads(self.service.status.to_json()) | refused))
-        else:
-            self.service.run(instruction)
 
     def _on_stop(self, text: str) -> None:
         self.service.stop(text or "somebody pressed stop")

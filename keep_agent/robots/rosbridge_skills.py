@@ -8,11 +8,11 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any, Literal, Protocol
 
 from envs.outcome import Outcome, failed
-from keep_agent.robots.errors import RobotError
+from keep_agent.robots.errors import RobotError, SkillLost
 from keep_agent.robots.rosbridge import Bridge
 
 Kind = Literal["ros2_action", "ros1_action", "service"]
@@ -49,6 +49,23 @@ class Attempt:
     def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
         self.skill, self.feedback = skill, feedback
         self.future: Future[Outcome] = Future()
+        self._patience: Timer | None = None
+
+    def cancelled(self, seconds: float) -> None:
+        """The robot was told to end it. Without a word of it for so long it counts as lost."""
+        if self._patience is None:
+            error = SkillLost(
+                f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since: the robot may "
+                "still be moving"
+            )
+            self._patience = Timer(seconds, self.fail, (error,))
+            self._patience.daemon = True
+            self._patience.start()
+
+    def over(self) -> None:
+        """Nobody waits any more."""
+        if self._patience is not None:
+            self._patience.cancel()
 
     def settle(self, outcome: Outcome) -> None:
         with suppress(InvalidStateError):
@@ -78,6 +95,7 @@ class Ros2Action:
         self._goal = ""
 
     def begin(self, attempt: Attempt) -> None:
+        self._client.wait_results.clear()  # of earlier goals; the library keeps them all
         goal = self.bridge.library.Goal(self.fields.goal(attempt.skill))
         self._goal = self._client.send_goal(
             goal,
@@ -91,7 +109,6 @@ class Ros2Action:
             self._client.cancel_goal(self._goal)
 
     def _outcome(self, result: Mapping[str, Any], broken: bool = False) -> Outcome:
-        self._client.wait_results.pop(self._goal, None)
         status = result["status"]
         word = "cancelled" if status.value == CANCELED else status.name.lower()
         return self.fields.outcome(result["values"], not broken and status.value == SUCCEEDED, f"the robot says {word}")

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from envs.clock import Clock
 from envs.outcome import DONE as WELL
 from envs.outcome import Outcome, failed
 from keep_agent.loop import DONE
 from keep_agent.robots.calls import Call
-from keep_agent.robots.events import Executed, Feedback, Finished, Planned, Started, Step, Stop, TaskReport
-from keep_agent.robots.eyes import Eyes
+from keep_agent.robots.errors import SkillLost
+from keep_agent.robots.events import Executed, Feedback, Finished, Observed, Planned, Started, Step, Stop, TaskReport
 from keep_agent.robots.talk import Talk
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from keep_agent.robots.events import Event, Watch
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.limits import Limits
-    from planners.styles import FactView
+    from keep_agent.robots.unseen import Unseen
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,14 +50,15 @@ class TaskRun:
         *,
         limits: Limits,
         pressed: Future[str],
-        unseen: list[FactView],
+        unseen: Unseen,
         watch: Watch | None = None,
         judge: Judge | None = None,
     ) -> None:
         self.executor, self.instruction, self.limits = executor, instruction, limits
         self.pressed, self.watch, self.judge = pressed, watch, judge
         self.talk = Talk(planner, instruction)
-        self.eyes = Eyes(executor, self.talk, self._say, unseen)
+        self.unseen = unseen
+        self._looking_at: Literal["executor", "planner"] = "executor"  # whom a look waits for, or who broke it off
         self.clock = Clock(limits.task)
         self.calls: list[Call[Any]] = []  # those that were not done when last looked at
         self.steps: list[Step] = []
@@ -81,7 +82,7 @@ class TaskRun:
     def _turn(self) -> None:
         if len(self.steps) >= self.limits.steps:
             raise Ended("max_steps", f"{self.limits.steps} skills were not enough")
-        self._see(self.eyes.look(self._begin))
+        self._see(self._look())
         skills = self._answer("executor", self._begin("skills", lambda: tuple(self.executor.skills())))
         skills = skills if DONE in skills else (*skills, DONE)
         decision = self._plan(skills)
@@ -148,11 +149,11 @@ class TaskRun:
             self._note(motion)
             raise
         if in_time:
-            return self._outcome(motion)
+            return self._outcome(motion, skill)
         late = f"took longer than {clock.seconds:g} s and was cancelled"
         if not self._cancel(motion, skill):
             raise Ended("skill_hangs", f"{skill!r} {late}")
-        outcome = self._outcome(motion)
+        outcome = self._outcome(motion, skill)
         return outcome if outcome.ok else failed(": ".join(filter(None, (late, outcome.message))))
 
     def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
@@ -164,8 +165,8 @@ class TaskRun:
                 break
             if look is None or look.done or look.clock.gone > self.limits.answer:
                 if look is not None:
-                    self._check(self.eyes.side, look)
-                look = self.eyes.look(self._begin, skill)
+                    self._check(self._looking_at, look)
+                look = self._look(skill)
         if look is not None:
             self._see(look)
         return motion.done
@@ -175,7 +176,8 @@ class TaskRun:
         if motion.done and motion.error is None and isinstance(motion.result, Outcome):
             self._verdict = motion.result
 
-    def _outcome(self, motion: Call[Outcome]) -> Outcome:
+    def _outcome(self, motion: Call[Outcome], skill: str) -> Outcome:
+        self._hanging = skill if _lost(motion) else ""
         outcome = self._check("executor", motion)
         if not isinstance(outcome, Outcome):
             raise Ended("executor_error", f"the executor's execute returned {outcome!r}, which is no Outcome")
@@ -190,7 +192,7 @@ class TaskRun:
             motion.wait(min(self.limits.period, clock.rest))
         if cancelling is not None and cancelling.done and cancelling.error is not None:
             log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
-        self._hanging = "" if motion.done else skill
+        self._hanging = skill if not motion.done or _lost(motion) else ""
         return motion.done
 
     def _feed_back(self, skill: str, text: str) -> None:
@@ -202,10 +204,22 @@ class TaskRun:
         self.calls = [*(call for call in self.calls if not call.done), call]
         return call
 
+    def _look(self, skill: str = "") -> Call[None]:
+        """Begin one, of one at a time; ``skill`` is what is carried out meanwhile."""
+
+        def look() -> None:
+            self._looking_at = "executor"
+            self.unseen.add(self.executor.observe())
+            self._looking_at = "planner"
+            if told := self.unseen.tell(self.talk):
+                self._say(Observed(told, skill))
+
+        return self._begin("look", look)
+
     def _see(self, look: Call[None]) -> None:
         look.wait(min(self.limits.answer, self.clock.rest), self.pressed)
         self._heed()
-        self._check(self.eyes.side, look)
+        self._check(self._looking_at, look)
 
     def _answer(self, side: str, call: Call[T]) -> T:
         call.wait(min(self.limits.answer, self.clock.rest), self.pressed)
@@ -235,8 +249,7 @@ class TaskRun:
         self._over = True
         message = ended.message
         if self._hanging:
-            told = f"{self._hanging!r} was cancelled and has not returned within {self.limits.cancel:g} s"
-            message = "; ".join(filter(None, (message, told)))
+            message = "; ".join(filter(None, (message, f"nobody knows whether {self._hanging!r} has ended")))
         report = TaskReport(
             self.instruction,
             ended.success,
@@ -257,3 +270,7 @@ class TaskRun:
             self.watch(event)
         except Exception:
             log.exception("a watcher failed on %s", type(event).__name__)
+
+
+def _lost(motion: Call[Outcome]) -> bool:
+    return motion.done and isinstance(motion.error, SkillLost)

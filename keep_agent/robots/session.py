@@ -1,31 +1,37 @@
-"""A robot's tasks, one after another: planner, executor, time-outs, and a button to stop."""
+"""A robot and its planner: tasks or single plans, one thing at a time, with time-outs and a button to stop."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Event as Flag
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from envs.clock import Clock
 from keep_agent.robots.calls import Call
-from keep_agent.robots.errors import RobotError
+from keep_agent.robots.desk import PlanDesk
+from keep_agent.robots.errors import RobotError, RobotTimeout
 from keep_agent.robots.events import Finished, Started, TaskReport
 from keep_agent.robots.limits import Limits
 from keep_agent.robots.run import Judge, TaskRun
+from keep_agent.robots.unseen import Unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from keep_agent.api import Planning
+    from envs.outcome import Outcome
+    from keep_agent.api import Decision, Planning
     from keep_agent.robots.events import Event, Watch
     from keep_agent.robots.executor import SkillExecutor
     from planners.styles import FactView
 
+T = TypeVar("T")
+ON = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"
+
 
 class RobotSession:
-    """``watch`` hears of everything, one event at a time, on several threads; it should return soon.
+    """``watch`` hears of everything, one event at a time, on several threads. It should return soon: the task waits.
 
     ``judge`` tells whether a task that the planner calls done is done; without it the planner's word counts.
     """
@@ -45,26 +51,24 @@ class RobotSession:
         self._lock = Lock()
         self._idle = Flag()
         self._idle.set()
+        self._closed = ""  # why nothing begins any more
         self._pressed: Future[str] | None = None  # the button of the task that is on
-        self._left: list[Call[Any]] = []  # calls of earlier tasks that have not returned
-        self._unseen: list[FactView] = []
+        self._left: list[Call[Any]] = []  # calls that may not have returned
+        self._unseen = Unseen()
+        self._desk = PlanDesk(planner, self._unseen)
 
-    @property
-    def busy(self) -> bool:
-        """Whether a task is on."""
-        return self._pressed is not None
-
-    def run(self, instruction: str) -> TaskReport:
+    def run(self, instruction: str, watch: Watch | None = None) -> TaskReport:
         """Do a task. Blocks until it is over, which the limits see to; nothing of ours is left running then.
 
         A skill that does not return after it was cancelled, and a planner that does not answer, are left alone; the
         next task waits for them as long as for an answer, and does not begin without them. Raises RobotError if
-        another task is on.
+        another task is on. ``watch`` hears of this task only.
         """
+        tell = partial(self._tell, watch)
         with self._button() as pressed:
             left = self._still_left(pressed)
             if left or pressed.done():
-                return self._refused(instruction, left, pressed)
+                return _refused(instruction, left, pressed, tell)
             task = TaskRun(
                 self.planner,
                 self.executor,
@@ -72,7 +76,7 @@ class RobotSession:
                 limits=self.limits,
                 pressed=pressed,
                 unseen=self._unseen,
-                watch=self._tell,
+                watch=tell,
                 judge=self.judge,
             )
             try:
@@ -80,10 +84,34 @@ class RobotSession:
             finally:
                 self._left = task.calls
 
+    def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
+        """The next skill, which the caller carries out. The instruction stays the same as long as the task does.
+
+        Raises RobotError while a task is on, RobotTimeout if the planner does not answer within `Limits.answer`; then
+        the task is over for the planner as soon as it does. Raises what else the planner raises.
+        """
+        if not instruction.strip() or not skills:
+            raise RobotError(f"a plan needs an instruction and skills, not {instruction!r} and {list(skills)}")
+        return self._bounded("plan", partial(self._desk.plan, instruction, tuple(skills)))
+
+    def report(self, outcome: Outcome) -> None:
+        """What became of that skill. One that nobody reports on counts as carried out when the next is asked for.
+
+        Raises RobotError if there is none, and as `plan` does.
+        """
+        if not self._desk.open:
+            raise RobotError("there is no plan to report on: ask for one first, and report once")
+        self._bounded("report", partial(self._desk.report, outcome))
+
+    def tell(self, facts: Iterable[FactView]) -> None:
+        """Facts from elsewhere, for the next look, plan or task."""
+        self._unseen.add(facts)
+
     def stop(self, reason: str = "somebody pressed stop") -> bool:
         """End the task that is on, soon; from any thread. The first reason counts.
 
-        Without a task nothing happens, and the next one is not concerned; returns whether there was one.
+        Without a task nothing happens, and the next one is not concerned; returns whether there was one. A single plan
+        is not stopped: the robot is its caller's.
         """
         pressed = self._pressed
         if pressed is None:
@@ -92,17 +120,22 @@ class RobotSession:
             pressed.set_result(reason)
         return True
 
-    def wait(self, seconds: float) -> bool:
-        """Until no task is on; whether that is so."""
-        return self._idle.wait(seconds)
+    def close(self, reason: str = "the planner is shut down") -> bool:
+        """Stop what is on, for good: what is asked for from now on is stopped at once. Whether all ended in time."""
+        with self._lock:
+            self._closed = reason
+        self.stop(reason)
+        return self._idle.wait(self.limits.longest_stop)
 
     @contextmanager
     def _button(self) -> Iterator[Future[str]]:
         with self._lock:
             if self._pressed is not None:
-                raise RobotError("a task is on, and a robot does one at a time: wait for its end, or stop it")
+                raise RobotError(ON)
             self._pressed = pressed = Future()
             self._idle.clear()
+            if self._closed:
+                pressed.set_result(self._closed)
         try:
             yield pressed
         finally:
@@ -110,23 +143,54 @@ class RobotSession:
             self._idle.set()
 
     def _still_left(self, pressed: Future[str]) -> list[Call[Any]]:
+        """Calls that keep a task from beginning: earlier ones, and what ends single plans for the planner."""
+        with self._lock:
+            self._leave_desk("something else was begun")
         clock = Clock(self.limits.answer)
         for call in self._left:
             call.wait(clock.rest, pressed)
         self._left = [call for call in self._left if not call.done]
         return self._left
 
-    def _refused(self, instruction: str, left: list[Call[Any]], pressed: Future[str]) -> TaskReport:
-        names = ", ".join(dict.fromkeys(call.name for call in left))
-        if pressed.done():
-            report = TaskReport(instruction, False, "stopped", pressed.result())
-        else:
-            report = TaskReport(instruction, False, "busy", f"of an earlier task has not returned: {names}")
-        self._tell(Started(instruction))
-        self._tell(Finished(report))
-        return report
+    def _bounded(self, name: str, function: Callable[[], T]) -> T:
+        """A call for a single plan."""
+        with self._lock:
+            self._left = [call for call in self._left if not call.done]
+            if self._closed:
+                raise RobotError(self._closed)
+            if self._pressed is not None:
+                raise RobotError(ON)
+            if self._left:
+                raise RobotTimeout(f"an earlier {self._left[0].name} is still at work: ask again when it is over")
+            call = Call(name, function)
+            self._left = [call]
+        call.wait(self.limits.answer)
+        with self._lock:  # against a task that begins, which ends this as well
+            if call.done:
+                return call.result
+            self._leave_desk("the answer came too late")
+        raise RobotTimeout(f"the planner did not answer within {self.limits.answer:g} s")
 
-    def _tell(self, event: Event) -> None:
-        if self._watch is not None:
-            with self._telling:
-                self._watch(event)
+    def _leave_desk(self, why: str) -> None:
+        end = self._desk.leave(why)
+        if end is not None:
+            self._left.append(Call("end", end))
+
+    def _tell(self, watch: Watch | None, event: Event) -> None:
+        with self._telling:
+            for watcher in (self._watch, watch):
+                if watcher is not None:
+                    watcher(event)
+
+
+def _refused(
+    instruction: str, left: Sequence[Call[Any]], pressed: Future[str], tell: Callable[[Event], None]
+) -> TaskReport:
+    names = ", ".join(dict.fromkeys(call.name for call in left))
+    if pressed.done():
+        report = TaskReport(instruction, False, "stopped", pressed.result())
+    else:
+        report = TaskReport(instruction, False, "busy", f"of an earlier task has not returned: {names}")
+    tell(Started(instruction))
+    tell(Finished(report))
+    return report

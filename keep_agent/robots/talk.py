@@ -33,6 +33,11 @@ class Talk:
         self._ending: Outcome | None = None
         self._ended = Event()
 
+    @property
+    def open(self) -> bool:
+        """Whether a decision waits for its report."""
+        return self._open is not None and self._ending is None
+
     def observe(self, facts: Sequence[FactView]) -> bool:
         """Whether the planner has taken them in; after the end it is not asked to."""
         with self._turn() as on:

@@ -68,6 +68,16 @@ def cancel(listener: Listener, name: str, task: str) -> dict:
     return listener.outcome()
 
 
+def insist(listener: Listener, name: str, task: str) -> dict:
+    """Again, as soon as it has failed, as a behaviour tree does."""
+    listener.send(task)
+    assert listener.action.wait_for_result(rospy.Duration(WAIT)), "no result"
+    state = listener.action.get_state()
+    listener.send(task)
+    listener.action.wait_for_result(rospy.Duration(2))
+    return {"state": state}
+
+
 def replace(listener: Listener, name: str, task: str) -> dict:
     """Another goal while one is on, by another client, as actionlib's simple server has it."""
     listener.send(task)
@@ -112,7 +122,9 @@ def main() -> None:
     what, name, task = sys.argv[1:]
     rospy.init_node(f"client_{what}", disable_signals=True, anonymous=True)
     listener = Listener(name)
-    said = {"do": do, "cancel": cancel, "replace": replace, "late": late, "plan": plan}[what](listener, name, task)
+    said = {"do": do, "cancel": cancel, "insist": insist, "replace": replace, "late": late, "plan": plan}[what](
+        listener, name, task
+    )
     sys.stdout.write(json.dumps(said | listener.heard()) + "\n")
     rospy.signal_shutdown("done")
 

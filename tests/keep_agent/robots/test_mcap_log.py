@@ -13,11 +13,12 @@ import pytest
 from mcap.reader import make_reader
 
 from eval.alfred import main as eval_alfred
-from keep_agent.errors import DataError
+from keep_agent.api import Decision
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots import Limits, RobotSession, mcap_log, symbolic
-from keep_agent.robots.events import Feedback
+from keep_agent.robots.events import Feedback, Planned
 from keep_agent.robots.mcap_log import McapLog, episode_of, write_episode
-from keep_agent.robots.mcap_messages import of_entry
+from keep_agent.robots.mcap_messages import of_entry, of_event
 from keep_agent.robots.mcap_schemas import CHANNELS
 from keep_agent.robots.scripted import ScriptedPlanning
 from keep_agent.trace import agent_entry
@@ -115,7 +116,6 @@ def test_a_session_is_logged_as_it_goes(tmp_path: Path) -> None:
     with mcap_log.mcap_log(path) as log:
         session = RobotSession(ScriptedPlanning(robot), robot, limits=Limits(period=0.01), watch=log)
         report = session.run(robot.task.instruction)
-        assert not path.exists(), "the file appears when it is whole"
     found = messages(path.read_bytes())
     skills = [content["skill"] for _, content in found["/keep/decision"]]
     assert skills == [*(step.skill for step in report.steps), "done"]
@@ -126,11 +126,29 @@ def test_a_session_is_logged_as_it_goes(tmp_path: Path) -> None:
     assert "/keep/memory" not in found
 
 
-def test_an_error_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), mcap_log.mcap_log(tmp_path / "half.mcap") as log:
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_the_log_of_a_task_that_was_broken_off_is_kept(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "half.mcap"
+    with pytest.raises(error), mcap_log.mcap_log(path) as log:
         log(Feedback("wave", "begins"))
-        raise RuntimeError
+        raise error
+    assert len(messages(path.read_bytes())["/keep/log"]) == 1
+    with pytest.raises(ConfigError, match="is there already"), mcap_log.mcap_log(path):
+        pass
+    assert len(messages(path.read_bytes())["/keep/log"]) == 1, "an earlier log is not lost"
+
+
+def test_an_episode_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        write_episode([{"event": "step"}], tmp_path / "half.mcap")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_score_that_is_no_number_is_left_out() -> None:
+    """JSON has no infinity, and Foxglove refuses a message with one."""
+    decision = Decision("wave", (("wave", -0.5), ("nod", float("-inf"))), number=1)
+    [(_, message)] = of_event(Planned(decision, 0.1), 0)
+    assert message["scores"] == [{"skill": "wave", "score": -0.5}]
 
 
 def test_what_comes_after_the_end_is_dropped() -> None:

@@ -85,11 +85,13 @@ def test_plans_facts_and_reports_without_a_task(ros: dict[str, str], folder: Pat
     assert not blank["ok"] and "instruction" in blank["report"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "asks"), [(signal.SIGTERM, "insist"), pytest.param(signal.SIGINT, "do", marks=pytest.mark.slow)]
+)
+def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, number: int, asks: str) -> None:
     """In the middle of a skill: its client hears of it, and the process is gone soon."""
     name = f"ends_{int(number)}"
-    script = [sys.executable, str(Path(__file__).with_name("ros_client.py")), "do", name, TASK]
+    script = [sys.executable, str(Path(__file__).with_name("ros_client.py")), asks, name, TASK]
     with node(ros, folder, *SCRIPTED, *CLEAN_MUG, *FAST, name=name, TEST_SECONDS="1000") as started:
         asking = subprocess.Popen(script, env=ros, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         waiting = [sys.executable, "-c", WAIT_UNTIL_EXECUTING, name]
@@ -99,6 +101,7 @@ def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, num
         heard = json.loads(asking.communicate(timeout=LONG)[0].splitlines()[-1])
     assert heard["state"] == ABORTED
     assert heard["statuses"][-1]["report"].endswith("stopped (the planner is shut down)")
+    assert heard["statuses"][-1]["step"] <= 1, "nothing was begun after that"
 
 
 WAIT_UNTIL_EXECUTING = """

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
@@ -227,8 +228,44 @@ def test_a_lost_connection_ends_the_task_by_name(robot: StandIn, bridge: Bridge)
     report = running.result(WAIT)
     release.set()
     assert report.stop == "executor_error"
-    assert "ConnectionLost" in report.message
+    assert "SkillLost" in report.message
+    assert report.hanging == "wave"
     assert len(planner.named("report")) == len(planner.named("plan")) == 1
+
+
+def test_what_got_lost_with_the_connection_is_cancelled_before_anything_else(robot: StandIn, bridge: Bridge) -> None:
+    robot.actions["/execute_skill"] = lambda goal, feedback, cancelled: (
+        SUCCEEDED,
+        {"success": not cancelled.wait(WAIT)},
+    )
+    executor = RosbridgeExecutor(bridge, ["wave", "nod"])
+    session = RobotSession(ScriptPlanner(["wave", "nod"]), executor, limits=QUICK)
+    running = in_background(session)
+    [first] = robot.until(lambda: [*robot._goals.values()])
+    robot.cut()
+    assert running.result(WAIT).hanging == "wave"
+    assert first.wait(WAIT), "told as soon as the connection is back"
+
+
+def test_a_result_that_never_comes_does_not_keep_the_robot_for_ever(robot: StandIn, bridge: Bridge) -> None:
+    """Its node has died behind a bridge that lives."""
+    never, told = Event(), []
+
+    def dead(goal: dict, feedback, cancelled: Event) -> tuple[int, dict]:
+        told.append(cancelled)
+        never.wait(WAIT)
+        return SUCCEEDED, {}
+
+    robot.actions["/execute_skill"] = dead
+    executor = RosbridgeExecutor(bridge, ["wave", "nod"], silence=0.2)
+    session = RobotSession(ScriptPlanner(["wave", "nod"]), executor, limits=replace(QUICK, skill=0.05, cancel=0.05))
+    report = session.run("greet")
+    assert (report.stop, report.hanging) == ("skill_hangs", "wave")
+    robot.actions["/execute_skill"] = wave
+    again = session.run("again")
+    assert again.success, again
+    never.set()
+    assert told[0].is_set()
 
 
 def test_nothing_is_sent_into_a_lost_connection(robot: StandIn, bridge: Bridge) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -159,7 +159,6 @@ def test_plans_reports_and_facts(robot: StandIn, bridge: Bridge) -> None:
     robot.subscribed("/keep_agent/facts")
     robot.publish("/keep_agent/facts", {"data": json.dumps([{"id": "mug_1"}])})
     request = {"instruction": "greet", "skills": ["wave", "nod", "done"]}
-    server.service._robot.tell([])
     assert robot.call("/keep_agent/plan", request) == {"skill": "wave", "ok": True, "report": ""}
     assert robot.call("/keep_agent/report", {"ok": False, "message": "no arm"}) == {"ok": True, "report": ""}
     assert robot.call("/keep_agent/plan", request)["skill"] == "nod"
@@ -191,6 +190,64 @@ def test_the_services_are_there_again_after_a_break(robot: StandIn, bridge: Brid
     robot.until(lambda: not robot._providers)
     robot.subscribed(f"{ACTION}/goal")
     assert robot.call("/keep_agent/plan", {"instruction": "greet", "skills": ["wave"]})["skill"] == "wave"
+    server.close()
+
+
+def test_nothing_begins_after_a_stop_at_the_same_moment(robot: StandIn, bridge: Bridge) -> None:
+    """A single plan keeps the planner busy, a task waits for it, and somebody presses stop."""
+    thinking, answer = Event(), Event()
+
+    def think() -> str:
+        thinking.set()
+        return "wave" if answer.wait(WAIT) else ""
+
+    body = ScriptRobot()
+    server = RosbridgeServer(bridge, ScriptPlanner([think, "wave"]), body, limits=QUICK)
+    robot.subscribed("/keep_agent/task", "/keep_agent/stop")
+    Thread(target=robot.call, args=("/keep_agent/plan", {"instruction": "a", "skills": ["wave"]}), daemon=True).start()
+    assert thinking.wait(WAIT)
+    robot.publish("/keep_agent/task", {"data": "greet"})
+    robot.until(lambda: server.service.session._pressed is not None)
+    robot.publish("/keep_agent/task", {"data": "another"})
+    robot.until(lambda: any(status.get("refused") == "another" for status in statuses(robot)))
+    robot.publish("/keep_agent/stop", {"data": "mind the cat"})
+    assert settled(robot)["report"].endswith("stopped (mind the cat)")
+    answer.set()
+    server.close()
+    assert body.executed == []
+
+
+def test_a_goal_that_is_sent_again_after_the_end_is_stopped_at_once(robot: StandIn, bridge: Bridge) -> None:
+    """As a behaviour tree does. The robot must not move when its planner is being shut down."""
+    server, body, _ = hanging(bridge)
+    goal(robot, "first", "wave")
+    assert body.begun.wait(WAIT)
+    robot.listeners[f"{ACTION}/result"] = lambda message: goal(robot, "second", "wave")
+    server.close()
+    assert result(robot, "first")[0] == ABORTED
+    assert body.executed == ["wave"]
+
+
+def test_a_heartbeat_never_misses_a_goal_that_has_begun(robot: StandIn, bridge: Bridge) -> None:
+    """A client takes one that is missing for lost, and does not listen to its result any more."""
+    server = RosbridgeServer(bridge, ScriptPlanner(), ScriptRobot(), limits=QUICK)
+    for number in range(20):
+        goal(robot, str(number), "greet")
+        result(robot, str(number))
+    beats = [[one["goal_id"]["id"] for one in beat["status_list"]] for beat in robot.heard[f"{ACTION}/status"]]
+    for number in map(str, range(19)):
+        first = next(index for index, names in enumerate(beats) if number in names)
+        assert number in beats[first + 1]
+    server.close()
+
+
+@pytest.mark.parametrize("message", [{"goal_id": {"id": "x"}}, {"goal": {"task": "wave"}}, {"goal": 3, "goal_id": 3}])
+def test_a_goal_that_is_none_is_ignored(robot: StandIn, bridge: Bridge, message: dict) -> None:
+    server = RosbridgeServer(bridge, ScriptPlanner(), ScriptRobot(), limits=QUICK)
+    robot.subscribed(f"{ACTION}/goal")
+    robot.publish(f"{ACTION}/goal", message)
+    goal(robot, "good", "greet")
+    assert result(robot, "good")[0] == SUCCEEDED
     server.close()
 
 

@@ -11,9 +11,8 @@ import pytest
 from envs.outcome import failed
 from keep_agent.errors import DataError
 from keep_agent.robots import Limits, TaskReport
-from keep_agent.robots.desk import Answer
 from keep_agent.robots.facts import read_facts
-from keep_agent.robots.service import RobotService
+from keep_agent.robots.service import Answer, RobotService
 from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact, until_cancelled
 
 QUICK = Limits(skill=WAIT, task=WAIT, answer=WAIT, cancel=WAIT, period=0.01)
@@ -57,9 +56,11 @@ def test_a_planner_that_does_not_answer_hears_the_end_when_it_does() -> None:
     planner = ScriptPlanner([lambda: str(answer.wait(WAIT)), "wave"])
     service = RobotService(planner, ScriptRobot(), limits=Limits(answer=0.05))
     assert "did not answer within 0.05 s" in service.plan("greet", SKILLS).report
-    assert "still busy" in service.plan("greet", SKILLS).report
+    assert "still at work" in service.plan("greet", SKILLS).report
+    assert "no plan" in service.report(True, "").report
     answer.set()
-    assert service.desk._last.wait(WAIT)
+    assert all(call.wait(WAIT) for call in service.session._left)
+    assert "no plan" in service.report(True, "").report, "its caller never got the decision"
     assert service.plan("greet", SKILLS).skill == "wave"
     assert planner.named("report") == [(failed("the answer came too late"),)]
     assert planner.named("finish") == [(False,)]
@@ -81,7 +82,6 @@ def test_two_tasks_do_not_mix() -> None:
     future: Future[TaskReport] = Future()
     Thread(target=lambda: future.set_result(service.run("greet")), daemon=True).start()
     assert body.begun.wait(WAIT)
-    service.limits = Limits(answer=0.05)
     assert service.run("another").stop == "busy"
     assert not service.plan("greet", SKILLS).ok
     service.stop("enough")
@@ -102,7 +102,7 @@ def test_facts_from_outside_join_those_of_the_robot() -> None:
     service.facts("nonsense")
     service.run("greet")
     [(facts,)] = planner.named("observe")
-    assert [(one.id, one.type, one.states) for one in facts] == [("mug_1", "mug", ()), ("cup_2", "cup", ("dirty",))]
+    assert [(one.id, one.type, one.states) for one in facts] == [("cup_2", "cup", ("dirty",)), ("mug_1", "mug", ())]
 
 
 def test_the_status_tells_where_a_task_stands() -> None:
@@ -128,6 +128,56 @@ def test_the_status_tells_where_a_task_stands() -> None:
     ]
     assert told[-3]["message"] == "stiff"
     assert (told[-1]["success"], told[-1]["stop"]) == (True, "done")
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "error", "late"])
+def test_facts_are_not_lost_with_a_plan_that_went_wrong(wrong: str) -> None:
+    slow = Event()
+    planner = ScriptPlanner([lambda: str(slow.wait(WAIT)), "nod"] if wrong == "late" else ["wave"])
+    observe = planner.observe
+    service = RobotService(planner, ScriptRobot(), limits=Limits(answer=0.2 if wrong == "late" else WAIT))
+    service.facts('{"id": "mug_1"}')
+    if wrong == "error":
+        planner.observe = lambda facts: 1 / 0
+    assert not service.plan("" if wrong == "nonsense" else "greet", SKILLS).ok
+    planner.observe = observe
+    slow.set()
+    assert all(call.wait(WAIT) for call in service.session._left)
+    assert service.plan("greet", SKILLS).ok
+    assert [fact.id for facts in planner.named("observe") for fact in facts[0]] == ["mug_1"]
+
+
+def test_a_fact_that_the_planner_refuses_does_not_stop_the_others() -> None:
+    class Picky(ScriptPlanner):
+        def observe(self, facts) -> None:
+            if any(one.id == "mug_13" for one in facts):
+                raise DataError("mug_13 was a receptacle before")
+            super().observe(facts)
+
+    planner = Picky()
+    service = RobotService(planner, ScriptRobot(facts=[fact(number) for number in range(250)]), limits=QUICK)
+    assert service.run("greet").success
+    told = [one.id for facts in planner.named("observe") for one in facts[0]]
+    assert told == [f"mug_{number}" for number in range(250) if number != 13]
+
+
+def test_a_planner_that_breaks_on_facts_hears_of_them_again() -> None:
+    planner = ScriptPlanner()
+    observe, planner.observe = planner.observe, lambda facts: 1 / 0
+    service = RobotService(planner, ScriptRobot(facts=[fact(1)]), limits=QUICK)
+    assert service.run("greet").stop == "planner_error"
+    planner.observe = observe
+    assert service.run("greet").success
+    assert planner.named("observe") == [((fact(1),),)]
+
+
+def test_nothing_begins_when_the_service_is_closed() -> None:
+    planner = ScriptPlanner(["wave"])
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    service.close()
+    assert str(service.run("greet")).endswith("stopped (the planner is shut down)")
+    assert service.plan("greet", SKILLS) == Answer(False, "the planner is shut down")
+    assert planner.calls == []
 
 
 @pytest.mark.parametrize(
