@@ -13,6 +13,7 @@ from keep_agent.viewer.model import PromptView, StepView, step_view
 from keep_agent.viewer.pictures import picture
 from keep_agent.viewer.runs import Run
 from keep_agent.viewer.segments import STATES, SegmentView
+from memory.disk.atomic import SUFFIX
 
 if TYPE_CHECKING:
     from rerun import RecordingStream
@@ -21,7 +22,7 @@ COLOURS = ((228, 237, 244), (156, 203, 232), (230, 159, 0), (176, 86, 156), (76,
 
 
 def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
-    """Write an episode's recording, on the time line ``step``; the path.
+    """Write an episode's recording, on the time line ``step``, whole or not at all; the path.
 
     Raises ConfigError without rerun-sdk or for a folder, DataError for an episode that cannot be shown.
     """
@@ -33,13 +34,18 @@ def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
         raise ConfigError(f"{path} is a folder: name a file, such as {path / 'episode.rrd'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     recording = rerun.RecordingStream("keep_agent", recording_id=f"{run.path.resolve().name}/{episode.key}")
-    recording.save(str(path))
-    for number in range(len(episode.places)):
-        recording.set_time("step", sequence=number)
-        _log(recording, step_view(run, episode, number))
-        _log_picture(recording, run, episode.frames.get(number))
-    recording.flush()
-    recording.disconnect()
+    unfinished = path.with_name(f".{path.name}{SUFFIX}")
+    try:
+        recording.save(str(unfinished))
+        for number in range(len(episode.places)):
+            recording.set_time("step", sequence=number)
+            _log(recording, step_view(run, episode, number))
+            _log_picture(recording, run, episode.frames.get(number))
+        recording.flush()
+        recording.disconnect()
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return path
 
 

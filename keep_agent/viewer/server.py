@@ -35,10 +35,8 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     library = Library(root)
     app.include_router(data_router(library, f"{base}/data"))
     try:
-        with catch_warnings():
-            simplefilter(
-                "ignore", FutureWarning
-            )  # it looks at every object there is, torch's deprecated ones among them
+        with catch_warnings():  # it looks at every object there is, torch's deprecated ones among them
+            simplefilter("ignore", FutureWarning)
             ui.run_with(app, mount_path=base or "/", title="KEEP Agent", tailwind=False, show_welcome_message=False)
     except RuntimeError as error:
         raise ConfigError(

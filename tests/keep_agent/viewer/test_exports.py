@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.viewer.export_html import page, write_html
 from keep_agent.viewer.export_rrd import COLOURS, heat_map, write_rrd
 from keep_agent.viewer.model import step_view
@@ -82,6 +83,20 @@ def test_a_recording_holds_the_steps(random_run: Path, keep_run: Path, tmp_path:
         command = [sys.executable, "-m", "rerun", "rrd", "stats", str(file)]
         told = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
         assert entities <= set(re.findall(r"^(/\S+):", told, re.MULTILINE))
+
+
+def test_a_recording_is_whole_or_not_there(random_run: Path, tmp_path: Path) -> None:
+    """A step that is gone when its turn comes: the run is written anew meanwhile."""
+    pytest.importorskip("rerun")
+    run = run_of(random_run)
+    episode = first(run)
+    cut = replace(episode, places=[*episode.places[:2], replace(episode.places[2], start=episode.places[2].start + 1)])
+    path = tmp_path / "episode.rrd"
+    path.write_bytes(b"of an earlier time")
+    with pytest.raises(DataError):
+        write_rrd(run, cut, path)
+    assert path.read_bytes() == b"of an earlier time"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_rerun_the_extra_is_named(synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
