@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,28 +14,29 @@ from envs.outcome import Outcome
 from keep_agent.ahead import Ahead
 from keep_agent.api import Decision
 from keep_agent.asked import check_message, checked_request, digest, read_own
-from keep_agent.errors import CapacityError, ConfigError
+from keep_agent.asynchronous import Asynchronous
+from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.facts import checked_facts
-from keep_agent.foreign import check_foreign
+from keep_agent.foreign import check_foreign, check_size
 from keep_agent.loop import DONE
 from keep_agent.measure import step_numbers
 from keep_agent.memory_file import read_memory, write_memory
 from keep_agent.results import TaskOutcome
 from keep_agent.trace import Entry, agent_entry, step_entry, task_entry
-from memory.snapshot import Snapshot
 from planners.base import Decision as Decided
 from planners.base import Finished
 from planners.prompt import TYPE_LEVEL, clean, named
-from planners.state import read_state
+from planners.state import PlannerState, read_state
 from planners.styles import NOW, Edit
 
 if TYPE_CHECKING:
+    from envs.fact import Fact
     from planners.kv import KVPlanner
     from planners.styles import FactView
 
 GROUNDED = "grounded"
 MESSAGE = 200  # characters of a failure that a prompt tells
-SHARES = 4  # segments for each thing that may be remembered: its lines, now and before, a skill and a task
+EMBEDDED = 32  # texts of one job: as long may a plan have to wait for it
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class _Open:
     settled: bool = True  # nothing was observed since
 
 
-class Agent:
+class Agent(Asynchronous):
     """One robot's planner: `observe`, `plan`, `report`, in turns. Safe to call from several threads.
 
     Every call runs on the engine's worker, so several agents may share an engine. Each has an asynchronous twin
@@ -105,29 +106,39 @@ class Agent:
 
     # -- the turns -------------------------------------------------------------------------------------------------
 
-    def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
+    def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> list[Fact]:
         """Remember facts that are new or different: all of them, or none if one is wrong.
 
         :param facts: `envs.fact.Fact`, or mappings with its fields
+        :returns: them as they were understood
         :raises DataError: for a fact that cannot be remembered
         :raises CapacityError: there are more than ``limit`` things
         """
         given = list(facts)
-        self._engine.run(partial(self._observe, given))
+        return self._engine.run(partial(self._observe, given))
 
-    def plan(self, instruction: str, skills: Sequence[str], ready: Callable[[Entry], None] | None = None) -> Decision:
-        """Choose the next of ``skills``: those that make sense now, in any order.
+    def plan(
+        self,
+        instruction: str,
+        skills: Sequence[str],
+        ready: Callable[[Entry], None] | None = None,
+        after: int | None = None,
+    ) -> Decision:
+        """Choose the next of ``skills``: those that make sense now, in any order. All of it happens, or nothing.
 
         Skills that name instances ("open fridge 1") are another set than those that name types ("open the fridge").
 
         :param ready: told when the prompt is ready and the choice begins: ``queued_ms``, ``timings`` and ``counts``
+        :param after: number of the last decision that the caller knows. If this plan has been made since, its decision
+            is the answer; it is not made twice, whatever was observed in between
 
         :raises ConfigError: no skills, too many, or texts that cannot be
         :raises CapacityError: the prompt would be longer than the model's positions
+        :raises StaleError: another decision than ``after`` is the last one
         """
         asked = time.perf_counter()
         instruction, skills = checked_request(instruction, skills)
-        return self._engine.run(partial(self._plan, instruction, skills, asked, ready or (lambda entry: None)))
+        return self._engine.run(partial(self._plan, instruction, skills, asked, ready or (lambda entry: None), after))
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
         """What became of the last decision.
@@ -164,7 +175,15 @@ class Agent:
 
         :param bounded: raise CapacityError for more than ``limit`` lets an agent remember
         """
-        self._engine.run(partial(self._restore, state, bounded))
+        numbers, opened, found = read_own(state)
+        planner = read_state(found, self._planner.style)
+        texts = [segment.text for segment in planner.memory.segments]
+        if bounded:
+            check_foreign(state)
+            check_size(texts, self._limit)
+        for start in range(0, len(texts), EMBEDDED):  # other agents' plans should not have to wait for all of them
+            self._engine.run(partial(self._session.embed, texts[start : start + EMBEDDED]))
+        self._engine.run(partial(self._restore, numbers, opened, planner))
 
     def decided(self, instruction: str, skills: str, skill: str, asked: str) -> None:
         """A decision was made in an earlier life: a journal is played again.
@@ -216,26 +235,6 @@ class Agent:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- the same, without waiting in the event loop ---------------------------------------------------------------
-
-    async def aobserve(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        await asyncio.to_thread(self.observe, facts)
-
-    async def aplan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        return await asyncio.to_thread(self.plan, instruction, skills)
-
-    async def areport(self, outcome: Outcome, number: int | None = None) -> None:
-        await asyncio.to_thread(self.report, outcome, number)
-
-    async def afinish(self, success: bool) -> None:
-        await asyncio.to_thread(self.finish, success)
-
-    async def asave(self, path: str | Path) -> None:
-        await asyncio.to_thread(self.save, path)
-
-    async def aload(self, path: str | Path) -> None:
-        await asyncio.to_thread(self.load, path)
-
     # -- on the worker ---------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
@@ -245,7 +244,7 @@ class Agent:
         self._open: _Open | None = None
         self._facts: dict[str, FactView] = {}  # by id, since the last decision
 
-    def _observe(self, given: Sequence[FactView | Mapping[str, Any]]) -> None:
+    def _observe(self, given: Sequence[FactView | Mapping[str, Any]]) -> list[Fact]:
         store = self._session.store
         facts = checked_facts(given, lambda id: store.get(id).category if id in store else None)
         self._check_room({f.id for f in facts if f.category != "agent" and not f.gone and f.id not in store})
@@ -254,6 +253,7 @@ class Agent:
         if self._open is not None and facts:
             self._open = replace(self._open, settled=False)
         self._settle()
+        return facts
 
     def _check_room(self, new: set[str]) -> None:
         """Raises CapacityError where there is none for ``new`` things."""
@@ -283,25 +283,62 @@ class Agent:
             self._ahead.wake()
 
     def _plan(
-        self, instruction: str, skills: tuple[str, ...], asked: float, ready: Callable[[Entry], None]
+        self,
+        instruction: str,
+        skills: tuple[str, ...],
+        asked: float,
+        ready: Callable[[Entry], None],
+        after: int | None,
     ) -> Decision:
         key = digest(instruction, skills)
-        if self._open is not None and self._open.settled and self._open.asked == key:
-            return self._open.decision
+        made = self._made(key, after)
+        if made is not None:
+            return made
         began = time.perf_counter()
-        self._begin(instruction, TYPE_LEVEL if not any(map(named, skills)) else GROUNDED)
-        prefill = self._planner.ready()
-        cost = {
-            "queued_ms": round(1e3 * (began - asked), 3),
-            "timings": {name: round(value, 3) for name, value in asdict(prefill.timings).items()},
-            "counts": {name: value for name, value in asdict(prefill.counts).items() if value},
-        }
-        if self._ahead is not None:
-            cost["ahead"] = {name: value for name, value in asdict(self._ahead.take()).items() if value}
-        ready(cost)
-        decided = self._planner.choose(prefill, skills)
-        entry = self._entry(decided, 1e3 * (time.perf_counter() - began))
+        with self._whole():
+            self._begin(instruction, TYPE_LEVEL if not any(map(named, skills)) else GROUNDED)
+            prefill = self._planner.ready()
+            cost = {
+                "queued_ms": round(1e3 * (began - asked), 3),
+                "timings": {name: round(value, 3) for name, value in asdict(prefill.timings).items()},
+                "counts": {name: value for name, value in asdict(prefill.counts).items() if value},
+            }
+            if self._ahead is not None:
+                cost["ahead"] = {name: value for name, value in asdict(self._ahead.take()).items() if value}
+            ready(cost)
+            decided = self._planner.choose(prefill, skills)
+            entry = self._entry(decided, 1e3 * (time.perf_counter() - began))
         return self._took(Decision(decided.skill, decided.scores, {**cost, **entry}, self._number + 1), key)
+
+    def _made(self, key: str, after: int | None) -> Decision | None:
+        """The open decision, if it answers this plan."""
+        opened = self._open if self._open is not None and self._open.asked == key else None
+        if after in (None, self._number):
+            return opened.decision if opened is not None and opened.settled else None
+        if opened is not None and after == self._number - 1:
+            return opened.decision
+        raise StaleError(
+            f"after={after}, but the last decision is number {self._number}, and was asked for otherwise: report what "
+            "became of it, and plan after that one"
+        )
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """All of the block happens, or nothing: no decision is closed, and no task begins, for a prompt too long."""
+        state = self._planner.state
+        own = self._instruction, self._skills, self._steps, self._tasks, self._open
+        record, entries = self._record, list[Entry]()
+        self._record = entries.append
+        try:
+            yield
+        except BaseException:
+            self._planner.load(state, blocks=False)
+            self._instruction, self._skills, self._steps, self._tasks, self._open = own
+            raise
+        finally:
+            self._record = record
+        for entry in entries:
+            record(entry)
 
     def _entry(self, decided: Decided, wall_ms: float) -> Entry:
         """The step as the trace has it, as if all will go well."""
@@ -378,17 +415,12 @@ class Agent:
         opened = self._open
         last = None if opened is None else [opened.decision.skill, opened.asked, opened.settled]
         numbers = {"number": self._number, "steps": self._steps, "tasks": self._tasks}
-        return {**numbers, "open": last, "planner": self._planner.dump()}
+        return {**numbers, "open": last, "planner": self._planner.state.to_json()}
 
-    def _restore(self, state: Mapping[str, Any], bounded: bool) -> None:
-        numbers, opened, segments = read_own(state)
-        if bounded and self._limit is not None and segments > SHARES * self._limit:
-            raise CapacityError(f"this memory has {segments} segments, for {self._limit} things: raise the limit")
-        if bounded:
-            read_state(state["planner"], self._planner.style)
-            Snapshot.from_json(state["planner"]["memory"])
-            check_foreign(state)
-        self._planner.load(state["planner"])
+    def _restore(
+        self, numbers: tuple[int, int, int], opened: tuple[str, str, bool] | None, planner: PlannerState
+    ) -> None:
+        self._planner.load(planner)
         self._instruction, self._skills = self._planner.task
         self._number, self._steps, self._tasks = numbers
         self._facts, self._open = {}, None

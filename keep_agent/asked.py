@@ -41,8 +41,8 @@ def digest(instruction: str, skills: Sequence[str]) -> str:
     return sha256(json.dumps([clean(instruction), *skills]).encode()).hexdigest()[:32]
 
 
-def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str, str, bool] | None, int]:
-    """The agent's own part of what `Agent.dump` gave: numbers, open decision, and how many segments there are.
+def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str, str, bool] | None, Any]:
+    """The agent's own part of what `Agent.dump` gave: numbers and open decision; and the planner's, as it came.
 
     Raises DataError.
     """
@@ -52,7 +52,7 @@ def read_own(state: Mapping[str, Any]) -> tuple[tuple[int, int, int], tuple[str,
         sound = all(type(number) is int and 0 <= number < 1 << 53 for number in numbers)
         if not sound or (opened is not None and [type(one) for one in opened] != [str, str, bool]):
             raise ValueError("a number or the open decision is of another kind")
-        return numbers, opened, len(state["planner"]["memory"]["segments"])
+        return numbers, opened, state["planner"]
     except (KeyError, TypeError, ValueError) as error:
         said = f"{type(error).__name__}: {error}"
         raise DataError(f"this is no agent's memory ({said}); give one that was saved") from None

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from keep_agent.api import Decision
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.facts import NAMES
+from keep_agent.memory_file import MAGIC
 from memory.disk.atomic import write_atomic
 
 try:
@@ -24,15 +27,22 @@ if TYPE_CHECKING:
     from planners.styles import FactView
 
 AGAIN = (429, 503)  # the server said when to come again
-PATIENCE = 30.0  # seconds for which a request is tried again
+TIMEOUT = 60.0  # seconds for one answer
+PATIENCE = 30.0  # seconds after the first failure in which a request is sent again
+PAUSE = 0.5  # seconds before that, where the server did not say
+USELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # it will never go out
+T = TypeVar("T")
 
 
 class ServerError(KeepError, RuntimeError):
-    """What a server answered instead of what was asked for."""
+    """What a server answered instead of what was asked for.
 
-    def __init__(self, message: str, status: int = 0, kind: str = "") -> None:
+    :param retry_after: seconds after which the same may go well
+    """
+
+    def __init__(self, message: str, status: int = 0, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.status, self.kind = status, kind
+        self.status, self.kind, self.retry_after = status, kind, retry_after
 
 
 @dataclass(frozen=True)
@@ -47,30 +57,38 @@ class About:
 class Client:
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
-    Requests are tried again while the server is too busy, is not up or lost the connection: none of them does harm
-    twice. Every error is a ServerError.
+    A request is sent again while the server is too busy, is not up, answers too late or loses the connection: none
+    does harm twice. Every error is a ServerError.
 
     :param timeout: seconds for one answer
-    :param patience: seconds for which a request is tried again
+    :param patience: seconds after the first failure in which a request is sent again; so a call takes at most this and
+        twice the timeout
+    :raises ConfigError: a url that is none
     """
 
     def __init__(
         self,
         url: str,
         token: str | None = None,
-        timeout: float = 60.0,
+        timeout: float = TIMEOUT,
         patience: float = PATIENCE,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.url, self._patience = url, patience
+        try:
+            known = httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host != ""
+        except httpx.InvalidURL:
+            known = False
+        if not known:
+            raise ConfigError(f"url={url!r} cannot be reached: give one such as http://localhost:8000")
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
 
     def agent(self, name: str, create: bool = True) -> RemoteAgent:
         """The agent of that id; one that is not there yet is created, unless ``create`` is false."""
         if create:
             try:
-                self.send("POST", "/v1/agents", {"id": name})
+                self.ask("POST", "/v1/agents", _about, {"id": name})
             except ServerError as error:
                 if error.status != 409:  # it is there
                     raise
@@ -78,46 +96,68 @@ class Client:
 
     def agents(self) -> list[str]:
         """Ids of those the token is for."""
-        return self.send("GET", "/v1/agents").json()["agents"]
+        return self.ask("GET", "/v1/agents", lambda found: list(found["agents"]))
 
     def delete(self, name: str) -> None:
         """Forget an agent for good."""
-        self.send("DELETE", f"/v1/agents/{name}")
+        self.send("DELETE", _path(name))
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], T],
+        body: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+    ) -> T:
+        """What ``read`` makes of the JSON that is answered."""
+        return _read(read, self.send(method, path, body, content).text)
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: bytes | None = None
     ) -> httpx.Response:
         """The answer, if it is a good one."""
-        ends = time.monotonic() + self._patience
+
+        def once() -> httpx.Response:
+            with self._reached():
+                return _good(self._http.request(method, path, json=body, content=content))
+
+        return self.patiently(once)
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Names and data of what is answered bit by bit. Sent once: see `patiently`."""
+        with self._reached(), self._http.stream("POST", path, json=body) as response:
+            if not response.is_success:
+                response.read()
+            _good(response)
+            name = ""
+            for line in response.iter_lines():
+                field, _, value = line.partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "data":
+                    yield name, value
+
+    def patiently(self, once: Callable[[], T]) -> T:
+        """What ``once`` gives, which is called again while the same may go well later."""
+        ends = None
         while True:
             try:
-                response = self._http.request(method, path, json=body, content=content)
-            except httpx.TransportError as error:
-                wait, failed = 0.5, ServerError(f"{self.url} does not answer ({error or type(error).__name__})")
-            else:
-                if response.is_success:
-                    return response
-                wait, failed = _wait(response), error_of(response)
-            if wait is None or time.monotonic() + wait > ends:
-                raise failed
-            time.sleep(wait)
+                return once()
+            except ServerError as error:
+                ends = ends or time.monotonic() + self._patience
+                if error.retry_after is None or time.monotonic() + error.retry_after > ends:
+                    raise
+                time.sleep(error.retry_after)
 
-    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Names and data of what is answered bit by bit."""
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
         try:
-            with self._http.stream("POST", path, json=body) as response:
-                if not response.is_success:
-                    response.read()
-                    raise error_of(response)
-                name = ""
-                for line in response.iter_lines():
-                    field, _, value = line.partition(": ")
-                    if field == "event":
-                        name = value
-                    elif field == "data":
-                        yield name, json.loads(value)
+            yield
         except httpx.TransportError as error:
-            raise ServerError(f"{self.url} does not answer ({error or type(error).__name__})") from error
+            again = None if isinstance(error, USELESS) else PAUSE
+            said = f"{self.url} does not answer ({error or type(error).__name__})"
+            raise ServerError(said, retry_after=again) from error
 
     def close(self) -> None:
         self._http.close()
@@ -133,11 +173,11 @@ class RemoteAgent:
     """`keep_agent.api.Planning` behind a server: observe, plan and report as with an `Agent` here."""
 
     def __init__(self, client: Client, name: str) -> None:
-        self.name, self._client, self._path = name, client, f"/v1/agents/{name}"
+        self.name, self._client, self._path = name, client, _path(name)
         self._number: int | None = None  # of the last decision
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        self._client.send("POST", f"{self._path}/observe", {"facts": [_row(fact) for fact in facts]})
+        self._tell("observe", {"facts": [_row(fact) for fact in facts]})
 
     def plan(
         self,
@@ -148,52 +188,100 @@ class RemoteAgent:
     ) -> Decision:
         """Choose the next of ``skills``.
 
-        :param ready: told what the prompt cost, when it is ready and the choice begins
+        A ServerError of status 409 says that somebody else has planned since: `report` is about that decision then.
+
+        :param ready: told what the prompt cost, when it is ready and the choice begins; again, if it was asked again
         :param trace: none | summary | full: how much the decision's trace holds
         """
-        body = {"instruction": instruction, "skills": list(skills), "trace": trace}
+        after = self.about().decisions if self._number is None else self._number
+        body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": after}
         path = f"{self._path}/plan"
-        found = self._client.send("POST", path, body).json() if ready is None else self._heard(path, body, ready)
-        self._number = found["number"]
-        scores = tuple((skill, score) for skill, score in found["scores"])
-        return Decision(found["skill"], scores, found["trace"], found["number"])
+        try:
+            if ready is None:
+                found = self._client.ask("POST", path, _decision, body)
+            else:
+                found = self._client.patiently(lambda: self._heard(path, body, ready))
+        except ServerError as error:
+            self._number = None if error.status == 409 else self._number
+            raise
+        self._number = found.number
+        return found
 
     def report(self, outcome: Outcome) -> None:
         body = {"ok": outcome.ok, "message": outcome.message, "number": self._number}
-        self._client.send("POST", f"{self._path}/report", body)
+        self._tell("report", body)
 
     def finish(self, success: bool) -> None:
-        self._client.send("POST", f"{self._path}/finish", {"success": success})
+        self._tell("finish", {"success": success})
 
     def about(self) -> About:
-        return About(**self._client.send("GET", self._path).json())
+        return self._client.ask("GET", self._path, _about)
 
     def save(self, path: str | Path) -> None:
         """Write what the agent remembers to a file here; `Agent.load` reads it, too."""
-        write_atomic(Path(path), self._client.send("GET", f"{self._path}/memory").content)
+        content = self._client.send("GET", f"{self._path}/memory").content
+        if not content.startswith(MAGIC.encode()):
+            raise _foreign(content[:80].decode(errors="replace"))
+        write_atomic(Path(path), content)
 
     def load(self, path: str | Path) -> None:
         """Let the agent remember what `save` wrote, and nothing else."""
-        self._client.send("PUT", f"{self._path}/memory", content=Path(path).read_bytes())
+        self._client.ask("PUT", f"{self._path}/memory", _about, content=Path(path).read_bytes())
+        self._number = None
 
-    def _heard(self, path: str, body: Mapping[str, Any], ready: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    def _tell(self, what: str, body: Mapping[str, Any]) -> None:
+        self._client.ask("POST", f"{self._path}/{what}", _about, body)
+
+    def _heard(self, path: str, body: Mapping[str, Any], ready: Callable[[dict[str, Any]], None]) -> Decision:
         for name, data in self._client.events(path, {**body, "stream": True}):
             if name == "ready":
-                ready(data)
+                ready(_read(dict, data))
             elif name == "decision":
-                return data
+                return _read(_decision, data)
             elif name == "error":
-                raise ServerError(data["error"]["message"], kind=data["error"]["type"])
-        raise ServerError("the server ended its answer before the decision; ask again")
+                raise _read(lambda found: ServerError(found["error"]["message"], 0, found["error"]["type"]), data)
+        raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
+
+
+def _path(name: str) -> str:
+    return f"/v1/agents/{quote(name, safe='')}"
+
+
+def _about(found: Any) -> About:
+    return About(**found)
+
+
+def _decision(found: Any) -> Decision:
+    scores = tuple((skill, score) for skill, score in found["scores"])
+    return Decision(found["skill"], scores, found["trace"], found["number"])
+
+
+def _read(read: Callable[[Any], T], text: str) -> T:
+    """What ``read`` makes of some JSON. Raises ServerError for what no server of ours answers."""
+    try:
+        return read(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _foreign(text) from error
+
+
+def _foreign(text: str) -> ServerError:
+    return ServerError(f"no server of KEEP Agent answers with {text[:80]!r}: is there a proxy, or another server?")
+
+
+def _good(response: httpx.Response) -> httpx.Response:
+    if response.is_success:
+        return response
+    raise error_of(response)
 
 
 def error_of(response: httpx.Response) -> ServerError:
     """What a server says is wrong."""
     try:
         said = response.json()["error"]
-        return ServerError(f"{said['message']} ({response.status_code})", response.status_code, said["type"])
+        message, kind = f"{said['message']} ({response.status_code})", said["type"]
     except (ValueError, KeyError, TypeError):
-        return ServerError(f"the server answered {response.status_code}: {response.text[:200]}", response.status_code)
+        message, kind = f"the server answered {response.status_code}: {response.text[:200]}", ""
+    return ServerError(message, response.status_code, kind, _wait(response))
 
 
 def _wait(response: httpx.Response) -> float | None:

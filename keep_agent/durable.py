@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.api import Decision
-from keep_agent.asked import checked_request
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.facts import checked_facts
 from keep_agent.journal import Journal
 from keep_agent.memory_file import read_memory, write_memory
 from keep_agent.trace import Entry, fact_entry
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from planners.styles import FactView
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
-CALLS = 500  # in the journal, after which the whole memory is written
+CALLS, BYTES = 500, 8 << 20  # in the journal, after which the whole memory is written
 
 
 class DurableAgent:
@@ -32,24 +30,26 @@ class DurableAgent:
     Calls of several threads take turns.
     """
 
-    def __init__(self, agent: Agent, folder: Path) -> None:
+    def __init__(self, agent: Agent, folder: Path, instead: Mapping[str, Any] | None = None) -> None:
         """Opens what the folder holds, or begins there.
 
-        :raises DataError: the folder holds another memory than this agent's planner can read, or a damaged one
+        :param instead: what `dump` gave: begin with that, whatever the folder holds, be it damaged
+        :raises ConfigError: another agent has the folder open
+        :raises DataError: the folder holds another memory than this agent's planner can read, or a damaged one; or
+            ``instead`` cannot be
         """
+        if instead is not None:
+            agent.restore(instead)
         folder.mkdir(parents=True, exist_ok=True)
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
         self._behind = False  # something was done that the journal does not hold
-        kept = 0
-        if (folder / MEMORY).exists():
-            state = read_memory(folder / MEMORY)
-            agent.restore(state, bounded=False)
-            kept = _number(state, folder / MEMORY)
-        self._journal = Journal(folder / JOURNAL)
-        calls = [call for number, call in self._journal.calls if number > kept]
-        agent.together(lambda: self._play(calls))
-        self._journal.number = max(self._journal.number, kept)
+        self._journal = Journal(folder / JOURNAL, anew=instead is not None)
+        try:
+            self._read() if instead is None else self._write()
+        except BaseException:
+            self._journal.close()
+            raise
 
     @property
     def name(self) -> str:
@@ -57,19 +57,19 @@ class DurableAgent:
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
         with self._open():
-            given = checked_facts(facts, lambda id: None)
-            self.agent.observe(given)
-            self._keep("observe", facts=[fact_entry(fact) for fact in given])
+            found = self.agent.observe(facts)
+            self._keep("observe", facts=[fact_entry(fact) for fact in found])
 
-    def plan(self, instruction: str, skills: Sequence[str], ready: Callable[[Entry], None] | None = None) -> Decision:
+    def plan(
+        self,
+        instruction: str,
+        skills: Sequence[str],
+        ready: Callable[[Entry], None] | None = None,
+        after: int | None = None,
+    ) -> Decision:
         with self._open():
             before = self.agent.number
-            checked_request(instruction, skills)  # what is refused by now has begun nothing
-            try:
-                decision = self.agent.plan(instruction, skills, ready)
-            except BaseException:
-                self._behind = True  # the task may have begun
-                raise
+            decision = self.agent.plan(instruction, skills, ready, after)
             if decision.number != before or self._behind:
                 self._keep("plan", **self.agent.last_decision)
             return decision
@@ -100,12 +100,16 @@ class DurableAgent:
         with self._open():
             self._write()
 
-    def close(self) -> None:
-        """Write the whole memory and let go of it. May be called twice."""
+    def close(self, write: bool = True) -> None:
+        """Write the whole memory, if something has happened, and let go of it. May be called twice.
+
+        :param write: False where the folder is about to be deleted
+        """
         with self._lock:
             if self._journal.closed:
                 return
-            self._write()
+            if write and (self._behind or self._journal.size):
+                self._write()
             self._journal.close()
             self.agent.close()
 
@@ -123,15 +127,26 @@ class DurableAgent:
         if not behind:
             self._journal.append({"call": call, **values})
             self._behind = False
-        else:
-            self._journal.number += 1  # a line that was refused may be there nevertheless; it is in what is written now
-        if behind or self._journal.number % CALLS == 0:
+        if behind or self._journal.number % CALLS == 0 or self._journal.size > BYTES:
             self._write()
 
     def _write(self) -> None:
+        if self._behind:
+            self._journal.number += 1  # of a line that was refused but may be there: it is in what is written now
         write_memory(self.folder / MEMORY, {**self.agent.dump(), "journal": self._journal.number})
         self._behind = False
         self._journal.restart()
+
+    def _read(self) -> None:
+        """What the folder holds."""
+        path, kept = self.folder / MEMORY, 0
+        if path.exists():
+            state = read_memory(path)
+            self.agent.restore(state, bounded=False)
+            kept = _number(state, path)
+        calls = [call for number, call in self._journal.calls if number > kept]
+        self.agent.together(lambda: self._play(calls))
+        self._journal.number = max(self._journal.number, kept)
 
     def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:
         """What was called since the memory was written."""

@@ -9,6 +9,10 @@ class ConfigError(KeepError, ValueError):
     """A setting that cannot work."""
 
 
+class StaleError(KeepError, RuntimeError):
+    """What was asked for builds on something that is no longer so."""
+
+
 class DataError(KeepError, ValueError):
     """Input files that are missing, truncated or not what they claim to be."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keep_agent.asked import LONGEST, SKILL
-from keep_agent.errors import DataError
-from keep_agent.facts import OURS
+from keep_agent.errors import CapacityError, DataError
+from keep_agent.facts import MOST, OURS
 
 LARGEST = 1 << 40  # of any number in it
-LINE = 16_000  # characters of the agent's own
+LINE = 2 * 65 * (MOST + 2)  # characters of the agent's own: a type and a name for each thing it sees
 SEGMENTS = 10_000_000  # ever; groups are counted on
+SHARES = 4  # segments for each thing that may be remembered: its lines, now and before, a skill and a task
+TEXT, SMALL = 128, 1 << 20  # characters: of a segment on average; that any memory may have
 KINDS = {"did": ("history", "done"), "task": ("task", "tasks")}
 
 
@@ -31,6 +33,18 @@ def check_foreign(state: Mapping[str, Any]) -> None:
     }
     for problem in (problem for problem, found in wrong.items() if found):
         raise DataError(f"this memory is none that an agent saved: {problem}; give one that was saved, unchanged")
+
+
+def check_size(texts: Sequence[str], limit: int | None) -> None:
+    """Raises CapacityError for more segments, or longer ones, than an agent of ``limit`` things would have."""
+    if limit is None:
+        return
+    most, characters = SHARES * limit, sum(map(len, texts))
+    if len(texts) > most or characters > max(SMALL, TEXT * most):
+        raise CapacityError(
+            f"this memory has {len(texts)} segments of {characters} characters, too many for {limit} things: raise the "
+            "limit"
+        )
 
 
 def _numbers(value: Any) -> list[int]:

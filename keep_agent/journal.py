@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from keep_agent.errors import CapacityError, CorruptError
+from keep_agent.errors import CapacityError, ConfigError, CorruptError
 from memory.disk.atomic import FULL, sync
 
 
 class Journal:
     """Lines of a running number, a checksum and a call. A torn last line was never acknowledged, and is cut off.
 
+    :param anew: whatever is there, it is not read
+    :raises ConfigError: somebody else has it open
     :raises CorruptError: a line before the last is damaged
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, anew: bool = False) -> None:
         self._path = path
-        self.calls, whole = _read(path)
         new = not path.exists()
         self._stream = path.open("ab", buffering=0)
-        self._stream.truncate(whole)
-        os.fsync(self._stream.fileno())
+        try:
+            claim(self._stream, path.parent)
+            self.calls, whole = ([], 0) if anew else _read(path)
+            self._stream.truncate(whole)
+            os.fsync(self._stream.fileno())
+            if new:
+                sync(path.parent)
+        except BaseException:
+            self._stream.close()
+            raise
         self.number = self.calls[-1][0] if self.calls else 0  # of the last line
-        if new:
-            sync(path.parent)
 
     def append(self, call: Mapping[str, Any]) -> None:
         """Write a call, and wait until it is on the disk. If that fails, nothing of it is left."""
         body = json.dumps(call, separators=(",", ":"), ensure_ascii=False)
         line = f"{self.number + 1} {zlib.crc32(body.encode()):08x} {body}\n".encode()
-        end = os.fstat(self._stream.fileno()).st_size
+        end = self.size
         try:
             if self._stream.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -52,11 +60,27 @@ class Journal:
         self._stream.truncate(0)
 
     @property
+    def size(self) -> int:
+        """Bytes of the lines that are there."""
+        return os.fstat(self._stream.fileno()).st_size
+
+    @property
     def closed(self) -> bool:
         return self._stream.closed
 
     def close(self) -> None:
         self._stream.close()
+
+
+def claim(stream: IO[bytes], folder: Path) -> None:
+    """A file that nobody else holds until it is closed, or the process ends. Raises ConfigError naming ``folder``."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder") from None
+    except OSError:  # a file system without locks
+        pass
 
 
 def _read(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from keep_agent.runfolder import CONFIG, TRACE, whole_lines
 from keep_agent.trace import Entry, agent_entry
@@ -15,6 +15,7 @@ from memory.disk.atomic import write_atomic
 
 MOST = 64 << 20  # bytes of a trace, after which the next one begins
 KEPT = 2  # of an agent's folders
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -27,14 +28,18 @@ class Recorder:
 
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MOST) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
-        self._failed = self._whole = False
+        self._failed = False
+        self._trace: Path | None = None  # the file that is written to
+        self._texts: dict[str, str] = {}  # of segments, by id
+        self._facts: dict[str, Entry] = {}  # by id
+        self._bare = False  # the folder has no step yet
 
     def __call__(self, entry: Entry) -> None:
         if self._failed or entry["event"] == "episode":  # each folder begins with one of its own
             return
         try:
-            with (self._folder() / TRACE).open("a", encoding="utf-8") as stream:
-                stream.write(_line(entry))
+            with self._growing().open("a", encoding="utf-8") as stream:
+                stream.write(_line(self._told(entry)))
         except OSError as error:
             log.warning("the trace of agent %r ends: %s", self._agent, error)
             self._failed = True
@@ -44,27 +49,55 @@ class Recorder:
         for _, folder in self._folders():
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _folder(self) -> Path:
-        """The one to write to."""
+    def _told(self, entry: Entry) -> Entry:
+        """A step tells what is new; a folder's first one all there is, as the viewer knows nothing of the last folder.
+
+        Facts that an earlier process was told are not in it; texts are.
+        """
+        if entry["event"] != "step":
+            return entry
+        extra = entry.get("extra", {})
+        _follow(self._texts, extra.get("written", ()))
+        _follow(self._facts, ((fact["id"], None if fact.get("gone") else fact) for fact in entry["facts"]))
+        if not self._bare:
+            return entry
+        self._bare = False
+        whole = {**extra, "written": list(self._texts.items())}
+        return {**entry, "facts": list(self._facts.values()), "extra": whole}
+
+    def _growing(self) -> Path:
+        """The file to write to."""
+        if self._trace is None:
+            found = [folder / TRACE for _, folder in self._folders()]
+            self._trace = found[-1] if found and found[-1].exists() else self._begun()
+            whole_lines(self._trace, cut=True)  # of what a killed process was about to write
+        if not self._trace.exists() or self._trace.stat().st_size >= self._most:
+            self._trace = self._begun()
+        return self._trace
+
+    def _begun(self) -> Path:
+        """The trace of a new folder."""
         folders = self._folders()
-        number, folder = folders[-1] if folders else (0, None)
-        if folder is not None and (folder / TRACE).exists():
-            if not self._whole:
-                whole_lines(folder / TRACE, cut=True)  # of what a killed process was about to write
-                self._whole = True
-            if (folder / TRACE).stat().st_size < self._most:
-                return folder
+        number = folders[-1][0] if folders else 0
         made = self._root / f"{self._stem}.{number + 1}"
         made.mkdir(parents=True, exist_ok=True)
         write_atomic(made / CONFIG, json.dumps(dict(self._config)))
         (made / TRACE).write_text(_line(agent_entry(self._agent)), encoding="utf-8")
         for _, old in folders[: len(folders) + 1 - KEPT]:
             shutil.rmtree(old, ignore_errors=True)
-        return made
+        self._bare = True
+        return made / TRACE
 
     def _folders(self) -> list[tuple[int, Path]]:
         found = ((path.name.removeprefix(f"{self._stem}."), path) for path in self._root.glob(f"{self._stem}.*"))
         return sorted((int(number), path) for number, path in found if number.isdecimal())
+
+
+def _follow(known: dict[str, T], news: Iterable[tuple[str, T | None]]) -> None:
+    for id, value in news:
+        known.pop(id, None)
+        if value is not None:
+            known[id] = value
 
 
 def _line(entry: Entry) -> str:

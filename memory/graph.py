@@ -103,7 +103,7 @@ class SegmentGraph:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; the next update reads the store's history from its beginning."""
+        """Forget everything; the next update reads all of the store."""
         self.graph = nx.Graph()
         self.groups: dict[int, Group] = {}
         self._cursor = 0
@@ -148,12 +148,16 @@ class SegmentGraph:
         segments = list(snapshot.segments)
         vectors = self.encoder.encode([segment.text for segment in segments])
         self._grow(segments, vectors)
-        for row in np.argsort([segment.created for segment in segments], kind="stable").tolist():
-            segment, known = segments[row], grouped[snapshot.group_of[row]]
-            group = self.groups.setdefault(known.id, Group(known.id, FAMILY[segment.category], known.last_changed))
-            group.static_since = known.static_since
-            self._put_in(group, segment, row)
-            self._link(segment, row, vectors[row] @ self._vectors[: row + 1].T)
+        order = np.argsort([segment.created for segment in segments], kind="stable")
+        for start in range(0, len(segments), TOGETHER):
+            rows = order[start : start + TOGETHER]
+            similar = vectors[rows] @ vectors.T
+            for row, values in zip(rows.tolist(), similar, strict=True):
+                segment, known = segments[row], grouped[snapshot.group_of[row]]
+                group = self.groups.setdefault(known.id, Group(known.id, FAMILY[segment.category], known.last_changed))
+                group.static_since = known.static_since
+                self._put_in(group, segment, row)
+                self._link(segment, row, values[: row + 1])
         for group in self.groups.values():
             self._reopen(group)
             if not group.static:
@@ -166,8 +170,8 @@ class SegmentGraph:
 
         ``settle=False``: what has been quiet for long enough becomes static at a later update.
         """
-        touched = dict.fromkeys(change.id for change in store.history[self._cursor :])
-        self._cursor = len(store.history)
+        touched, self._cursor = store.changed(self._cursor), store.changes
+        store.drop(self._cursor)
         flips: list[Flip] = []
         for id in [id for id in touched if id in self._row and self._left(id, store)]:
             flips += self._change(self._remove(id), store.step)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
+from itertools import accumulate
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.assembly.base import Assembled, Assembler, Context
@@ -108,6 +108,9 @@ class MemorySession:
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
             assembler = assembler if lasting else assembler.aside()
             assembler.instruct(common_prefix(query_ids, instruction_ids))
+        if not self.method.retrieval.capabilities.latent:  # else only some of the units enter the prompt
+            rows = len(context.ids) + sum(len(unit.token_ids) for unit in units) + len(query_ids)
+            self._check_length(rows, 0)  # before any is encoded
 
         def assemble() -> Assembled:
             with clock.part("retrieve"):
@@ -140,19 +143,24 @@ class MemorySession:
         context, self._opened = self._need_context(), 0
         with self.store.graph.settled(self.store.step):
             units, _, assembler = self._plan(query_text, (), None, (), lasting=False)
+        if not self.method.retrieval.capabilities.latent:
+            units = _fitting(units, self.engine.spec.max_positions - len(context.ids))
         return assembler.prepare(units, context, tokens)
 
-    def dump(self) -> dict[str, Any]:
-        """What is remembered, as plain data for `load`; keys and values are not in it."""
+    def snapshot(self) -> Snapshot:
+        """What is remembered; keys and values are not in it."""
         self.update()
-        return Snapshot.of(self.store).to_json()
+        return Snapshot.of(self.store)
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Remember what `dump` gave, and nothing else. Raises DataError; then nothing has changed."""
-        snapshot = Snapshot.from_json(state)
-        self.reset()
+    def load(self, snapshot: Snapshot, blocks: bool = True) -> None:
+        """Remember what was remembered then, and nothing else; ``blocks`` as in `reset`."""
+        self.reset(blocks)
         self.store.restore(snapshot.segments, snapshot.step, snapshot.created)
         self.store.graph.restore(self.store, snapshot)
+
+    def embed(self, texts: Sequence[str]) -> None:
+        """Have the vectors of segments that `load` is about to bring, where the encoder remembers them."""
+        self._encoder.encode(texts)
 
     def append_turn(self, token_ids: Sequence[int]) -> None:
         """Add what came of the last query (the decided skill) to the transcript of the `append` layout."""
@@ -286,8 +294,7 @@ class MemorySession:
         if not transcript.fits(segments, self.store, query_ids):
             query_ids, transcript = query_ids if anew is None else anew(), self._make_transcript()
             rows = len(transcript.memory(segments, self.store).token_ids) + len(query_ids)
-            if len(self._context_ids) + rows > self.engine.spec.max_positions:  # before the old one is forgotten
-                raise self._too_long(len(self._context_ids) + rows, rows)
+            self._check_length(len(self._context_ids) + rows, rows)  # before the old one is forgotten
             if lasting:
                 self._transcript = transcript
             else:  # what is asked aside leaves no trace: another transcript, and nothing harvested of it
@@ -339,8 +346,7 @@ class MemorySession:
         )
 
     def _compute(self, clock: Clock, prompt: Assembled) -> PrefillResult:
-        if prompt.layout.rows > self.engine.spec.max_positions:
-            raise self._too_long(prompt.layout.rows, int(prompt.layout.fresh.sum()))
+        self._check_length(prompt.layout.rows, int(prompt.layout.fresh.sum()))
         with clock.part("prefill"):
             return self._prefill(prompt)
 
@@ -358,10 +364,18 @@ class MemorySession:
             self._holder.put(block)
         return result
 
-    def _too_long(self, rows: int, new: int) -> CapacityError:
-        """For a prompt of so many ``rows``, of which so many are this turn's own."""
+    def _check_length(self, rows: int, new: int) -> None:
+        """Raises CapacityError for a prompt of too many ``rows``, of which so many are this turn's own."""
         limit, retrieval = self.engine.spec.max_positions, self.method.retrieval
+        if rows <= limit:
+            return
         remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
         if retrieval.capabilities.latent:
             remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
-        return CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
+        raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
+
+
+def _fitting(units: Sequence[Unit], room: int) -> list[Unit]:
+    """The first of them, ``room`` tokens at most: there will be no prompt that goes on behind."""
+    ends = accumulate(len(unit.token_ids) for unit in units)
+    return [unit for unit, end in zip(units, ends, strict=True) if end <= room]

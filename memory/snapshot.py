@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import DataError
@@ -13,7 +14,7 @@ from memory.store import check_segment
 if TYPE_CHECKING:
     from memory.store import SegmentStore
 
-LONGEST = 8192  # characters of a segment
+LONGEST = 4500  # characters of a segment: some 70 words of 64, as many as a fact has
 REMEDY = "give one that was saved, unchanged"
 
 
@@ -24,6 +25,9 @@ class Grouped:
     id: int
     last_changed: int
     static_since: int | None
+
+
+VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Segment, Grouped)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class Snapshot:
             "step": self.step,
             "created": self.created,
             "founded": self.founded,
-            "segments": [[*asdict(s).values(), group] for s, group in zip(self.segments, self.group_of, strict=True)],
-            "groups": [list(asdict(group).values()) for group in self.groups],
+            "segments": [[*_values(s), group] for s, group in zip(self.segments, self.group_of, strict=True)],
+            "groups": [list(_values(group)) for group in self.groups],
         }
 
     @classmethod
@@ -86,6 +90,10 @@ class Snapshot:
         }
         for problem in (problem for problem, found in wrong.items() if found):
             raise DataError(f"this memory cannot be: {problem}; {REMEDY}")
+
+
+def _values(one: Segment | Grouped) -> tuple[Any, ...]:
+    return VALUES[type(one)](one)
 
 
 def _made(kind: type, values: Sequence[Any]) -> Any:

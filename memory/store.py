@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from memory.graph import SegmentGraph
 
 
+KEPT = 1000  # changes that everybody may ask for, however many there were
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One entry of the change history; ``text`` is None for a removal."""
@@ -39,7 +42,8 @@ class SegmentStore:
 
     def clear(self) -> None:
         """Forget everything, the history and the graph too; begin at step 0."""
-        self.history: list[Change] = []
+        self.history: list[Change] = []  # the latest of them
+        self._dropped = 0  # changes before those
         self.step = 0
         self._segments: dict[str, Segment] = {}
         self._tokens: dict[str, tuple[int, ...]] = {}
@@ -116,6 +120,23 @@ class SegmentStore:
         """Begin the next step; returns its number."""
         self.step += 1
         return self.step
+
+    @property
+    def changes(self) -> int:
+        """How many there were."""
+        return self._dropped + len(self.history)
+
+    def changed(self, since: int) -> Collection[str]:
+        """Ids of what has changed after so many changes, in order; all there are where that is too long ago."""
+        ids = (change.id for change in self.history[max(0, since - self._dropped) :])
+        return dict.fromkeys(ids if since >= self._dropped else (*self._segments, *ids))
+
+    def drop(self, until: int) -> None:
+        """Forget how the first ``until`` changes went, but for the last `KEPT` of all."""
+        excess = min(until - self._dropped, len(self.history) - KEPT)
+        if excess > 0:
+            del self.history[:excess]
+            self._dropped += excess
 
     @property
     def created(self) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keep_agent.errors import ConfigError
 from planners.base import Decision, Finished
 from planners.prompt import PROGRESS, Turn, clean, entity_text
-from planners.state import read_state
+from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
 
 if TYPE_CHECKING:
@@ -149,25 +149,25 @@ class KVPlanner:
         self._turns, self._told = [], 0
         self._instruction = following or ""
 
-    def dump(self) -> dict[str, Any]:
-        """What is remembered and what is under way, as plain data for `load`. Keys and values are not in it."""
-        return {
-            "style": self._style.name,
-            "instruction": self._instruction,
-            "skills": self._skills,
-            "now": self._now,
-            "turns": [[turn.skill, turn.failure] for turn in self._turns],
-            "told": self._told,
-            "done": self._done,
-            "tasks": self._tasks,
-            "acting": self._acting,
-            "memory": self.session.dump(),
-        }
+    @property
+    def state(self) -> PlannerState:
+        """What is remembered and what is under way, for `load`. Keys and values are not in it."""
+        return PlannerState(
+            style=self._style.name,
+            instruction=self._instruction,
+            skills=self._skills,
+            now=self._now,
+            turns=tuple(self._turns),
+            told=self._told,
+            done=self._done,
+            tasks=self._tasks,
+            acting=self._acting,
+            memory=self.session.snapshot(),
+        )
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Remember what `dump` gave, and nothing else. Raises DataError; then this planner remembers what it did."""
-        found = read_state(state, self._style.name)
-        self.session.load(found.memory)
+    def load(self, found: PlannerState, blocks: bool = True) -> None:
+        """Remember what `state` gave, and nothing else; ``blocks=False``: what was encoded stays."""
+        self.session.load(found.memory, blocks)
         self._style.restore(self.session.store)
         self._instruction, self._skills, self._now = found.instruction, found.skills, found.now
         self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks

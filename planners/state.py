@@ -1,4 +1,4 @@
-"""What `planners.kv.KVPlanner.dump` gives, checked before anything is changed by it."""
+"""A planner at one moment, as plain data and back; that is checked before anything is changed by it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from keep_agent.errors import DataError
+from memory.snapshot import Snapshot
 from planners.prompt import Turn
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerState:
-    """A planner without its memory's content, which `memory` holds as it came."""
+    """What a planner remembers and what is under way. Keys and values are not in it."""
 
+    style: str
     instruction: str
     skills: str
     now: str
@@ -22,7 +24,11 @@ class PlannerState:
     done: int
     tasks: int
     acting: bool
-    memory: Mapping[str, Any]
+    memory: Snapshot
+
+    def to_json(self) -> dict[str, Any]:
+        turns = [[turn.skill, turn.failure] for turn in self.turns]
+        return {key: getattr(self, key) for key in KINDS} | {"turns": turns, "memory": self.memory.to_json()}
 
 
 KINDS = {
@@ -49,5 +55,7 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
         or not 0 <= min(state["done"], state["tasks"]) <= max(state["done"], state["tasks"]) < 1 << 53
     ):
         raise DataError(f"this is no planner's memory: it has told {state['told']} of {len(turns)} turns")
-    values = {key: state[key] for key in KINDS if key not in ("style", "turns")}
-    return PlannerState(turns=tuple(Turn(*turn) for turn in turns), **values)
+    values = {key: state[key] for key in KINDS if key not in ("turns", "memory")}
+    return PlannerState(
+        turns=tuple(Turn(*turn) for turn in turns), memory=Snapshot.from_json(state["memory"]), **values
+    )

@@ -21,6 +21,20 @@ REUSE = 0.0  # AgentMemories.threshold: a scenario that begins again keeps whate
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What the model says to a prompt, word for word, and what it cost, as in `Turn`."""
+
+    text: str
+    kind: str
+    origin: str
+    kept: int
+    new: int
+    generated: int
+    ttft_ms: float
+    decode_ms: float
+
+
+@dataclass(frozen=True)
 class Player:
     """One scenario on one engine. ``stops`` are tokens that end a turn; ``run_id`` names what is kept for this run.
 
@@ -49,25 +63,39 @@ class Player:
             self.memories.flush()
 
     def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> Turn:
-        engine, agent = self.memories.engine, self.scenario.agents[speaker]
-        began = time.perf_counter()
-        prompt = self.memories.open(self.scenario.memory_key(speaker, self.run_id), story.prompt(speaker))
-        logits = engine.extend(prompt.cache, prompt.new, Chunking()).logits.cpu()  # so the device is waited for
-        computed = time.perf_counter()
-        ids = engine.generate(prompt.cache, logits, self.max_tokens or phase.max_tokens, self.stops)
-        ended = time.perf_counter()
-        self.memories.finish(prompt, ids, persist=False)
-        said = story.say(phase, speaker, self._words(ids))
+        memory = self.scenario.memory_key(speaker, self.run_id)
+        answer = self._answer(memory, story.prompt(speaker), self.max_tokens or phase.max_tokens)
+        said = story.say(phase, speaker, answer.text)
         return Turn(
             index=index,
             id=f"{phase.name}/{number}/{speaker}",
             phase=phase.name,
             round=number,
             agent=speaker,
-            name=agent.name,
+            name=self.scenario.agents[speaker].name,
             text=said.text,
             audience=said.audience,
-            memory=prompt.agent,
+            memory=memory,
+            kind=answer.kind,
+            origin=answer.origin,
+            kept=answer.kept,
+            new=answer.new,
+            generated=answer.generated,
+            ttft_ms=answer.ttft_ms,
+            decode_ms=answer.decode_ms,
+        )
+
+    def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
+        """Open a prompt, compute what is new of it, go on, and put the rows away. Others may do so elsewhere."""
+        engine, began = self.memories.engine, time.perf_counter()
+        prompt = self.memories.open(memory, text)
+        logits = engine.extend(prompt.cache, prompt.new, Chunking()).logits.cpu()  # so the device is waited for
+        computed = time.perf_counter()
+        ids = engine.generate(prompt.cache, logits, max_tokens, self.stops)
+        ended = time.perf_counter()
+        self.memories.finish(prompt, ids, persist=False)
+        return Answer(
+            text=self._words(ids),
             kind=prompt.kind,
             origin=prompt.origin,
             kept=prompt.kept,

@@ -9,43 +9,57 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import fmean
 
+from starlette.requests import HTTPConnection
+
 from keep_agent.errors import ConfigError
 from keep_agent.server.problems import Busy
+from keep_agent.server.tokens import access_of
 
 RECENT = 32  # requests whose durations say how long the next one has to wait
 LONGEST = 60  # seconds
 
 
 class Gate:
-    """At most ``most`` requests are in the works. For one event loop."""
+    """At most ``most`` requests are in the works, of one agent ``each``. For one event loop."""
 
-    def __init__(self, most: int) -> None:
-        if most < 1:
-            raise ConfigError(f"most={most} lets nobody in: use 1 or more")
-        self.most = most
-        self.inside = 0
+    def __init__(self, most: int, each: int | None = None) -> None:
+        self.most, self.each = most, most if each is None else each
+        if min(self.most, self.each) < 1:
+            raise ConfigError(f"most={most}, each={each} lets nobody in: use 1 or more")
+        self._inside: list[str | None] = []  # whose they are
         self._took: deque[float] = deque(maxlen=RECENT)
 
     @property
-    def seconds(self) -> int:
-        """After which one of those inside has probably left, as far as the last ones tell."""
-        mean = fmean(self._took) if self._took else 1.0
-        return max(1, min(LONGEST, math.ceil(mean / self.most)))
+    def inside(self) -> int:
+        return len(self._inside)
 
     @asynccontextmanager
-    async def entered(self) -> AsyncIterator[None]:
-        """Raises Busy if there is no room."""
+    async def entered(self, agent: str | None = None) -> AsyncIterator[None]:
+        """Raises Busy if there is no room, or too many of this agent's are inside."""
+        if agent is not None and self._inside.count(agent) >= self.each:
+            raise self._busy("requests of this agent", self.each, 1)
         if self.inside >= self.most:
-            raise Busy(f"{self.most} requests are in the works; come again in {self.seconds} s", self.seconds)
-        self.inside += 1
+            raise self._busy("requests", self.most, self.most)
+        self._inside.append(agent)
         began = time.monotonic()
         try:
             yield
         finally:
-            self.inside -= 1
+            self._inside.remove(agent)
             self._took.append(time.monotonic() - began)
 
-    async def admitted(self) -> AsyncIterator[None]:
-        """The same as a dependency of a route, until its whole answer is sent."""
-        async with self.entered():
+    async def admitted(self, connection: HTTPConnection) -> AsyncIterator[None]:
+        """The same as a dependency of a route, until its whole answer is sent.
+
+        The agent is the path's. To a token that is not for it, it is nobody: what it does is not to be learned.
+        """
+        agent = connection.path_params.get("agent")
+        known = agent is not None and access_of(connection).may(agent)
+        async with self.entered(agent if known else None):
             yield
+
+    def _busy(self, what: str, most: int, together: int) -> Busy:
+        """One of those inside, ``together`` of which are served, has left by then, as far as the last ones tell."""
+        mean = fmean(self._took) if self._took else 1.0
+        seconds = max(1, min(LONGEST, math.ceil(mean / together)))
+        return Busy(f"{what} at once: {most} at most; come again in {seconds} s", seconds)

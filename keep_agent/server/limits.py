@@ -30,7 +30,8 @@ class Limits:
     :param body_seconds: in which a body has to arrive; one of a ``large`` path may take as long between two parts
     :param send_seconds: in which a client has to take a part of its answer; else the connection ends
     :param depth: brackets within brackets in JSON
-    :param requests: in the works at once; more are told to come again later
+    :param requests: in the works at once, of planning and of conversations each; more are told to come again later
+    :param per_agent: of them for one agent: one is served, the others wait
     """
 
     body_bytes: int = 1 << 20
@@ -38,10 +39,11 @@ class Limits:
     send_seconds: float = 30.0
     depth: int = 32
     requests: int = 64
+    per_agent: int = 5
     large: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        knobs = self.body_bytes, self.body_seconds, self.send_seconds, self.depth, self.requests
+        knobs = self.body_bytes, self.body_seconds, self.send_seconds, self.depth, self.requests, self.per_agent
         if min(*knobs, *self.large.values()) <= 0:
             raise ConfigError(f"{self}: each limit must be more than 0")
 

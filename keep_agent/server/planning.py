@@ -13,14 +13,13 @@ from starlette.responses import Response, StreamingResponse
 
 from envs.outcome import Outcome
 from keep_agent.durable import DurableAgent
-from keep_agent.errors import KeepError
 from keep_agent.memory_file import packed, unpacked
-from keep_agent.server.chat.events import HEADERS, event
+from keep_agent.server.chat.events import HEADERS, event, failed, telling
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.gate import Gate
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning_format import About, Create, Decided, Finish, Listed, Observe, Plan, Report, decided
-from keep_agent.server.problems import NotFound, body_of, kind_of, status_of
+from keep_agent.server.problems import NotFound
 from keep_agent.server.registry import Registry
 from keep_agent.server.tokens import Caller
 
@@ -74,7 +73,7 @@ class Planner:
         def ready(cost: dict[str, Any]) -> None:
             loop.call_soon_threadsafe(heard.put_nowait, ("ready", cost))
 
-        work = self.on(name, lambda agent: agent.plan(asked.instruction, asked.skills, ready))
+        work = self.on(name, lambda agent: agent.plan(asked.instruction, asked.skills, ready, asked.after))
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: heard.put_nowait(("", {})))
         while (told := await heard.get())[0]:
@@ -134,7 +133,7 @@ class PlanningRoutes:
         events = self._planner.plan(caller.require(agent), asked)
         first = await anext(events)  # whatever is wrong with the request is known by then
         if asked.stream:
-            content = self._stream(request.url.path, first, events)
+            content = telling(request.url.path, _events(first, events), failed)
             return StreamingResponse(content, media_type="text/event-stream", headers=HEADERS)
         found = [first, *[one async for one in events]]
         return Decided(**found[-1][1])
@@ -152,7 +151,8 @@ class PlanningRoutes:
     async def restore(self, request: Request, agent: str, caller: Caller) -> About:
         caller.require(agent)
         body = await request.body()
-        return await self._told(agent, lambda one: one.restore(unpacked(body, "the body")))
+        await self._planner.thread(lambda: self._planner.registry.replace(agent, unpacked(body, "the body")))
+        return await self.about(agent, caller)
 
     async def _told(self, agent: str, work: Callable[[DurableAgent], None]) -> About:
         def run(one: DurableAgent) -> About:
@@ -161,13 +161,10 @@ class PlanningRoutes:
 
         return await self._planner.on(agent, run)
 
-    async def _stream(
-        self, path: str, first: tuple[str, dict[str, Any]], rest: AsyncIterator[tuple[str, dict[str, Any]]]
-    ) -> AsyncIterator[bytes]:
-        name, data = first
+
+async def _events(
+    first: tuple[str, dict[str, Any]], rest: AsyncIterator[tuple[str, dict[str, Any]]]
+) -> AsyncIterator[bytes]:
+    yield event(first[1], first[0])
+    async for name, data in rest:
         yield event(data, name)
-        try:
-            async for name, data in rest:
-                yield event(data, name)
-        except KeepError as error:  # the status is out already
-            yield event(body_of(path, status_of(error), kind_of(error), str(error)), "error")

@@ -48,6 +48,9 @@ class Plan(BaseModel):
     model_config = _example(instruction="put the mug on the table", skills=SKILLS)
     instruction: StrictStr
     skills: list[StrictStr] = Field(description="Those that make sense now")
+    after: StrictInt | None = Field(
+        None, description="The last decision you know, 0 before the first: a plan asked again is not made twice then"
+    )
     trace: Detail = Field("summary", description="How much the answer tells about how the prompt came about")
     stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from typing import IO
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.durable import DurableAgent
-from keep_agent.errors import CapacityError, ConfigError
+from keep_agent.errors import CapacityError, ConfigError, DataError, ModelError
+from keep_agent.journal import claim
 from keep_agent.recorder import Recorder
 from keep_agent.server.problems import Conflict, NotFound
 from memory.disk.agents import agent_stem
@@ -66,7 +66,8 @@ class Registry:
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
-        self._claim = claim(folder / LOCK)
+        self._claim, self._closed = (folder / LOCK).open("ab"), False
+        claim(self._claim, folder)
         for left in self._agents.glob(f"{DELETED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -96,11 +97,23 @@ class Registry:
                     bed.agent = self._wake(name)
             yield bed.agent
 
-    def delete(self, name: str) -> None:
-        """Forget an agent, also one that cannot be woken up, and all it has left on the disk. Raises NotFound."""
+    def replace(self, name: str, state: Mapping[str, Any]) -> None:
+        """Let an agent remember what `DurableAgent.dump` gave, also one that cannot be woken up. Raises NotFound."""
         with self._bed(name) as bed, bed.lock:
             self._check(bed, name)
-            self._try_to_sleep(name, bed)
+            try:
+                bed.agent = bed.agent or self._wake(name)
+            except DataError as error:
+                bed.agent = self._wake(name, state)
+                log.warning("agent %s has got another memory; its own could not be read: %s", name, error)
+            else:
+                bed.agent.restore(state)
+
+    def delete(self, name: str) -> None:
+        """Forget an agent and all it has left on the disk: nothing is read or written for it. Raises NotFound."""
+        with self._bed(name) as bed, bed.lock:
+            self._check(bed, name)
+            self._put_to_sleep(name, bed, write=False)
             gone = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._place(name).rename(gone)
@@ -126,20 +139,23 @@ class Registry:
                 bed.users -= 1
             self._make_room()
 
-    @staticmethod
-    def _check(bed: _Bed, name: str) -> None:
+    def _check(self, bed: _Bed, name: str) -> None:
+        """To be asked by whoever holds the bed's lock."""
         if bed.gone:
             raise _nobody(name)
+        if self._closed:
+            raise ModelError("this server is ending; ask it when it is up again")
 
     @property
     def awake(self) -> int:
         return sum(bed.agent is not None for bed in list(self._beds.values()))
 
     def close(self) -> None:
-        """Put all to sleep: what they remember is on the disk."""
+        """Put all to sleep: what they remember is on the disk. Nobody wakes up any more."""
+        self._closed = True
         for name, bed in list(self._beds.items()):
             with bed.lock:
-                self._try_to_sleep(name, bed)
+                self._put_to_sleep(name, bed)
         self._claim.close()
 
     def _place(self, name: str) -> Path:
@@ -149,11 +165,11 @@ class Registry:
         plain = OmegaConf.to_container(self._brain.config, resolve=True)
         return Recorder(self.runs, agent_stem(name), name, {**plain, "agent": name})
 
-    def _wake(self, name: str) -> DurableAgent:
+    def _wake(self, name: str, instead: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
         agent = Agent(self._brain.planner(name), name, limit=self._limits.things, record=record)
         try:
-            return DurableAgent(agent, self._place(name))
+            return DurableAgent(agent, self._place(name), instead)
         except BaseException:
             agent.close()
             raise
@@ -166,17 +182,17 @@ class Registry:
         for name, bed in idle[:excess]:
             with bed.lock:
                 if not bed.users:
-                    self._try_to_sleep(name, bed)
+                    self._put_to_sleep(name, bed)
             with self._lock:
                 if not bed.users and bed.agent is None and self._beds.get(name) is bed:
                     del self._beds[name]
 
     @staticmethod
-    def _try_to_sleep(name: str, bed: _Bed) -> None:
+    def _put_to_sleep(name: str, bed: _Bed, write: bool = True) -> None:
         """It stays awake where that fails: its journal has all that was acknowledged."""
         try:
             if bed.agent is not None:
-                bed.agent.close()
+                bed.agent.close(write)
                 bed.agent = None
         except Exception:
             log.exception("agent %s cannot be put to sleep", name)
@@ -184,16 +200,3 @@ class Registry:
 
 def _nobody(name: str) -> NotFound:
     return NotFound(f"there is no agent {name!r}; create it with POST /v1/agents")
-
-
-def claim(path: Path) -> IO[bytes]:
-    """A file that this process alone holds until it is closed, or the process ends. Raises ConfigError."""
-    stream = path.open("ab")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stream.close()
-        raise ConfigError(f"another server is at work in {path.parent}; end it, or use another folder") from None
-    except OSError:  # a file system without locks
-        pass
-    return stream

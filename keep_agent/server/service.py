@@ -52,15 +52,17 @@ class Settings:
 def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings | None = None) -> FastAPI:
     """The application. When it ends it puts all agents to sleep, and closes the engine."""
     settings = settings or Settings()
-    metrics, gate = Metrics(), Gate(settings.limits.requests)
+    metrics, most, each = Metrics(), settings.limits.requests, settings.limits.per_agent
+    plans, talks = Gate(most, each), Gate(most, each)  # so that robots get in however much is talked
     registry = Registry(brain, folder, settings.agents, settings.trace)
-    planner = Planner(registry, gate, metrics)
+    planner = Planner(registry, plans, metrics)
     conversations = Conversations.of(
-        brain.engine, brain.tokenizer, Path(brain.config.model.name).name, folder / CHAT, settings.chat, metrics,
-        host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
+        brain.engine, brain.tokenizer, Path(brain.config.model.name).name, talks, folder / CHAT, settings.chat,
+        metrics, host_bytes=settings.chat_bytes, disk_bytes=settings.disk_bytes,
     )  # fmt: skip
     scenarios = Scenarios(conversations)
-    metrics.watch("requests_inside", "Requests in the works", lambda: gate.inside)
+    metrics.watch("plans_inside", "Requests of planning in the works", lambda: plans.inside)
+    metrics.watch("talks_inside", "Requests of conversations and scenarios in the works", lambda: talks.inside)
     metrics.watch("block_bytes", "Keys and values of planning agents", lambda: _bytes(brain))
 
     @asynccontextmanager
@@ -76,10 +78,10 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
     routers = [
         PlanningRoutes(planner, conversations.forget).router,
         SocketRoutes(planner, settings.limits).router,
-        openai_router(conversations, gate),
-        anthropic_router(conversations, gate),
-        generate_router(conversations, gate),
-        scenario_router(scenarios, conversations, gate),
+        openai_router(conversations),
+        anthropic_router(conversations),
+        generate_router(conversations),
+        scenario_router(scenarios, conversations, talks),
     ]
     app = make_app(routers, tokens=tokens, limits=settings.limits, metrics=metrics, lifespan=lifespan)
     if settings.viewer:

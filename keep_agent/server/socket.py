@@ -53,17 +53,16 @@ class SocketRoutes:
     async def talk(self, socket: WebSocket, agent: str, caller: Caller) -> None:
         try:
             caller.require(agent)
-            await self._planner.on(agent, lambda one: None)
-        except KeepError as error:
-            await socket.close(POLICY, str(error)[:120])
-            return
-        try:
             async with self._most.entered():
+                async with self._planner.gate.entered(agent):
+                    await self._planner.on(agent, lambda one: None)
                 await socket.accept()
                 while True:
                     await self._answer(socket, agent, await self._heard(socket))
         except Busy as error:
             await socket.close(TRY_LATER, str(error))
+        except KeepError as error:
+            await socket.close(POLICY, str(error)[:120])
         except WebSocketDisconnect:
             return
 
@@ -76,7 +75,7 @@ class SocketRoutes:
     async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
         try:
             asked = self._read(content)
-            async with self._planner.gate.entered():
+            async with self._planner.gate.entered(agent):
                 async for name, data in self._events(agent, asked):
                     await socket.send_text(json.dumps({"type": name, **data}))
         except KeepError as error:

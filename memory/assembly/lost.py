@@ -25,8 +25,7 @@ class Lost:
 
         A block that is missing only because its segments were not chosen this time is still good.
         """
-        history = self._store.history
-        changed = {change.id for change in history[self._cursor :]}
+        changed = set(self._store.changed(self._cursor))
         chosen = {span.segment for unit in units for span in unit.spans}
         now = {name: unit for name, unit in zip(names, units, strict=True) if name}
         lost = 0
@@ -34,7 +33,7 @@ class Lost:
             segments = {span.segment for span in unit.spans}
             if name not in now and (segments & changed or segments <= chosen):
                 lost += len(unit.token_ids)
-        self._present = now, len(history)
+        self._present = now, self._store.changes
         return lost
 
     def settle(self) -> None:

@@ -41,7 +41,7 @@ class Worker:
     def __init__(self, name: str = "engine") -> None:
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
-        self._closed = False
+        self._closed, self._lock = False, threading.Lock()  # so that no job comes behind the last one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -50,10 +50,11 @@ class Worker:
 
         :raises ModelError: after ``close``.
         """
-        if self._closed:
-            raise ModelError("this engine is closed; build a new one.")
         future: Future[T] = Future()
-        self._jobs.put(_Job(priority, next(self._numbers), work, future))
+        with self._lock:
+            if self._closed:
+                raise ModelError("this engine is closed; build a new one.")
+            self._jobs.put(_Job(priority, next(self._numbers), work, future))
         return future
 
     def call(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> T:
@@ -64,10 +65,12 @@ class Worker:
 
     def close(self) -> None:
         """Finish what is queued, then stop. May be called twice."""
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self._jobs.put(_Job(Priority.CLOSE, next(self._numbers), None, Future()))
-            self._thread.join()
+        self._thread.join()
 
     def _serve(self) -> None:
         while (job := self._jobs.get()).work is not None:

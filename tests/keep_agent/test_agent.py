@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.api import Decision
 from keep_agent.brain import Brain, brain_of
-from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError
+from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, StaleError
 from keep_agent.loop import run_episode
 from planners.base import Decision as Decided
 from planners.base import Finished
@@ -220,6 +221,55 @@ def test_a_wrong_request_is_named_and_changes_nothing(agent: Agent, instruction:
     assert agent.dump() == before
 
 
+@pytest.mark.parametrize("name", ["keep", "full_recompute", "sparsex", "prefix_cache", "h2o", "memart"])
+def test_a_plan_too_long_for_the_model_changes_nothing(
+    brain: Callable[..., Brain], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was open stays open, no task has ended, and it goes on as one that was never asked for too much."""
+    made = brain(f"planner={name}")
+    entries: list[dict[str, Any]] = []
+    asked, alone = Agent(made.planner("asked"), "asked", record=entries.append), Agent(made.planner("alone"))
+    for agent in (asked, alone):
+        agent.observe([MUG_FACT])
+        agent.plan("get the mug", SKILLS)
+        agent.report(Outcome(True))
+        agent.plan("get the mug", SKILLS)
+    before, recorded = asked.dump(), len(entries)
+    with monkeypatch.context() as patch:
+        patch.setattr(made.engine.decoder, "spec", replace(made.engine.spec, max_positions=600))
+        for instruction in ("get the apple", "get the mug") * 2:
+            with pytest.raises(CapacityError, match="longer than the model's 600"):
+                asked.plan(instruction + "ü" * 800, SKILLS)
+    assert asked.dump() == before and len(entries) == recorded
+    for agent in (asked, alone):
+        agent.report(Outcome(False, "the door is stuck"), 2)
+    same, found = (agent.plan("get the mug", SKILLS) for agent in (alone, asked))
+    assert (found.skill, found.number) == (same.skill, 3)
+    if name in ("keep", "full_recompute", "sparsex"):  # the others' transcript begins anew
+        assert found.trace["token_ids"] == same.trace["token_ids"]
+        assert dict(found.scores) == pytest.approx(dict(same.scores), abs=2e-3)
+    for agent in (asked, alone):
+        agent.close()
+
+
+def test_a_plan_that_was_made_already_is_not_made_twice(agent: Agent) -> None:
+    """A robot that has not heard the answer says which decision it knows, and asks again."""
+    assert agent.plan("get the mug", SKILLS, after=0).number == 1
+    first = agent.plan("get the mug", SKILLS, after=0)
+    agent.observe([MUG_FACT])
+    assert agent.plan("get the mug", SKILLS, after=0) is first
+    with pytest.raises(StaleError, match="last decision is number 1"):
+        agent.plan("get the apple", SKILLS, after=0)
+    assert agent.plan("get the mug", SKILLS, after=1).number == 2
+    agent.report(Outcome(True), 2)
+    before = agent.dump()
+    for after in (0, 1, 3):
+        with pytest.raises(StaleError, match="last decision is number 2"):
+            agent.plan("get the mug", SKILLS, after=after)
+    assert agent.dump() == before
+    assert agent.plan("get the mug", SKILLS, after=2).number == 3
+
+
 def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: Callable[..., Brain]) -> None:
     agent = Agent(brain("planner=keep").planner("small"), limit=5)
     agent.observe([Fact(f"mug_{i}", "object", "mug") for i in range(3)])
@@ -287,6 +337,44 @@ def test_what_is_loaded_is_what_was_saved_or_refused(agent: Agent, tmp_path: Pat
     with pytest.raises(DataError, match="no file"):
         agent.load(tmp_path / "nothing")
     assert agent.dump() == before
+
+
+@pytest.mark.parametrize("style", ["plain", "linked"])
+def test_the_longest_that_can_be_told_can_be_saved_and_loaded(brain: Callable[..., Brain], style: str) -> None:
+    made = brain("planner=keep", f"prompt.style={style}")
+    one, other = (Agent(made.planner(name), limit=500) for name in ("one", "other"))
+    word, seen = "w" * 64, [f"{'w' * 61}_{number:02}" for number in range(64)]
+    one.plan("\u0130" * 1900, ["x" * 200])  # two characters each, in lower case
+    one.report(Outcome(False, "y" * 2000))
+    one.finish(False)
+    one.observe([Fact(word, "object", word, word, states=("unseen", *[word] * 63))])
+    one.observe(
+        [Fact(word, "object", word, word, states=(word,) * 64), Fact("a", "agent", word, word, word, sees=seen)]
+    )
+    other.restore(one.dump())
+    assert other.dump() == one.dump()
+    for agent in (one, other):
+        agent.close()
+
+
+def test_a_memory_larger_than_an_agent_may_have_is_refused(brain: Callable[..., Brain]) -> None:
+    """By the number of its segments, and by their text: each is looked at when it is put in."""
+    made = brain("planner=keep")
+    one, small = Agent(made.planner("one")), Agent(made.planner("small"), limit=50)
+    one.observe([Fact(f"mug_{number}", "object", "mug") for number in range(201)])
+    with pytest.raises(CapacityError, match="201 segments .* too many for 50 things"):
+        small.restore(one.dump())
+    state = one.dump()
+    for row in (rows := state["planner"]["memory"]["segments"]):
+        row[2] = "m" * 4400 + "\n"
+    with pytest.raises(CapacityError, match="too many for 50 things"):
+        small.restore(state)
+    rows[0][2] = "m" * 4500 + "\n"
+    with pytest.raises(DataError, match="more than 4500 characters"):
+        one.restore(state)
+    assert not small.segments
+    for agent in (one, small):
+        agent.close()
 
 
 def test_a_memory_of_another_style_is_refused(brain: Callable[..., Brain], agent: Agent, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -21,8 +22,7 @@ from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
-from keep_agent.errors import ConfigError, CorruptError, DataError
-from keep_agent.journal import Journal
+from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError
 
 SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
 
@@ -36,7 +36,17 @@ def brain(tiny_model: Path) -> Iterator[Brain]:
 
 @pytest.fixture
 def opened(brain: Brain, tmp_path: Path) -> Callable[..., DurableAgent]:
-    return lambda folder=tmp_path / "agent": DurableAgent(Agent(brain.planner("robot"), ahead=False), folder)
+    """Opens a folder, also one that others have open: for it they are as if they had been killed."""
+    alive: list[DurableAgent] = []
+
+    def open_again(folder: Path = tmp_path / "agent") -> DurableAgent:
+        for agent in alive:
+            if not agent._journal.closed:
+                fcntl.flock(agent._journal._stream, fcntl.LOCK_UN)
+        alive.append(DurableAgent(Agent(brain.planner("robot"), ahead=False), folder))
+        return alive[-1]
+
+    return open_again
 
 
 names = st.sampled_from(["mug_1", "mug_2", "apple_1"])
@@ -192,13 +202,98 @@ def test_an_agent_opens_what_it_wrote_itself_whatever_its_limit(brain: Brain, tm
         again.close()
 
 
+def test_a_folder_has_one_agent(brain: Brain, tmp_path: Path) -> None:
+    """Two would write over each other's journal."""
+    first = DurableAgent(Agent(brain.planner("robot"), ahead=False), tmp_path)
+    with pytest.raises(ConfigError, match=f"at work in {tmp_path}; end it"):
+        DurableAgent(Agent(brain.planner("other"), ahead=False), tmp_path)
+    first.observe([Fact("mug_1", "object", "mug")])
+    first.close()
+    (tmp_path / MEMORY).write_bytes(b"damaged")
+    for _ in range(2):  # who could not open it has not kept it
+        with pytest.raises(DataError):
+            DurableAgent(Agent(brain.planner("robot"), ahead=False), tmp_path)
+
+
+def test_a_plan_too_long_for_the_model_leaves_nothing(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the next call have to write the whole memory for it."""
+    agent = opened()
+    agent.plan("get the mug", SKILLS)
+    agent.observe([Fact("mug_1", "object", "mug", states=("ü" * 64,) * 64)])
+    before = agent.dump()
+    with pytest.raises(CapacityError, match="longer than the model"):
+        agent.plan("get the apple", SKILLS)
+    assert agent.dump() == before
+    monkeypatch.setattr(agent, "_write", lambda: pytest.fail("it was written"))
+    agent.report(Outcome(False, "stuck"), 1)
+    assert opened().dump() == agent.dump()
+    assert agent.dump()["planner"]["turns"] == [[before["open"][0], "stuck"]]
+
+
+def test_only_what_has_changed_is_written_at_the_end(opened: Callable[..., DurableAgent]) -> None:
+    agent = opened()
+    agent.close()
+    assert not (agent.folder / MEMORY).exists()
+    agent = opened()
+    agent.observe([Fact("mug_1", "object", "mug")])
+    agent.close()
+    written = (agent.folder / MEMORY).stat()
+    again = opened()
+    assert again.agent.segments == 1
+    again.close()
+    assert (agent.folder / MEMORY).stat() == written
+
+
+def test_a_long_journal_is_no_more_than_so_many_bytes(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keep_agent.durable.BYTES", 2000)
+    agent = opened()
+    for number in range(40):
+        agent.observe([Fact("mug_1", "object", "mug", states=("x" * 60, f"{number}"))])
+        assert agent._journal.size <= 2000
+    assert opened().dump() == agent.dump()
+
+
+class Stuck:
+    """A file that cannot be cut."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def truncate(self, size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("written", [lambda agent: agent.finish(False), DurableAgent.compact, DurableAgent.close])
+def test_a_line_that_was_refused_and_stayed_is_not_played_again(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch, written: Callable[[DurableAgent], None]
+) -> None:
+    """It was neither synced nor taken back; then the memory was written, and the journal could not begin anew."""
+    agent = opened()
+    agent.plan("get the mug", SKILLS)
+    agent._journal._stream = Stuck(agent._journal._stream)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(os, "fsync", Stuck(None).truncate)
+        agent.report(Outcome(False, "stuck"))
+    assert len((agent.folder / JOURNAL).read_bytes().splitlines()) == 2
+    with pytest.raises(OSError, match="Input/output"):
+        written(agent)
+    assert opened().dump() == agent.dump()
+
+
 def test_a_refused_call_leaves_nothing(opened: Callable[..., DurableAgent]) -> None:
     agent = opened()
     for wrong in (lambda: agent.observe([{"id": "a b"}]), lambda: agent.plan("", SKILLS), lambda: agent.restore({})):
         with pytest.raises((DataError, ConfigError)):
             wrong()
     assert opened().dump() == agent.dump()
-    assert not Journal(agent.folder / JOURNAL).calls
+    assert not (agent.folder / JOURNAL).read_bytes()
 
 
 def test_a_saved_memory_takes_the_place_of_what_was_there(opened: Callable[..., DurableAgent]) -> None:

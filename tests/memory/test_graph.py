@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.graph import Grouping, prompt_order
-from memory.store import SegmentStore
+from memory.store import KEPT, SegmentStore
 from tests.memory.houses import furnish, make_store
 
 
@@ -261,6 +261,23 @@ def test_a_step_costs_a_fraction_of_grouping_anew() -> None:
         store.graph.clear()
         anew.append(seconds_of_update(store))
     assert statistics.median(steps) < statistics.median(anew) / 4
+
+
+def test_a_graph_that_begins_anew_is_as_it_was_though_the_changes_are_forgotten() -> None:
+    store, whole = make_store(), make_store()
+    for one in (store, whole):
+        furnish(one, cabinets=40, objects=260)
+        for step in range(KEPT):
+            one.put("mug_1", "object", f"mug mug_1 place_{step % 7}\n")
+            if one is store:
+                one.graph.update(one)
+    whole.graph.update(whole)
+    assert len(store.history) == KEPT < store.changes
+    store.graph.clear()
+    store.graph.update(store)
+    assert [list(group.members) for group in store.graph.groups.values()] == [
+        list(group.members) for group in whole.graph.groups.values()
+    ]
 
 
 def seconds_of_update(store: SegmentStore) -> float:

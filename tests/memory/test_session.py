@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,10 @@ from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.engine import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
+from memory.method import MemoryMethod
 from memory.report import Prefill
 from memory.retrieval.all import All
+from memory.storage.ram import Ram
 from tests.memory.houses import VOCABULARY, encode_text, furnish
 from tests.memory.sessions import (
     APPENDING,
@@ -413,6 +416,23 @@ def test_a_prompt_beyond_the_models_positions_is_refused(engine: Engine) -> None
     furnish(session.store, objects=120)
     with pytest.raises(CapacityError, match="the model's 500 positions; lower prompt.budget"):
         session.prefill("q", QUERY)
+
+
+@pytest.mark.parametrize("method", [reuse, keep])
+def test_what_no_prompt_has_room_for_is_not_encoded(engine: Engine, method: Callable[[], MemoryMethod]) -> None:
+    """Neither ahead nor by the prompt that is refused."""
+    storage = Ram()
+    session = open_session(engine, replace(method(), retrieval=All(), storage=storage))
+    session.store.put("mug_1", "object", "mug_1 hot " * 20 + "\n")
+    session.store.put("mug_2", "object", "mug_2 hot " * 400 + "\n")
+    session.store.put("mug_3", "object", "mug_3 hot\n")
+    session.update()
+    with pytest.raises(CapacityError, match="the model's 500 positions"):
+        session.prefill("q", QUERY)
+    assert storage.stats()["blocks"] == 0
+    encoded, left = session.prepare("q", 10_000)
+    assert 20 < encoded < 500 and left == 0
+    assert storage.stats()["blocks"] == 1
 
 
 @pytest.mark.parametrize("method", [*APPENDING, lambda: replace(prefix(), layout="append")])

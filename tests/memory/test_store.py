@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, DataError
-from memory.store import SegmentStore
+from memory.store import KEPT, SegmentStore
 from tests.memory.houses import encode_text
 
 
@@ -92,6 +92,19 @@ def test_store_equals_a_dictionary(edits: list[tuple[str, str | None, bool]]) ->
         if change.text is not None:
             replayed[change.id] = change.text
     assert replayed == model
+
+
+def test_how_it_came_to_be_is_forgotten_in_time() -> None:
+    """Who asks for what is forgotten is told all there is."""
+    store = SegmentStore()
+    store.put("cup", "object", "cup\n")
+    for number in range(3 * KEPT):
+        store.put("mug", "object", f"mug {number}\n")
+        store.drop(store.changes - 5)
+    assert len(store.history) == KEPT and store.changes == 3 * KEPT + 1
+    assert list(store.changed(store.changes)) == []
+    assert list(store.changed(store.changes - KEPT)) == ["mug"]
+    assert list(store.changed(0)) == ["cup", "mug"]
 
 
 PUTS = st.lists(

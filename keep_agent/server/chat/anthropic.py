@@ -6,18 +6,17 @@ from collections.abc import AsyncIterator, Mapping
 from secrets import token_hex
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from keep_agent.server.chat.anthropic_format import NEUTRAL, Answer, Messages, Usage, joined
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
 from keep_agent.server.chat.conversations import Conversations, Talk
-from keep_agent.server.chat.events import Events, begun, event, pieces, telling, whole
+from keep_agent.server.chat.events import Events, begun, event, failed, pieces, telling, whole
 from keep_agent.server.chat.neutral import check_model, check_neutral
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.prompts import Said
-from keep_agent.server.gate import Gate
 from keep_agent.server.problems import ANTHROPIC_PATH as PATH
 from keep_agent.server.tokens import Caller
 
@@ -25,11 +24,11 @@ PING = event({"type": "ping"}, "ping")
 
 
 class AnthropicRoutes:
-    def __init__(self, conversations: Conversations, gate: Gate) -> None:
+    def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self.router = APIRouter(tags=["chat"])
         self.router.add_api_route(
-            PATH, self.answer, methods=["POST"], dependencies=[Depends(gate.admitted)], responses=SSE,
+            PATH, self.answer, methods=["POST"], responses=SSE,
             response_model=Answer, summary="Go on with a conversation (Anthropic)",
         )  # fmt: skip
 
@@ -47,7 +46,7 @@ class AnthropicRoutes:
         talk = self._begin(agent, asked)
         if asked.stream:
             await begun(request, talk)
-            return Events(telling(PATH, self._events(talk), _error), talk)
+            return Events(telling(PATH, self._events(talk), failed), talk)
         text = await whole(request, talk)
         answer = self._head() | {"content": [_block(text)], **_end(talk), "usage": _usage(talk)}
         return Response(Answer(**answer).model_dump_json(exclude={"content": {"__all__": {"cache_control"}}}),
@@ -78,8 +77,8 @@ class AnthropicRoutes:
         yield _named({"type": "message_stop"})
 
 
-def anthropic_router(conversations: Conversations, gate: Gate) -> APIRouter:
-    return AnthropicRoutes(conversations, gate).router
+def anthropic_router(conversations: Conversations) -> APIRouter:
+    return AnthropicRoutes(conversations).router
 
 
 def _block(text: str) -> dict[str, str]:
@@ -105,7 +104,3 @@ def _usage(talk: Talk) -> dict[str, int]:
 
 def _named(data: Mapping[str, Any]) -> bytes:
     return event(data, data["type"])
-
-
-def _error(body: Mapping[str, Any]) -> bytes:
-    return event(body, "error")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from keep_agent.errors import CapacityError, ModelError
+from keep_agent.errors import ModelError
 from keep_agent.phases.run import REUSE, start_tokens
 from keep_agent.server.chat.prompts import Said, prompt_of, special_tokens
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.chat.turn import Ended, Opened, Turn, Wish
+from keep_agent.server.gate import Gate
 from keep_agent.server.metrics import Metrics
 from memory.agents import AgentMemories
 from memory.engine.engine import Engine
@@ -40,6 +39,7 @@ class Talk:
         self._heard: asyncio.Queue[Opened | str | Ended | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.turn: Turn | None = None
+        self.waiting: asyncio.Task[None] | None = None  # for the agent's turns before
         self.opened: Opened | None = None
         self.ended: Ended | None = None
 
@@ -48,9 +48,13 @@ class Talk:
         self._loop.call_soon_threadsafe(self._heard.put_nowait, what)
 
     def cancel(self) -> None:
-        """Nobody listens any more. The turn ends soon, and leaves its agent free and with the rows it has."""
+        """Nobody listens any more. A turn that waits is given up at once; another ends soon, and leaves its agent free
+        and with the rows it has.
+        """
         if self.turn is not None:
             self.turn.cancel()
+        if self.waiting is not None:
+            self.waiting.cancel()
 
     async def begin(self) -> Opened:
         """Wait until the prompt is accepted; raises what is wrong with it."""
@@ -96,32 +100,33 @@ class Order:
 class Conversations:
     """Turns of many agents over ``memories`` and one scheduler. The engine is the caller's, and closed after this.
 
-    A turn holds a thread while it lasts, of a pool of its own: how many there are at once is the gate's matter.
+    A turn holds a thread while it lasts, of a pool of its own: how many there are at once is the gate's matter. Rows
+    stay as long as there is room for bytes; the least recently used leave first.
 
+    :param gate: holds a turn from when it is asked for until it has ended, whoever has gone by then
     :param model: what the model is called in requests
     :param ends: tokens that end an answer; None: the tokenizer's special ones
     """
 
     def __init__(
-        self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, limits: ChatLimits | None = None,
-        metrics: Metrics | None = None, scheduler: Scheduler | None = None, ends: Collection[int] | None = None,
+        self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, gate: Gate,
+        limits: ChatLimits | None = None, metrics: Metrics | None = None, scheduler: Scheduler | None = None,
+        ends: Collection[int] | None = None,
     ) -> None:  # fmt: skip
         self.memories, self.tokenizer, self.model = memories, tokenizer, model
         self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
-        self._metrics = metrics
+        self._gate, self._metrics = gate, metrics
         self._ends = special_tokens(tokenizer) if ends is None else frozenset(ends)
         self._order = Order()
         self._threads = anyio.CapacityLimiter(math.inf)
         self._works: dict[asyncio.Task[None], Talk] = {}
-        self._known: OrderedDict[str, None] = OrderedDict()  # agents that spoke, the last one at the end
-        self._lock = threading.Lock()
         self._closed = False
         if metrics is not None:
             self._watch(metrics)
 
     @classmethod
     def of(
-        cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, folder: Path | None = None,
+        cls, engine: Engine, tokenizer: PreTrainedTokenizerBase, model: str, gate: Gate, folder: Path | None = None,
         limits: ChatLimits | None = None, metrics: Metrics | None = None, **knobs: Any,
     ) -> Conversations:  # fmt: skip
         """With memories of their own; ``knobs`` are `AgentMemories`', whose ``threshold`` is 0 here: whatever a prompt
@@ -129,7 +134,7 @@ class Conversations:
         """
         coder, start = TokenizerCoder(tokenizer), start_tokens(tokenizer)
         memories = AgentMemories(engine, coder, folder=folder, **{"threshold": REUSE, "start": start, **knobs})
-        return cls(memories, tokenizer, model, limits, metrics)
+        return cls(memories, tokenizer, model, gate, limits, metrics)
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -145,14 +150,20 @@ class Conversations:
             raise ModelError("this server is closing; ask another, or later")
         talk = Talk()
         talk.turn = Turn(self.memories, self.scheduler, self._ends, wish, self.limits.prompt_chars, talk.tell)
-        task = asyncio.create_task(self._serve(talk, talk.turn))
+        talk.waiting = task = asyncio.create_task(self._serve(talk, talk.turn))
         self._works[task] = talk
-        task.add_done_callback(self._works.pop)
+        task.add_done_callback(self._served)
         return talk
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        talk = self._works.pop(task)
+        if task.cancelled():
+            talk.tell(ModelError(GIVEN_UP))
 
     async def _serve(self, talk: Talk, turn: Turn) -> None:
         try:
-            async with self._order.of(turn.wish.agent):
+            async with self._gate.entered(turn.wish.agent), self._order.of(turn.wish.agent):
+                talk.waiting = None
                 ended = await self.in_thread(lambda: self._run(turn))
         except Exception as error:
             talk.tell(error)
@@ -163,9 +174,6 @@ class Conversations:
         talk.tell(ended)
 
     def _run(self, turn: Turn) -> Ended:
-        if turn.cancelled:  # while it waited
-            raise ModelError(GIVEN_UP)
-        self._admit(turn.wish.agent)
         ended = turn.run()
         if ended.reason == Reason.CANCELLED.value:  # half an answer shall not be taken for a whole one
             raise ModelError(GIVEN_UP)
@@ -177,26 +185,10 @@ class Conversations:
 
     # -- agents --------------------------------------------------------------------------------------------------------
 
-    def _admit(self, agent: str) -> None:
-        """Raises CapacityError for one agent too many."""
-        most = self.limits.agents
-        if most is None:
-            return
-        with self._lock:
-            if agent not in self._known and self.memories.stats()["agents"] >= most:
-                raise CapacityError(f"rows of {most} agents are held, no more are; use one of them, or forget one")
-            self._known[agent] = None
-            self._known.move_to_end(agent)
-            if len(self._known) > 2 * most:
-                self._known.popitem(last=False)
-
     async def forget(self, agent: str) -> bool:
         """Delete what an agent's rows hold of conversations, after its turns that wait; whether there was anything."""
         async with self._order.of(agent):
-            found = await self.in_thread(lambda: self.memories.forget(agent))
-            with self._lock:
-                self._known.pop(agent, None)
-            return found
+            return await self.in_thread(lambda: self.memories.forget(agent))
 
     def _watch(self, metrics: Metrics) -> None:
         for name, about in (("agents", "held in memory"), ("bytes", "in memory"), ("disk_bytes", "on the disk")):

@@ -29,6 +29,11 @@ def event(data: Any, name: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
 
+def failed(body: Mapping[str, Any]) -> bytes:
+    """An error as an event of that name, for formats that have names."""
+    return event(body, "error")
+
+
 class Events(StreamingResponse):
     """``talk`` is cancelled when its client has gone, or has all: whatever comes first."""
 

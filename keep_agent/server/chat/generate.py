@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from starlette.responses import Response
 
@@ -15,7 +15,6 @@ from keep_agent.server.chat.conversations import Conversations, Talk
 from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.turn import Wish
-from keep_agent.server.gate import Gate
 from keep_agent.server.tokens import Caller
 
 PATH = "/v1/agents/{agent}/generate"
@@ -46,11 +45,11 @@ class Generated(BaseModel):
 
 
 class GenerateRoutes:
-    def __init__(self, conversations: Conversations, gate: Gate) -> None:
+    def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self.router = APIRouter(tags=["chat"])
         self.router.add_api_route(
-            PATH, self.generate, methods=["POST"], dependencies=[Depends(gate.admitted)], responses=SSE,
+            PATH, self.generate, methods=["POST"], responses=SSE,
             response_model=Generated, summary="Go on with a text",
         )  # fmt: skip
 
@@ -66,8 +65,8 @@ class GenerateRoutes:
         return Response(generated(agent, text, talk).model_dump_json(), media_type="application/json")
 
 
-def generate_router(conversations: Conversations, gate: Gate) -> APIRouter:
-    return GenerateRoutes(conversations, gate).router
+def generate_router(conversations: Conversations) -> APIRouter:
+    return GenerateRoutes(conversations).router
 
 
 def generated(agent: str, text: str, talk: Talk) -> Generated:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from secrets import token_hex
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from keep_agent.server.chat.asked import most_tokens, stops_of
@@ -27,7 +27,6 @@ from keep_agent.server.chat.openai_format import (
     Usage,
 )
 from keep_agent.server.chat.prompts import Said
-from keep_agent.server.gate import Gate
 from keep_agent.server.tokens import Caller
 
 PATH = "/v1/chat/completions"
@@ -36,11 +35,11 @@ SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, o
 
 
 class OpenAIRoutes:
-    def __init__(self, conversations: Conversations, gate: Gate) -> None:
+    def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self.router = APIRouter(tags=["chat"])
         self.router.add_api_route(
-            PATH, self.complete, methods=["POST"], dependencies=[Depends(gate.admitted)], responses=SSE,
+            PATH, self.complete, methods=["POST"], responses=SSE,
             response_model=Completed, summary="Go on with a conversation (OpenAI)",
         )  # fmt: skip
         self.router.add_api_route("/v1/models", self.models, methods=["GET"], summary="The model that is served")
@@ -83,8 +82,8 @@ class OpenAIRoutes:
         yield DONE
 
 
-def openai_router(conversations: Conversations, gate: Gate) -> APIRouter:
-    return OpenAIRoutes(conversations, gate).router
+def openai_router(conversations: Conversations) -> APIRouter:
+    return OpenAIRoutes(conversations).router
 
 
 def completed(talk: Talk, text: str, model: str) -> Completed:

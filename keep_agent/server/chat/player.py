@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from keep_agent.errors import ModelError
-from keep_agent.phases import turns
-from keep_agent.phases.run import Player
-from keep_agent.phases.scenario import Phase
-from keep_agent.phases.transcript import Story
+from keep_agent.phases.run import Answer, Player
 from keep_agent.server.chat.turn import Opened, Turn, Wish
 from memory.engine.scheduler import Scheduler
 
@@ -22,27 +19,16 @@ class SharedPlayer(Player):
     prompt_chars: int
     begins: Callable[[Turn], None]
 
-    def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> turns.Turn:
-        text, agent = story.prompt(speaker), self.scenario.memory_key(speaker, self.run_id)
+    def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
         heard: list[Opened | str] = []
-        most = self.max_tokens or phase.max_tokens
-        wish = Wish(agent, lambda: text, most, persist=False)
+        wish = Wish(memory, lambda: text, max_tokens, persist=False)
         turn = Turn(self.memories, self.scheduler, self.stops, wish, self.prompt_chars, heard.append)
         self.begins(turn)
         ended = turn.run()
         if ended.reason == "cancelled" or turn.opened is None:
             raise ModelError("the turn was given up, the server is closing: play the scenario anew")
-        said = story.say(phase, speaker, "".join(piece for piece in heard if isinstance(piece, str)))
-        return turns.Turn(
-            index=index,
-            id=f"{phase.name}/{number}/{speaker}",
-            phase=phase.name,
-            round=number,
-            agent=speaker,
-            name=self.scenario.agents[speaker].name,
-            text=said.text,
-            audience=said.audience,
-            memory=agent,
+        return Answer(
+            text="".join(piece for piece in heard if isinstance(piece, str)),
             kind=turn.opened.kind,
             origin=turn.opened.origin,
             kept=turn.opened.kept,

@@ -125,13 +125,17 @@ class ScenarioRoutes:
         await self._scenarios.delete(caller, number)
 
     async def play(self, request: Request, number: str, asked: Play, caller: Caller) -> Played:
-        """Tells of the turns that the token's agents heard. Ends early where the scenario does, or the client goes."""
+        """Tells of the turns that the token's agents heard. Ends early where the scenario does, or the client goes.
+
+        One request at a time plays it on; others are told to come again, and wait nowhere.
+        """
         running, played = self._scenarios.get(caller, number), []
-        while len(played) < asked.turns and not await request.is_disconnected():
-            turn = await self._scenarios.play(running)
-            if turn is None:
-                break
-            played.append(turn)
+        async with running.gate.entered():
+            while len(played) < asked.turns and not await request.is_disconnected():
+                turn = await self._scenarios.play(caller, running)
+                if turn is None:
+                    break
+                played.append(turn)
         ears = running.ears(caller)
         told = [told_turn(turn, ears) for turn in played if ears.intersection(turn.audience)]
         return Played(played=len(played), turns=told, done=running.done)
@@ -156,7 +160,7 @@ def shown(running: Running, access: Access) -> Shown:
     about = scenario.about if len(ears) == len(scenario.agents) else ""
     return Shown(
         id=running.id, name=scenario.name, about=about, agents=sorted(ears),
-        played=len(running.turns), turns=scenario.turns, done=running.done, failed=running.failed is not None,
+        played=len(running.turns), turns=scenario.turns, done=running.done, failed=running.failed,
     )  # fmt: skip
 
 

@@ -1,12 +1,14 @@
 """Scenarios that are being played, and what of them a token may know.
 
 Whoever may use the id ``persist_{scenario}_{agent}`` hears what that agent hears, whether it is permanent or not. To
-begin or end a scenario takes all of its agents; to play on, one. Who may use none does not learn that it is there.
+begin or end a scenario takes all of its agents; to play on, one. Who may use none does not learn that it is there, and
+why a turn failed is told to those only who hear its speaker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,8 +23,12 @@ from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.player import SharedPlayer
 from keep_agent.server.chat.scenario_limits import check_scenario
 from keep_agent.server.chat.turn import Turn
+from keep_agent.server.gate import Gate
 from keep_agent.server.problems import Conflict, NotFound
 from keep_agent.server.tokens import Access
+
+OVER = "the scenario goes on no more: a turn failed, or it was deleted; begin it anew"
+log = logging.getLogger(__name__)
 
 
 def voice(scenario: Scenario, agent: str) -> str:
@@ -39,8 +45,9 @@ class Running:
     story: Story
     turns: list[turns.Turn] = field(default_factory=list)
     done: bool = False
-    failed: str | None = None
+    failed: bool = False
     closed: bool = False
+    gate: Gate = field(default_factory=lambda: Gate(1))  # who plays on
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     playing: Iterator[turns.Turn] = field(default_factory=lambda: iter(()))
     turn: Turn | None = None
@@ -56,9 +63,20 @@ class Running:
         if self.turn is not None:
             self.turn.cancel()
 
+    @property
+    def voices(self) -> frozenset[str]:
+        return frozenset(voice(self.scenario, agent) for agent in self.scenario.agents)
+
     def ears(self, access: Access) -> frozenset[str]:
         """The agents with whose ears a token hears."""
         return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
+
+    def may_know_why(self, access: Access) -> bool:
+        """Does a token hear who speaks in the turn under way, or everybody? An error may tell of the prompt."""
+        ears = self.ears(access)
+        speaks = None if self.turn is None else self.turn.wish.agent
+        heard = [self.scenario.memory_key(agent, self.id) for agent in ears]
+        return speaks in heard or len(heard) == len(self.scenario.agents)
 
 
 class Scenarios:
@@ -76,17 +94,18 @@ class Scenarios:
         """Begin a scenario; nothing is said yet.
 
         :raises Forbidden: the token is not for all of its agents
-        :raises Conflict: one of that name is played: their agents would have the same rows
+        :raises Conflict: one of them is played: they would have the same rows. Nothing is said of scenarios that have
+            the name and other agents
         """
         limits = self._conversations.limits
-        for agent in scenario.agents:
-            access.require(voice(scenario, agent))
+        voices = {access.require(voice(scenario, agent)) for agent in scenario.agents}
         check_scenario(scenario, limits)
         if self._closed:
             raise ModelError("this server is closing; ask another, or later")
-        if any(one.scenario.name == scenario.name for one in self._running.values()):
+        if any(not voices.isdisjoint(one.voices) for one in self._running.values()):
             raise Conflict(
-                f"a scenario {scenario.name!r} is played already: delete it first, or name this one otherwise"
+                f"a scenario {scenario.name!r} with such an agent is played already: delete it first, or name this one "
+                "otherwise"
             )
         if len(self._running) >= limits.scenarios:
             raise CapacityError(f"{limits.scenarios} scenarios are played, no more are; delete one")
@@ -135,26 +154,33 @@ class Scenarios:
 
     # -- playing -------------------------------------------------------------------------------------------------------
 
-    async def play(self, running: Running) -> turns.Turn | None:
+    async def play(self, access: Access, running: Running) -> turns.Turn | None:
         """The next turn; None if there is none.
 
-        :raises Conflict: it failed before, or was deleted
+        :raises Conflict: it failed before, or was deleted; or it fails in a turn of which the token may not know why
         """
         async with running.lock:
-            if running.failed is not None or running.closed:
-                raise Conflict(f"the scenario goes on no more ({running.failed or 'it was deleted'}): begin it anew")
+            if running.failed or running.closed:
+                raise Conflict(OVER)
             if running.done:
                 return None
-            try:
-                turn = await self._conversations.in_thread(partial(next, running.playing, None))
-            except Exception as error:
-                running.failed = type(error).__name__
-                raise
+            turn = await self._next(access, running)
             if turn is None:
                 running.done = True
                 return None
             running.turns.append(turn)
             running.done = len(running.turns) == running.scenario.turns
             if running.done:  # the last phase ends behind its last turn
-                await self._conversations.in_thread(partial(next, running.playing, None))
+                await self._next(access, running)
             return turn
+
+    async def _next(self, access: Access, running: Running) -> turns.Turn | None:
+        running.turn = None
+        try:
+            return await self._conversations.in_thread(partial(next, running.playing, None))
+        except Exception as error:
+            running.failed = True
+            if running.may_know_why(access):
+                raise
+            log.warning("scenario %s", running.id, exc_info=True)
+            raise Conflict(OVER) from error

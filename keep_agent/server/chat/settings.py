@@ -13,7 +13,6 @@ class ChatLimits:
     :param prompt_chars: of a prompt; what the model can read bounds it as well
     :param max_tokens: that a request may ask for; ``tokens`` are what one gets that does not say
     :param stops: texts that end an answer, at most, each of ``stop_chars`` at most
-    :param agents: whose rows are held in memory; None: as many as come (a budget of bytes is `AgentMemories`' matter)
     :param scenarios: at once; with so many agents, and turns in all, at most
     """
 
@@ -22,7 +21,6 @@ class ChatLimits:
     tokens: int = 256
     stops: int = 8
     stop_chars: int = 200
-    agents: int | None = 1000
     scenarios: int = 16
     scenario_agents: int = 16
     scenario_turns: int = 200
@@ -30,6 +28,5 @@ class ChatLimits:
     scenario_templates: int = 64  # each puts in a whole phase's transcript
 
     def __post_init__(self) -> None:
-        least = min(value for value in vars(self).values() if value is not None)
-        if least < 1 or self.tokens > self.max_tokens:
+        if min(vars(self).values()) < 1 or self.tokens > self.max_tokens:
             raise ConfigError(f"{self}: each must be 1 or more, and tokens no more than max_tokens")

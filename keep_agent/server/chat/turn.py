@@ -41,7 +41,10 @@ class Opened:
 
 @dataclass(frozen=True)
 class Ended:
-    """How an answer ended: ``stop`` (of its own accord, or before ``stopped_by``), ``length`` or ``cancelled``."""
+    """How an answer ended: ``stop`` (of its own accord, or before ``stopped_by``), ``length`` or ``cancelled``.
+
+    ``generated`` leaves out what the scheduler made before it heard of a stop, which is not the same twice.
+    """
 
     reason: str
     generated: int
@@ -66,10 +69,6 @@ class Turn:
         self._lock = threading.Lock()
         self._began = time.perf_counter()
         self._first: float | None = None
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled
 
     def cancel(self) -> None:
         """End soon. Rows that are computed are kept."""
@@ -137,4 +136,4 @@ class Turn:
             reason = Reason.CANCELLED if self._cancelled else Reason.LENGTH
         now, first = time.perf_counter(), self._first
         ttft = None if first is None else 1e3 * (first - self._began)
-        return Ended(reason.value, len(stream.tokens), words.stop, ttft, 0.0 if first is None else 1e3 * (now - first))
+        return Ended(reason.value, words.count, words.stop, ttft, 0.0 if first is None else 1e3 * (now - first))

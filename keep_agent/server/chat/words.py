@@ -13,7 +13,6 @@ class Words:
 
     Tokens of a character that is not complete yet are held back, and so is what may be the beginning of a stop. Bytes
     that no further ones can make a character of are shown as U+FFFD.
-
     """
 
     def __init__(self, coder: Coder, stops: Sequence[str] = ()) -> None:
@@ -24,6 +23,11 @@ class Words:
         self._said = ""
         self._given = 0
         self.stop: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Tokens that were taken, up to and with the one that a stop ended in."""
+        return len(self._tokens)
 
     @property
     def whole(self) -> tuple[list[int], str]:

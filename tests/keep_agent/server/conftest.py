@@ -74,8 +74,8 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
         chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
     ) -> Whole:  # fmt: skip
         limits, metrics = limits or Limits(), Metrics()
-        gate = Gate(limits.requests)
-        talks = Conversations.of(engine, chat, MODEL, folder, chat_limits, metrics, **knobs)
+        gate = Gate(limits.requests, limits.per_agent)
+        talks = Conversations.of(engine, chat, MODEL, gate, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)
 
         @asynccontextmanager
@@ -84,7 +84,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await scenarios.close()
             await talks.close()
 
-        routers = [make(talks, gate) for make in (openai_router, anthropic_router, generate_router)]
+        routers = [make(talks) for make in (openai_router, anthropic_router, generate_router)]
         routers.append(scenario_router(scenarios, talks, gate))
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
         return Whole(app, talks, scenarios, gate, metrics)

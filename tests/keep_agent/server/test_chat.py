@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keep_agent.server.chat.settings import ChatLimits
+from keep_agent.server.chat.words import Words
+from memory.engine.engine import Engine
+from memory.engine.extend import Chunking
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import Served, events
 
@@ -182,11 +185,50 @@ def test_rows_are_warm_after_a_restart(serve: Serve, tmp_path: Path) -> None:
             assert (told["origin"], told["kept"] > 0) == (origin, origin == "warm")
 
 
-def test_agents_are_counted(serve: Serve) -> None:
-    with serve(chat_limits=ChatLimits(agents=2)) as (served, _):
+def test_tokens_are_counted_up_to_the_stop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many the model went on to say, which it has time for here: with one less it would not have got there."""
+    path, body = "/v1/agents/counted/generate", {"prompt": "Robot: find a mug, 2.", "tokens": 60}
+    text, feed = asked(served, path, body)["text"], Words.feed
+
+    def slowly(words: Words, token: int) -> str:
+        time.sleep(0.02)
+        return feed(words, token)
+
+    monkeypatch.setattr(Words, "feed", slowly)
+    stop = {"stop": [text[len(text) // 3 :][:2]]}
+    told = asked(served, path, body | stop)
+    assert told["finish"] == "stop" and text.startswith(told["text"])
+    count = told["generated"]
+    assert asked(served, path, body | stop | {"tokens": count})["finish"] == "stop"
+    less = asked(served, path, body | stop | {"tokens": count - 1})
+    assert (less["finish"], less["generated"]) == ("length", count - 1)
+
+
+def test_turns_and_agents_are_counted(serve: Serve) -> None:
+    with serve() as (served, _):
         for agent in ("one", "two", "one"):
             asked(served, OPENAI, openai(agent, max_tokens=1))
-        assert "2 agents" in asked(served, OPENAI, openai("three", max_tokens=1), 507)["error"]["message"]
         figures = served.http.get("/metrics").text
     assert 'keep_agent_chat_tokens_total{kind="generated"} 3.0' in figures
     assert "keep_agent_chat_agents 2.0" in figures
+
+
+def test_those_who_spoke_long_ago_make_room_on_the_disk(serve: Serve, tmp_path: Path) -> None:
+    body = {"prompt": "Robot: 1. find a mug, 2. done", "tokens": 1}
+    with serve(folder=tmp_path, host_bytes=12_000) as (served, whole):
+        for number in range(8):
+            asked(served, f"/v1/agents/robot-{number}/generate", body)
+        assert 0 < whole.conversations.memories.stats()["agents"] < 8
+        origins = [asked(served, f"/v1/agents/robot-{number}/generate", body)["origin"] for number in (7, 0)]
+    assert origins == ["hot", "warm"]
+
+
+def test_nobody_is_refused_for_the_number_of_others(serve: Serve, engine: Engine) -> None:
+    with serve() as (served, whole):
+        memories = whole.conversations.memories
+        for number in range(1100):
+            with memories.turn(f"robot-{number}", "x") as prompt:
+                engine.extend(prompt.cache, prompt.new, Chunking())
+                memories.finish(prompt)
+        asked(served, OPENAI, openai("late", max_tokens=1))
+        assert memories.stats()["agents"] == 1101

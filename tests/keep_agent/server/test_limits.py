@@ -198,11 +198,12 @@ def test_the_scan_is_quick_whatever_it_reads(part: bytes) -> None:
 
 
 def test_limits_of_nothing_are_refused() -> None:
-    for knobs in ({"body_bytes": 0}, {"requests": 0}, {"large": {"/x": 0}}, {"body_seconds": -1}):
+    for knobs in ({"body_bytes": 0}, {"requests": 0}, {"per_agent": 0}, {"large": {"/x": 0}}, {"body_seconds": -1}):
         with pytest.raises(ConfigError, match="more than 0"):
             Limits(**knobs)
-    with pytest.raises(ConfigError, match="most=0"):
-        Gate(0)
+    for numbers in ((0,), (1, 0)):
+        with pytest.raises(ConfigError, match="lets nobody in"):
+            Gate(*numbers)
 
 
 def test_the_gate_lets_so_many_in_and_says_when_to_come_again() -> None:
@@ -224,6 +225,22 @@ def test_the_gate_lets_so_many_in_and_says_when_to_come_again() -> None:
             async with gate.entered():
                 raise ZeroDivisionError
         assert gate.inside == 0
+
+    anyio.run(main)
+
+
+def test_the_gate_lets_in_so_many_of_one_agent() -> None:
+    async def main() -> None:
+        gate = Gate(5, each=2)
+        async with gate.entered("a"), gate.entered("a"), gate.entered("b"):
+            with pytest.raises(Busy, match="this agent at once: 2"):
+                async with gate.entered("a"):
+                    pass
+            async with gate.entered(), gate.entered("b"):
+                pass
+        assert gate.inside == 0
+        async with gate.entered("a"):
+            pass
 
     anyio.run(main)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,17 +13,10 @@ import pytest
 
 from keep_agent.server.limits import Limits
 from tests.keep_agent.server.conftest import Serve, Whole
-from tests.keep_agent.server.serving import Served, events, post
+from tests.keep_agent.server.serving import Served, events, post, until
 
 PATH = "/v1/agents/{}/generate"
 LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}  # half a minute and more, if nobody ends it
-
-
-def until(true: Callable[[], bool], seconds: float = 10) -> None:
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends, "it did not come true"
-        time.sleep(0.01)
 
 
 def idle(whole: Whole) -> bool:
@@ -71,10 +63,10 @@ def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole]) -> None:
 
 def test_requests_of_one_agent_wait_for_each_other(endless: tuple[Served, Whole]) -> None:
     served, _ = endless
-    with ThreadPoolExecutor(6) as pool:
-        told = [answer.json() for answer in pool.map(lambda _: talked(served, "one"), range(6))]
+    with ThreadPoolExecutor(5) as pool:
+        told = [answer.json() for answer in pool.map(lambda _: talked(served, "one"), range(5))]
     assert len({answer["text"] for answer in told}) == 1
-    assert sorted(answer["origin"] for answer in told) == ["cold", *["hot"] * 5]
+    assert sorted(answer["origin"] for answer in told) == ["cold", *["hot"] * 4]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -104,6 +96,38 @@ def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Ser
             until(lambda: whole.gate.inside == 2)
         time.sleep(0.2)
     until(lambda: idle(whole), 5)
+
+
+def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[Served, Whole]) -> None:
+    served, whole = endless
+    path = PATH.format("long")
+    with served.socket() as first:
+        first.sendall(post(path, json.dumps(LONG | {"stream": True}).encode()))
+        assert b"200 OK" in first.recv(1000)
+        with served.socket() as second, served.socket() as third:
+            for waiting, stream in ((second, True), (third, False)):
+                waiting.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
+            until(lambda: whole.gate.inside == 3)
+        until(lambda: whole.gate.inside == 1, 2)
+        assert len(whole.conversations._works) == 1
+        assert first.recv(1000)  # which goes on
+    until(lambda: idle(whole), 5)
+
+
+def test_one_agent_cannot_shut_others_out(serve: Serve) -> None:
+    with serve(limits=Limits(requests=4, per_agent=2)) as (served, whole):
+        whole.conversations._ends = frozenset()
+        with served.socket() as first, served.socket() as second:
+            for waiting in (first, second):
+                waiting.sendall(post(PATH.format("greedy"), json.dumps(LONG).encode()))
+            until(lambda: whole.gate.inside == 2)
+            for stream in (True, False):
+                refused = talked(served, "greedy", stream=stream)
+                assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
+                assert int(refused.headers["retry-after"]) >= 1
+            assert talked(served, "modest", 1).status_code == 200
+        until(lambda: idle(whole), 5)
+        assert talked(served, "greedy", 1).status_code == 200
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(endless: tuple[Served, Whole]) -> None:

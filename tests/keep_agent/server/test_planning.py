@@ -26,7 +26,7 @@ from keep_agent.server.problems import Conflict, NotFound
 from keep_agent.server.registry import AgentLimits, Registry
 from keep_agent.server.service import Settings, make_service
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
-from tests.keep_agent.server.serving import Served, events, post, serving, status
+from tests.keep_agent.server.serving import Served, events, post, serving, status, until
 
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
 MUG = Fact("mug_1", "object", "mug", "cabinet_1")
@@ -249,6 +249,41 @@ def test_more_requests_than_allowed_are_told_when_to_come_again(serve: Callable[
         assert [agent.about().segments for agent in agents] == [1] * 6
 
 
+@contextmanager
+def halfway(served: Served, agent: str, token: str) -> Iterator[None]:
+    """A request of planning is in the works, until its body is there."""
+    path = f"/v1/agents/{agent}/memory"
+    with served.socket() as made:
+        given = {"Content_Length": "1000", "Authorization": f"Bearer {token}"}
+        made.sendall(post(path, b"", **given).replace(b"POST", b"PUT", 1))
+        until(lambda: "keep_agent_plans_inside 1.0" in served.http.get("/metrics").text)
+        yield
+
+
+def test_planning_and_talking_do_not_shut_each_other_out(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))
+    with serve(SCOPED, settings, ALL) as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        with halfway(served, "kitchen", ALL):
+            assert served.http.get("/v1/agents").status_code == 429
+            asked = {"prompt": "go to cabinet_1", "tokens": 1}
+            assert served.http.post("/v1/agents/kitchen/generate", json=asked).status_code == 200
+
+
+def test_requests_of_one_agent_leave_room_for_others(serve: Callable[..., Any]) -> None:
+    """And whoever may not use it does not learn of them."""
+    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, per_agent=1))
+    with serve(SCOPED, settings, ALL) as served:
+        for agent in ("kitchen", "garage"):
+            served.http.post("/v1/agents", json={"id": agent})
+        with halfway(served, "garage", ALL):
+            refused = served.http.get("/v1/agents/garage")
+            assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
+            assert served.http.get("/v1/agents/kitchen").status_code == 200
+            foreign = served.http.get("/v1/agents/garage", headers={"Authorization": f"Bearer {KITCHEN}"})
+            assert foreign.status_code == 403
+
+
 def test_agents_sleep_and_wake_up_as_they_were(serve: Callable[..., Any]) -> None:
     settings = replace(SETTINGS, agents=AgentLimits(agents=5, awake=2))
     with serve(settings=settings) as served, Client(served.url) as client:
@@ -358,10 +393,71 @@ def test_a_damaged_agent_disturbs_nobody_and_can_be_deleted(serve: Callable[...,
         assert client.agent("kitchen").about().segments == 0
 
 
+def test_a_damaged_agent_takes_a_memory_that_is_put_in(serve: Callable[..., Any], tmp_path: Path) -> None:
+    with serve() as served, Client(served.url) as client:
+        client.agent("kitchen").observe([MUG])
+        client.agent("kitchen").save(tmp_path / "saved")
+    (memory,) = (tmp_path / "server" / "agents").glob("kitchen-*/memory.json")
+    memory.write_bytes(memory.read_bytes()[:-5])
+    with serve() as served, Client(served.url) as client:
+        agent = client.agent("kitchen")
+        with pytest.raises(ServerError, match="damaged"):
+            agent.about()
+        agent.load(tmp_path / "saved")
+        assert agent.about().segments == 1
+    with serve() as served, Client(served.url) as client:
+        assert client.agent("kitchen").about().segments == 1
+
+
+def test_a_plan_asked_again_is_not_made_twice(serve: Callable[..., Any]) -> None:
+    """With the number of the last decision that is known; another's is a conflict."""
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
+        for _ in range(3):
+            assert served.http.post("/v1/agents/kitchen/plan", json=body).json()["number"] == 1
+            facts = [{"id": "mug_1", "category": "object", "type": "mug"}]
+            served.http.post("/v1/agents/kitchen/observe", json={"facts": facts})
+        for wrong in ({"after": 2}, {"instruction": "get the cup"}):
+            for stream in (True, False):
+                answer = served.http.post("/v1/agents/kitchen/plan", json={**body, **wrong, "stream": stream})
+                assert (answer.status_code, answer.json()["error"]["type"]) == (409, "StaleError")
+        assert served.http.get("/v1/agents/kitchen").json()["decisions"] == 1
+
+
+def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else as many threads as there are handshakes would wake agents at once."""
+    woken, go, wake = [], threading.Event(), Registry._wake
+
+    def slowly(registry: Registry, name: str, *given: Any) -> Any:
+        woken.append(name)
+        assert go.wait(20)
+        return wake(registry, name, *given)
+
+    monkeypatch.setattr(Registry, "_wake", slowly)
+    with serve(settings=replace(SETTINGS, limits=Limits(requests=1))) as served:
+        for name in ("kitchen", "garage"):
+            served.http.post("/v1/agents", json={"id": name})
+        looking = threading.Thread(target=lambda: served.http.get("/v1/agents/garage"))
+        looking.start()
+        until(lambda: bool(woken))
+        url = f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket"
+        with pytest.raises(InvalidStatus), connect(url, open_timeout=5):
+            pass
+        assert woken == ["garage"]
+        go.set()
+        looking.join()
+        with connect(url) as socket:
+            socket.send(json.dumps({"type": "observe", "facts": []}))
+            assert json.loads(socket.recv(20)) == {"type": "observed"}
+
+
 def test_one_process_has_the_folder(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
     brain = make_brain()
     first = Registry(brain, tmp_path)
-    with pytest.raises(ConfigError, match="another server is at work"):
+    with pytest.raises(ConfigError, match="is at work"):
         Registry(brain, tmp_path)
     first.close()
     Registry(brain, tmp_path).close()

@@ -21,7 +21,7 @@ from keep_agent.server.chat.scenarios import Running, Scenarios
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.conftest import Build, Serve
-from tests.keep_agent.server.serving import Served
+from tests.keep_agent.server.serving import Served, post, until
 
 PATH = "/v1/scenarios"
 AGENTS = ("ada", "ben", "cem")
@@ -113,6 +113,28 @@ def test_to_begin_one_takes_all_its_agents(served: Served) -> None:
     assert "house" in begun(served, scenario(), 409)["error"]["message"]
 
 
+def test_a_name_that_others_play_is_no_secret_to_be_learned(serve: Serve) -> None:
+    tokens = Tokens((*TOKENS.entries, only("persist_house_eve")))
+    with serve("token-all", tokens=tokens) as (served, _):
+        content = scenario()
+        own = {
+            "name": "house",
+            "agents": {"eve": {"system": "You are Eve."}},
+            "phases": [{"name": "night", "participants": ["eve"], "max_tokens": 2}],
+        }
+        played = begun(served, content)["id"]
+        eve = of("persist_house_eve")
+        place = f"{PATH}/{begun(served, own, **eve)['id']}"
+        assert [one["agents"] for one in served.http.get(PATH, headers=eve).json()] == [["eve"]]
+        assert served.http.post(f"{place}/turns", json={}, headers=eve).json()["done"]
+        both = own | {"agents": {**own["agents"], "ada": {"system": "x"}}}
+        both["phases"] = [{"name": "night", "participants": ["eve", "ada"]}]
+        assert "played already" in begun(served, both, 409)["error"]["message"]
+        for one in (place, f"{PATH}/{played}"):
+            assert served.http.delete(one).status_code == 204
+        begun(served, both)
+
+
 def test_those_of_the_package_are_found_by_name_and_no_file_is(served: Served, tmp_path: Path) -> None:
     for name in shipped():
         assert served.http.post(PATH, json={"name": name}).status_code == 201
@@ -186,6 +208,35 @@ def test_a_turn_that_fails_ends_the_scenario_and_nothing_else(served: Served) ->
     assert served.http.post(place, json={}).status_code == 409
     body = {"prompt": "Robot", "tokens": 1}
     assert served.http.post("/v1/agents/other/generate", json=body).status_code == 200
+
+
+def test_why_a_turn_failed_is_told_to_those_who_hear_its_speaker(serve: Serve) -> None:
+    content = scenario(audience={"ben": ["ben"]})
+    content["agents"]["ben"]["system"] = "You are Ben. " * 40
+    with serve("token-all", tokens=TOKENS, chat_limits=ChatLimits(prompt_chars=300)) as (served, _):
+        for headers, codes in ((ADA, (409, 409)), (BEN, (413, 409)), (BOTH, (413, 409)), ({}, (413, 409))):
+            place = f"{PATH}/{begun(served, content)['id']}"
+            assert served.http.post(f"{place}/turns", json={"turns": 1}, headers=headers).status_code == 200
+            answers = [served.http.post(f"{place}/turns", json={}, headers=headers) for _ in codes]
+            assert tuple(answer.status_code for answer in answers) == codes
+            later = served.http.post(f"{place}/turns", json={}, headers=ADA)
+            for answer in (*answers[codes.index(409) :], later):
+                assert answer.json() == later.json() and "characters" not in answer.text
+                assert "TooLarge" not in answer.text
+            assert served.http.delete(place).status_code == 204
+
+
+def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve) -> None:
+    with serve("token-all", tokens=TOKENS) as (served, whole):
+        place = f"{PATH}/{begun(served, scenario(rounds=90, max_tokens=40))['id']}"
+        with served.socket() as made:
+            asked = post(f"{place}/turns", b'{"turns": 180}', Authorization="Bearer token-all")
+            made.sendall(asked)
+            until(lambda: whole.gate.inside == 1)
+            refused = served.http.post(f"{place}/turns", json={})
+            assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+        until(lambda: whole.gate.inside == 0)
+        assert served.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
 
 # -- whatever the audiences are ----------------------------------------------------------------------------------------

@@ -95,6 +95,26 @@ def test_closing_finishes_what_is_queued() -> None:
     assert [future.result(0) for future in futures] == list(range(50))
 
 
+def test_a_job_is_run_or_refused_while_another_thread_closes() -> None:
+    """Nobody waits for an answer that never comes."""
+    worker = Worker()
+    put, closer = worker._jobs.put, threading.Thread(target=worker.close)
+
+    def late(job: object) -> None:
+        worker._jobs.put = put
+        closer.start()
+        closer.join(0.3)
+        put(job)
+
+    worker._jobs.put = late
+    try:
+        assert worker.submit(lambda: 7).result(5) == 7
+    finally:
+        closer.join(5)
+    with pytest.raises(ModelError, match="closed"):
+        worker.submit(lambda: 7)
+
+
 def test_a_cancelled_job_does_not_run() -> None:
     worker, release, ran = Worker(), threading.Event(), []
     worker.submit(lambda: release.wait(5))

@@ -1,0 +1,138 @@
+"""Agents that are put to sleep, deleted and replaced: by whom, and what becomes of those who wait meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.fact import Fact
+from keep_agent.brain import Brain, brain_of
+from keep_agent.durable import JOURNAL, MEMORY
+from keep_agent.errors import CorruptError, DataError, ModelError
+from keep_agent.server.registry import AgentLimits, Registry
+
+MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
+
+
+@pytest.fixture(scope="module")
+def brain(tiny_model: Path) -> Iterator[Brain]:
+    made = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+    yield made
+    made.engine.close()
+
+
+@pytest.fixture
+def registry(brain: Brain, tmp_path: Path) -> Iterator[Registry]:
+    """With an agent that knows a mug."""
+    made = Registry(brain, tmp_path, trace=False)
+    made.create("kitchen")
+    with made.use("kitchen") as agent:
+        agent.observe([MUG])
+    yield made
+    made.close()
+
+
+def refuse(*given: Any, **more: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_deleting_writes_and_reads_nothing(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk it is what makes room."""
+    with monkeypatch.context() as patch:
+        patch.setattr("keep_agent.durable.write_memory", lambda *given: pytest.fail("it was written"))
+        registry.delete("kitchen")
+    assert not registry.names() and not registry.awake
+    registry.create("kitchen")
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "_wake", lambda *given: pytest.fail("it was woken up"))
+        registry.delete("kitchen")
+    assert not registry.names()
+
+
+def test_an_agent_that_could_not_be_deleted_is_still_there(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(Path, "rename", refuse)
+        registry.delete("kitchen")
+    with registry.use("kitchen") as agent:
+        agent.observe([CUP])
+        assert agent.agent.segments == 2
+
+
+@pytest.mark.parametrize("damaged", [MEMORY, JOURNAL])
+def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, damaged: str) -> None:
+    first = Registry(brain, tmp_path, trace=False)
+    first.create("kitchen")
+    with first.use("kitchen") as agent:
+        agent.observe([MUG])
+        state = agent.dump()
+        agent.observe([CUP])
+        agent.compact()
+        for _ in range(3):
+            agent.observe([CUP])
+    copy = {name: (agent.folder / name).read_bytes() for name in (MEMORY, JOURNAL)}
+    first.close()
+    for name, content in copy.items():  # as if it had been killed
+        (agent.folder / name).write_bytes(content)
+    (agent.folder / damaged).write_bytes(copy[damaged].replace(b"cup", b"cap"))
+    registry = Registry(brain, tmp_path, trace=False)
+    with pytest.raises(CorruptError), registry.use("kitchen"):
+        pass
+    with pytest.raises(DataError, match="no agent's memory"):
+        registry.replace("kitchen", {})
+    with pytest.raises(CorruptError), registry.use("kitchen"):  # what was there has not changed
+        pass
+    registry.replace("kitchen", state)
+    for _ in range(2):
+        with registry.use("kitchen") as agent:
+            assert agent.dump() == state
+        registry.close()
+        registry = Registry(brain, tmp_path, trace=False)
+    registry.replace("kitchen", state)
+    registry.close()
+
+
+def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(registry: Registry) -> None:
+    """The folder is another process's then."""
+    failed: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            with registry.use("kitchen"):
+                pass
+        except BaseException as error:
+            failed.append(error)
+
+    bed = registry._beds["kitchen"]
+    with bed.lock:
+        threads = [threading.Thread(target=registry.close), threading.Thread(target=use)]
+        for thread in threads:
+            thread.start()
+            thread.join(0.2)
+    for thread in threads:
+        thread.join(10)
+    assert not registry.awake
+    assert [type(error) for error in failed] == [ModelError]
+    with pytest.raises(ModelError, match="ending"), registry.use("kitchen"):
+        pass
+
+
+def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> None:
+    registry = Registry(brain, tmp_path, AgentLimits(awake=1), trace=False)
+    for name in ("kitchen", "garage"):
+        registry.create(name)
+        with registry.use(name) as agent:
+            agent.observe([MUG])
+    folder = agent.folder.parent
+    with registry.use("kitchen"):
+        pass
+    before = {path: path.stat().st_ino for path in folder.glob(f"*/{MEMORY}")}
+    assert len(before) == 2
+    for name in ("kitchen", "garage") * 3:
+        with registry.use(name) as agent:
+            assert agent.agent.segments == 1
+    assert {path: path.stat().st_ino for path in folder.glob(f"*/{MEMORY}")} == before
+    registry.close()
