@@ -29,7 +29,7 @@ from keep_agent.server.tokens import Tokens
 from keep_agent.server.viewer_door import ViewerDoor
 
 CHAT = "chat"  # conversations' rows, in the server's folder
-MEMORY_BYTES = 32 << 20  # of a memory that is put in
+MEMORY_BYTES = 16 << 20  # of a memory that is put in
 log = logging.getLogger(__name__)
 
 
