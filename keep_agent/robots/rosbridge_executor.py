@@ -14,7 +14,15 @@ from keep_agent.robots.errors import RobotError, RobotTimeout, SkillLost
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.messages import PACKAGE
 from keep_agent.robots.rosbridge import Bridge, string_type, typed
-from keep_agent.robots.rosbridge_skills import Attempt, Carrier, Fields, Kind, Ros1Action, Ros2Action, ServiceCall
+from keep_agent.robots.rosbridge_skills import (
+    Fields,
+    Kind,
+    PendingSkill,
+    Ros1Action,
+    Ros2Action,
+    ServiceCall,
+    SkillClient,
+)
 
 if TYPE_CHECKING:
     from envs.fact import Fact
@@ -51,9 +59,9 @@ class RosbridgeExecutor:
         self._news = Condition()
         self._facts: list[Fact] = []
         self._skills: tuple[str, ...] | None = None
-        self._attempt: Attempt | None = None
+        self._pending: PendingSkill | None = None
         self._astray = False  # whether what was begun last may still go on
-        self._carrier = _carrier(bridge, kind, name, type, fields or Fields(), cancel)
+        self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
         bridge.library.Topic(bridge.ros, facts, text).subscribe(self._on_facts)
         if isinstance(skills, str):
@@ -80,38 +88,38 @@ class RosbridgeExecutor:
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
         """Raises ConnectionLost if there is none, SkillLost if it breaks meanwhile."""
-        attempt = Attempt(skill, feedback)
+        pending = PendingSkill(skill, feedback)
         with self._news:
-            if self._attempt is not None:
-                raise RobotError(f"{skill!r} cannot begin before {self._attempt.skill!r} has ended: cancel that")
-            self._attempt = attempt
+            if self._pending is not None:
+                raise RobotError(f"{skill!r} cannot begin before {self._pending.skill!r} has ended: cancel that")
+            self._pending = pending
         try:
             self.bridge.check()
             self._recall()
-            self._carrier.begin(attempt)
-            return attempt.future.result()
+            self._client.begin(pending)
+            return pending.future.result()
         except SkillLost:
             self._astray = True
             raise
         finally:
-            attempt.over()
+            pending.over()
             with self._news:
-                self._attempt = None
+                self._pending = None
 
     def cancel(self) -> None:
         """Raises ConnectionLost, or RobotError where this robot cannot be told."""
-        attempt = self._attempt
-        if attempt is not None:
+        pending = self._pending
+        if pending is not None:
             self.bridge.check()
-            self._carrier.cancel()
-            attempt.cancelled(self.silence)
+            self._client.cancel()
+            pending.cancelled(self.silence)
 
     def _recall(self) -> None:
         """Cancel what got lost, as soon as the robot can be told."""
         if self._astray:
             self._astray = False
             with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
-                self._carrier.cancel()
+                self._client.cancel()
 
     def _on_facts(self, message: Mapping[str, Any]) -> None:
         try:
@@ -136,17 +144,17 @@ class RosbridgeExecutor:
             self._news.notify_all()
 
     def _on_lost(self) -> None:
-        attempt = self._attempt
-        if attempt is not None:
-            attempt.fail(
+        pending = self._pending
+        if pending is not None:
+            pending.fail(
                 SkillLost(
-                    f"the connection to the rosbridge at {self.bridge.where} broke while {attempt.skill!r} was carried "
+                    f"the connection to the rosbridge at {self.bridge.where} broke while {pending.skill!r} was carried "
                     "out: the robot may still be moving"
                 )
             )
 
 
-def _carrier(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> Carrier:
+def _client_of(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> SkillClient:
     match kind:
         case "ros2_action":
             return Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)

@@ -43,7 +43,7 @@ class Fields:
         return str(values.get(self.feedback, ""))
 
 
-class Attempt:
+class PendingSkill:
     """One skill under way. Whoever settles it first is right."""
 
     def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
@@ -76,9 +76,9 @@ class Attempt:
             self.future.set_exception(error)
 
 
-class Carrier(Protocol):
-    def begin(self, attempt: Attempt) -> None:
-        """Returns at once; the attempt is settled later, on another thread."""
+class SkillClient(Protocol):
+    def begin(self, pending: PendingSkill) -> None:
+        """Returns at once; ``pending`` is settled later, on another thread."""
         ...
 
     def cancel(self) -> None:
@@ -94,14 +94,14 @@ class Ros2Action:
         self._client = bridge.library.ActionClient(bridge.ros, name, kind)
         self._goal = ""
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, pending: PendingSkill) -> None:
         self._client.wait_results.clear()  # of earlier goals; the library keeps them all
-        goal = self.bridge.library.Goal(self.fields.goal(attempt.skill))
+        goal = self.bridge.library.Goal(self.fields.goal(pending.skill))
         self._goal = self._client.send_goal(
             goal,
-            lambda result: attempt.settle(self._outcome(result)),
-            lambda values: attempt.feedback(self.fields.sentence(values)),
-            lambda result: attempt.settle(self._outcome(result, broken=True)),
+            lambda result: pending.settle(self._outcome(result)),
+            lambda values: pending.feedback(self.fields.sentence(values)),
+            lambda result: pending.settle(self._outcome(result, broken=True)),
         )
 
     def cancel(self) -> None:
@@ -123,16 +123,16 @@ class Ros1Action:
         self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
         self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
         self._lock = Lock()
-        self._running: tuple[str, Attempt] | None = None
+        self._running: tuple[str, PendingSkill] | None = None
         topic(bridge.ros, f"{name}/feedback", f"{kind}Feedback").subscribe(self._feedback)
         topic(bridge.ros, f"{name}/result", f"{kind}Result").subscribe(self._result)
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, pending: PendingSkill) -> None:
         name, now = f"keep_agent-{token_hex(8)}", time.time()
         with self._lock:
-            self._running = name, attempt
+            self._running = name, pending
         stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
-        self._goals.publish({"goal_id": {"id": name, "stamp": stamp}, "goal": self.fields.goal(attempt.skill)})
+        self._goals.publish({"goal_id": {"id": name, "stamp": stamp}, "goal": self.fields.goal(pending.skill)})
 
     def cancel(self) -> None:
         with self._lock:
@@ -140,24 +140,24 @@ class Ros1Action:
         if running is not None:
             self._cancels.publish({"id": running[0], "stamp": {"secs": 0, "nsecs": 0}})
 
-    def _mine(self, message: Mapping[str, Any]) -> Attempt | None:
+    def _mine(self, message: Mapping[str, Any]) -> PendingSkill | None:
         with self._lock:
             running = self._running
         return running[1] if running is not None and message["status"]["goal_id"]["id"] == running[0] else None
 
     def _feedback(self, message: Mapping[str, Any]) -> None:
-        attempt = self._mine(message)
-        if attempt is not None:
-            attempt.feedback(self.fields.sentence(message["feedback"]))
+        pending = self._mine(message)
+        if pending is not None:
+            pending.feedback(self.fields.sentence(message["feedback"]))
 
     def _result(self, message: Mapping[str, Any]) -> None:
-        attempt = self._mine(message)
-        if attempt is None:
+        pending = self._mine(message)
+        if pending is None:
             return
         status = message["status"]["status"]
         told = message["status"].get("text", "")
         word = told or f"the robot says {ENDS.get(status, status)}"
-        attempt.settle(self.fields.outcome(message.get("result", {}), status == 3, word))
+        pending.settle(self.fields.outcome(message.get("result", {}), status == 3, word))
 
 
 class ServiceCall:
@@ -169,11 +169,11 @@ class ServiceCall:
         self._service = service(bridge.ros, name, kind)
         self._cancel = service(bridge.ros, cancel, "std_srvs/Trigger") if cancel else None
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, pending: PendingSkill) -> None:
         self._service.call(
-            self.bridge.library.ServiceRequest(self.fields.goal(attempt.skill)),
-            lambda response: attempt.settle(self.fields.outcome(response, True, "the robot does not say why")),
-            lambda error: attempt.settle(failed(str(error) or "the service failed")),
+            self.bridge.library.ServiceRequest(self.fields.goal(pending.skill)),
+            lambda response: pending.settle(self.fields.outcome(response, True, "the robot does not say why")),
+            lambda error: pending.settle(failed(str(error) or "the service failed")),
         )
 
     def cancel(self) -> None:

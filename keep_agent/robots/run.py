@@ -14,9 +14,9 @@ from envs.outcome import DONE as WELL
 from envs.outcome import Outcome, failed
 from keep_agent.loop import DONE
 from keep_agent.robots.calls import Call
+from keep_agent.robots.dialogue import Dialogue
 from keep_agent.robots.errors import SkillLost
 from keep_agent.robots.events import Executed, Feedback, Finished, Observed, Planned, Started, Step, Stop, TaskReport
-from keep_agent.robots.talk import Talk
 
 if TYPE_CHECKING:
     from keep_agent.api import Decision, Planning
@@ -40,7 +40,7 @@ class Ended(Exception):
 
 
 class TaskRun:
-    """Only waits: whatever may take long is a `Call`. ``pressed`` is done as soon as somebody wants it to stop."""
+    """Only waits: whatever may take long is a `Call`. ``stop_requested`` is done when somebody wants it to stop."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class TaskRun:
         instruction: str,
         *,
         limits: Limits,
-        pressed: Future[str],
+        stop_requested: Future[str],
         unseen: Unseen,
         watch: Watch | None = None,
         judge: Judge | None = None,
     ) -> None:
         self.executor, self.instruction, self.limits = executor, instruction, limits
-        self.pressed, self.watch, self.judge = pressed, watch, judge
-        self.talk = Talk(planner, instruction)
+        self.stop_requested, self.watch, self.judge = stop_requested, watch, judge
+        self.dialogue = Dialogue(planner, instruction)
         self.unseen = unseen
         self._looking_at: Literal["executor", "planner"] = "executor"  # whom a look waits for, or who broke it off
         self.clock = Clock(limits.task)
@@ -100,7 +100,7 @@ class TaskRun:
 
     def _plan(self, skills: Sequence[str]) -> Decision:
         asked = Clock(self.limits.answer)
-        decision = self._answer("planner", self._begin("plan", partial(self.talk.plan, skills)))
+        decision = self._answer("planner", self._begin("plan", partial(self.dialogue.plan, skills)))
         if not isinstance(getattr(decision, "skill", None), str):
             raise Ended("planner_error", f"the planner's plan returned {decision!r}, which is no Decision")
         self._say(Planned(decision, asked.gone))
@@ -117,7 +117,7 @@ class TaskRun:
     def _report(self, outcome: Outcome) -> None:
         """Nothing breaks this off but the planner: what has happened has happened."""
         self._verdict = outcome
-        call = self._begin("report", partial(self.talk.report, outcome))
+        call = self._begin("report", partial(self.dialogue.report, outcome))
         call.wait(self.limits.answer)
         self._check("planner", call)
         self._verdict = None
@@ -159,7 +159,7 @@ class TaskRun:
     def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
         """Look on while a skill is carried out; whether it has ended in time."""
         look: Call[None] | None = None
-        while not motion.wait(min(self.limits.period, clock.rest, self.clock.rest), self.pressed):
+        while not motion.wait(min(self.limits.period, clock.rest, self.clock.rest), self.stop_requested):
             self._heed()
             if clock.rest <= 0:
                 break
@@ -211,25 +211,25 @@ class TaskRun:
             self._looking_at = "executor"
             self.unseen.add(self.executor.observe())
             self._looking_at = "planner"
-            if told := self.unseen.tell(self.talk):
+            if told := self.unseen.tell(self.dialogue):
                 self._say(Observed(told, skill))
 
         return self._begin("look", look)
 
     def _see(self, look: Call[None]) -> None:
-        look.wait(min(self.limits.answer, self.clock.rest), self.pressed)
+        look.wait(min(self.limits.answer, self.clock.rest), self.stop_requested)
         self._heed()
         self._check(self._looking_at, look)
 
     def _answer(self, side: str, call: Call[T]) -> T:
-        call.wait(min(self.limits.answer, self.clock.rest), self.pressed)
+        call.wait(min(self.limits.answer, self.clock.rest), self.stop_requested)
         self._heed()
         return self._check(side, call)
 
     def _heed(self) -> None:
         """Raises Ended if somebody wants the task to stop, or its time is over."""
-        if self.pressed.done():
-            raise Ended("stopped", self.pressed.result())
+        if self.stop_requested.done():
+            raise Ended("stopped", self.stop_requested.result())
         if self.clock.rest <= 0:
             raise Ended("task_timeout", f"the task took longer than {self.limits.task:g} s")
 
@@ -244,7 +244,7 @@ class TaskRun:
 
     def _finish(self, ended: Ended) -> TaskReport:
         outcome = self._verdict or failed(ended.message)
-        self._begin("finish", partial(self.talk.end, outcome)).wait(self.limits.answer)
+        self._begin("finish", partial(self.dialogue.end, outcome)).wait(self.limits.answer)
         self.calls = [call for call in self.calls if not call.done]
         self._over = True
         message = ended.message

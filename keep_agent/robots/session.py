@@ -1,4 +1,4 @@
-"""A robot and its planner: tasks or single plans, one thing at a time, with time-outs and a button to stop."""
+"""A robot and its planner: tasks or single plans, one thing at a time, with time-outs and a way to stop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from envs.clock import Clock
 from keep_agent.robots.calls import Call
-from keep_agent.robots.desk import PlanDesk
 from keep_agent.robots.errors import RobotError, RobotTimeout
 from keep_agent.robots.events import Finished, Started, TaskReport
 from keep_agent.robots.limits import Limits
 from keep_agent.robots.run import Judge, TaskRun
+from keep_agent.robots.single_plans import SinglePlans
 from keep_agent.robots.unseen import Unseen
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class RobotSession:
         self._idle = Flag()
         self._idle.set()
         self._closed = ""  # why nothing begins any more
-        self._pressed: Future[str] | None = None  # the button of the task that is on
+        self._stop_requested: Future[str] | None = None  # to be done with the reason; of the task that is on
         self._left: list[Call[Any]] = []  # calls that may not have returned
         self._unseen = Unseen()
-        self._desk = PlanDesk(planner, self._unseen)
+        self._plans = SinglePlans(planner, self._unseen)
 
     def run(self, instruction: str, watch: Watch | None = None) -> TaskReport:
         """Do a task. Blocks until it is over, which the limits see to; nothing of ours is left running then.
@@ -65,16 +65,16 @@ class RobotSession:
         another task is on. ``watch`` hears of this task only.
         """
         tell = partial(self._tell, watch)
-        with self._button() as pressed:
-            left = self._still_left(pressed)
-            if left or pressed.done():
-                return _refused(instruction, left, pressed, tell)
+        with self._claimed() as stop_requested:
+            left = self._still_left(stop_requested)
+            if left or stop_requested.done():
+                return _refused(instruction, left, stop_requested, tell)
             task = TaskRun(
                 self.planner,
                 self.executor,
                 instruction,
                 limits=self.limits,
-                pressed=pressed,
+                stop_requested=stop_requested,
                 unseen=self._unseen,
                 watch=tell,
                 judge=self.judge,
@@ -92,32 +92,32 @@ class RobotSession:
         """
         if not instruction.strip() or not skills:
             raise RobotError(f"a plan needs an instruction and skills, not {instruction!r} and {list(skills)}")
-        return self._bounded("plan", partial(self._desk.plan, instruction, tuple(skills)))
+        return self._bounded("plan", partial(self._plans.plan, instruction, tuple(skills)))
 
     def report(self, outcome: Outcome) -> None:
         """What became of that skill. One that nobody reports on counts as carried out when the next is asked for.
 
         Raises RobotError if there is none, and as `plan` does.
         """
-        if not self._desk.open:
+        if not self._plans.open:
             raise RobotError("there is no plan to report on: ask for one first, and report once")
-        self._bounded("report", partial(self._desk.report, outcome))
+        self._bounded("report", partial(self._plans.report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
         """Facts from elsewhere, for the next look, plan or task."""
         self._unseen.add(facts)
 
-    def stop(self, reason: str = "somebody pressed stop") -> bool:
+    def stop(self, reason: str = "somebody stop_requested stop") -> bool:
         """End the task that is on, soon; from any thread. The first reason counts.
 
         Without a task nothing happens, and the next one is not concerned; returns whether there was one. A single plan
         is not stopped: the robot is its caller's.
         """
-        pressed = self._pressed
-        if pressed is None:
+        stop_requested = self._stop_requested
+        if stop_requested is None:
             return False
         with suppress(InvalidStateError):
-            pressed.set_result(reason)
+            stop_requested.set_result(reason)
         return True
 
     def close(self, reason: str = "the planner is shut down") -> bool:
@@ -128,27 +128,27 @@ class RobotSession:
         return self._idle.wait(self.limits.longest_stop)
 
     @contextmanager
-    def _button(self) -> Iterator[Future[str]]:
+    def _claimed(self) -> Iterator[Future[str]]:
         with self._lock:
-            if self._pressed is not None:
+            if self._stop_requested is not None:
                 raise RobotError(ON)
-            self._pressed = pressed = Future()
+            self._stop_requested = stop_requested = Future()
             self._idle.clear()
             if self._closed:
-                pressed.set_result(self._closed)
+                stop_requested.set_result(self._closed)
         try:
-            yield pressed
+            yield stop_requested
         finally:
-            self._pressed = None
+            self._stop_requested = None
             self._idle.set()
 
-    def _still_left(self, pressed: Future[str]) -> list[Call[Any]]:
+    def _still_left(self, stop_requested: Future[str]) -> list[Call[Any]]:
         """Calls that keep a task from beginning: earlier ones, and what ends single plans for the planner."""
         with self._lock:
-            self._leave_desk("something else was begun")
+            self._end_plans("something else was begun")
         clock = Clock(self.limits.answer)
         for call in self._left:
-            call.wait(clock.rest, pressed)
+            call.wait(clock.rest, stop_requested)
         self._left = [call for call in self._left if not call.done]
         return self._left
 
@@ -158,7 +158,7 @@ class RobotSession:
             self._left = [call for call in self._left if not call.done]
             if self._closed:
                 raise RobotError(self._closed)
-            if self._pressed is not None:
+            if self._stop_requested is not None:
                 raise RobotError(ON)
             if self._left:
                 raise RobotTimeout(f"an earlier {self._left[0].name} is still at work: ask again when it is over")
@@ -168,11 +168,11 @@ class RobotSession:
         with self._lock:  # against a task that begins, which ends this as well
             if call.done:
                 return call.result
-            self._leave_desk("the answer came too late")
+            self._end_plans("the answer came too late")
         raise RobotTimeout(f"the planner did not answer within {self.limits.answer:g} s")
 
-    def _leave_desk(self, why: str) -> None:
-        end = self._desk.leave(why)
+    def _end_plans(self, why: str) -> None:
+        end = self._plans.leave(why)
         if end is not None:
             self._left.append(Call("end", end))
 
@@ -184,11 +184,11 @@ class RobotSession:
 
 
 def _refused(
-    instruction: str, left: Sequence[Call[Any]], pressed: Future[str], tell: Callable[[Event], None]
+    instruction: str, left: Sequence[Call[Any]], stop_requested: Future[str], tell: Callable[[Event], None]
 ) -> TaskReport:
     names = ", ".join(dict.fromkeys(call.name for call in left))
-    if pressed.done():
-        report = TaskReport(instruction, False, "stopped", pressed.result())
+    if stop_requested.done():
+        report = TaskReport(instruction, False, "stopped", stop_requested.result())
     else:
         report = TaskReport(instruction, False, "busy", f"of an earlier task has not returned: {names}")
     tell(Started(instruction))

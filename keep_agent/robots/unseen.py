@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keep_agent.errors import DataError
 
 if TYPE_CHECKING:
-    from keep_agent.robots.talk import Talk
+    from keep_agent.robots.dialogue import Dialogue
     from planners.styles import FactView
 
 log = logging.getLogger(__name__)
@@ -34,14 +34,14 @@ class Unseen:
         if dropped > 0:
             log.warning("%d facts dropped that no planner took in: %d wait at most", dropped, MOST)
 
-    def tell(self, talk: Talk) -> tuple[FactView, ...]:
+    def tell(self, dialogue: Dialogue) -> tuple[FactView, ...]:
         """Those that the planner has taken in. One that it refuses is logged and dropped: no task would ever begin.
 
         Raises what else the planner raises; then the rest waits for the next call.
         """
         told: list[FactView] = []
         while batch := self._next():
-            taken = _hand_over(talk, batch)
+            taken = _hand_over(dialogue, batch)
             if taken is None:
                 break
             told.extend(taken)
@@ -55,10 +55,10 @@ class Unseen:
             return self._facts[:BATCH]
 
 
-def _hand_over(talk: Talk, facts: Sequence[FactView]) -> Sequence[FactView] | None:
+def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Sequence[FactView] | None:
     """Those that were not refused, found by halving; None if the task is over and nobody was asked."""
     try:
-        return facts if talk.observe(facts) else None
+        return facts if dialogue.observe(facts) else None
     except Exception as error:
         if not _refuses(error):
             raise
@@ -66,7 +66,7 @@ def _hand_over(talk: Talk, facts: Sequence[FactView]) -> Sequence[FactView] | No
             log.warning("the planner refuses a fact, which is dropped: %s", error)
             return ()
     middle = len(facts) // 2
-    first, second = _hand_over(talk, facts[:middle]), _hand_over(talk, facts[middle:])
+    first, second = _hand_over(dialogue, facts[:middle]), _hand_over(dialogue, facts[middle:])
     return None if first is None or second is None else [*first, *second]
 
 

@@ -1,4 +1,4 @@
-"""The app: routes behind a door, within limits, with figures and a description of itself."""
+"""The app: authenticated routes within limits, with metrics and a description of itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
 import keep_agent
-from keep_agent.server.door import Door
-from keep_agent.server.limits import Bounded, Limits
-from keep_agent.server.metrics import Metrics, Observed
-from keep_agent.server.problems import RESPONSES, Last, install
+from keep_agent.server.auth import AuthMiddleware
+from keep_agent.server.limits import Limits, LimitsMiddleware
+from keep_agent.server.metrics import Metrics, MetricsMiddleware
+from keep_agent.server.problems import RESPONSES, ErrorMiddleware, install
 from keep_agent.server.tokens import Caller, Tokens
 
 HEALTH, FIGURES, DESCRIPTION = "/healthz", "/metrics", "/openapi.json"
@@ -50,10 +50,10 @@ def make_app(
     install(app)
     _describe(app, tokens, {*PUBLIC, *public})
     # the last one added is the first one asked
-    app.add_middleware(Bounded, limits=limits or Limits())
-    app.add_middleware(Door, tokens=tokens, public={*PUBLIC, *public})
-    app.add_middleware(Last)
-    app.add_middleware(Observed, metrics=metrics)
+    app.add_middleware(LimitsMiddleware, limits=limits or Limits())
+    app.add_middleware(AuthMiddleware, tokens=tokens, public={*PUBLIC, *public})
+    app.add_middleware(ErrorMiddleware)
+    app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app
 
 

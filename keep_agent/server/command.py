@@ -18,9 +18,9 @@ from rich.console import Console
 from keep_agent.brain import brain_of
 from keep_agent.errors import ConfigError
 from keep_agent.server.limits import Limits
-from keep_agent.server.patience import Patient
 from keep_agent.server.registry import AgentLimits
 from keep_agent.server.service import Settings, make_service
+from keep_agent.server.timed_protocol import TimedProtocol
 from keep_agent.server.tokens import VARIABLE, Tokens, check_bind, load_tokens
 
 GRACE = 30  # seconds for requests in the works when the server is to end
@@ -84,7 +84,8 @@ def _settings(given: argparse.Namespace) -> Settings:
 
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app, http=Patient, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE, server_header=False,
+        app, http=TimedProtocol, log_config=None, access_log=False, server_header=False,
+        timeout_graceful_shutdown=GRACE,
         h11_max_incomplete_event_size=HEADERS, ws_max_size=settings.limits.body_bytes, ws="websockets-sansio",
     )  # fmt: skip
 

@@ -54,7 +54,7 @@ class Limits:
         return any(fnmatchcase(path, pattern) for pattern in self.large)
 
 
-class Bounded:
+class LimitsMiddleware:
     """ASGI middleware: reads a body within its limits and hands it on, or answers why not."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:

@@ -82,7 +82,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class Observed:
+class MetricsMiddleware:
     """ASGI middleware: counts requests by the template of their route."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

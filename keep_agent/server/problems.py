@@ -128,7 +128,7 @@ def answer_to(path: str, error: KeepError) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Let ``app`` answer errors in one shape; those nobody thought of are `Last`'s."""
+    """Let ``app`` answer errors in one shape; those nobody thought of are `ErrorMiddleware`'s."""
     app.add_exception_handler(KeepError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _plain)
@@ -161,7 +161,7 @@ def _place(parts: Iterable[Any]) -> str:
     return ".".join(map(str, parts))[:LONGEST_PLACE]
 
 
-class Last:
+class ErrorMiddleware:
     """ASGI middleware, the outermost: what nobody caught is logged and answered with a fixed text."""
 
     def __init__(self, app: ASGIApp) -> None:

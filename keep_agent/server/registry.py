@@ -47,7 +47,7 @@ class AgentLimits:
 
 
 @dataclass
-class _Bed:
+class _Entry:
     """Where an agent sleeps, or is awake."""
 
     agent: DurableAgent | None = None
@@ -62,7 +62,7 @@ class Registry:
     def __init__(self, brain: Brain, folder: Path, limits: AgentLimits | None = None, trace: bool = True) -> None:
         self._brain, self._limits, self._trace = brain, limits or AgentLimits(), trace
         self._agents, self.runs = folder / AGENTS, folder / RUNS
-        self._beds: OrderedDict[str, _Bed] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
@@ -90,72 +90,72 @@ class Registry:
     @contextmanager
     def use(self, name: str) -> Iterator[DurableAgent]:
         """An agent, awake until the end of the block. Raises NotFound."""
-        with self._bed(name) as bed:
-            with bed.lock:
-                self._check(bed, name)
-                if bed.agent is None:
-                    bed.agent = self._wake(name)
-            yield bed.agent
+        with self._entry(name) as entry:
+            with entry.lock:
+                self._check(entry, name)
+                if entry.agent is None:
+                    entry.agent = self._wake(name)
+            yield entry.agent
 
     def replace(self, name: str, state: Mapping[str, Any]) -> None:
         """Let an agent remember what `DurableAgent.dump` gave, also one that cannot be woken up. Raises NotFound."""
-        with self._bed(name) as bed, bed.lock:
-            self._check(bed, name)
+        with self._entry(name) as entry, entry.lock:
+            self._check(entry, name)
             try:
-                bed.agent = bed.agent or self._wake(name)
+                entry.agent = entry.agent or self._wake(name)
             except DataError as error:
-                bed.agent = self._wake(name, state)
+                entry.agent = self._wake(name, state)
                 log.warning("agent %s has got another memory; its own could not be read: %s", name, error)
             else:
-                bed.agent.restore(state)
+                entry.agent.restore(state)
 
     def delete(self, name: str) -> None:
         """Forget an agent and all it has left on the disk: nothing is read or written for it. Raises NotFound."""
-        with self._bed(name) as bed, bed.lock:
-            self._check(bed, name)
-            self._put_to_sleep(name, bed, write=False)
+        with self._entry(name) as entry, entry.lock:
+            self._check(entry, name)
+            self._put_to_sleep(name, entry, write=False)
             gone = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._place(name).rename(gone)
-                self._beds.pop(name, None)
-            bed.gone = True
+                self._entries.pop(name, None)
+            entry.gone = True
             sync(self._agents)
         shutil.rmtree(gone, ignore_errors=True)
         self._recorder(name).remove()
 
     @contextmanager
-    def _bed(self, name: str) -> Iterator[_Bed]:
+    def _entry(self, name: str) -> Iterator[_Entry]:
         """The agent's, which stays where it is until the end of the block."""
         with self._lock:
             if not self._place(name).is_dir():
                 raise _nobody(name)
-            bed = self._beds.setdefault(name, _Bed())
-            self._beds.move_to_end(name)
-            bed.users += 1
+            entry = self._entries.setdefault(name, _Entry())
+            self._entries.move_to_end(name)
+            entry.users += 1
         try:
-            yield bed
+            yield entry
         finally:
             with self._lock:
-                bed.users -= 1
+                entry.users -= 1
             self._make_room()
 
-    def _check(self, bed: _Bed, name: str) -> None:
-        """To be asked by whoever holds the bed's lock."""
-        if bed.gone:
+    def _check(self, entry: _Entry, name: str) -> None:
+        """To be asked by whoever holds the entry's lock."""
+        if entry.gone:
             raise _nobody(name)
         if self._closed:
             raise ModelError("this server is ending; ask it when it is up again")
 
     @property
     def awake(self) -> int:
-        return sum(bed.agent is not None for bed in list(self._beds.values()))
+        return sum(entry.agent is not None for entry in list(self._entries.values()))
 
     def close(self) -> None:
         """Put all to sleep: what they remember is on the disk. Nobody wakes up any more."""
         self._closed = True
-        for name, bed in list(self._beds.items()):
-            with bed.lock:
-                self._put_to_sleep(name, bed)
+        for name, entry in list(self._entries.items()):
+            with entry.lock:
+                self._put_to_sleep(name, entry)
         self._claim.close()
 
     def _place(self, name: str) -> Path:
@@ -177,23 +177,23 @@ class Registry:
     def _make_room(self) -> None:
         """The least recently used that nobody uses go to sleep."""
         with self._lock:
-            idle = [(name, bed) for name, bed in self._beds.items() if not bed.users]
-            excess = max(0, len(self._beds) - self._limits.awake)
-        for name, bed in idle[:excess]:
-            with bed.lock:
-                if not bed.users:
-                    self._put_to_sleep(name, bed)
+            idle = [(name, entry) for name, entry in self._entries.items() if not entry.users]
+            excess = max(0, len(self._entries) - self._limits.awake)
+        for name, entry in idle[:excess]:
+            with entry.lock:
+                if not entry.users:
+                    self._put_to_sleep(name, entry)
             with self._lock:
-                if not bed.users and bed.agent is None and self._beds.get(name) is bed:
-                    del self._beds[name]
+                if not entry.users and entry.agent is None and self._entries.get(name) is entry:
+                    del self._entries[name]
 
     @staticmethod
-    def _put_to_sleep(name: str, bed: _Bed, write: bool = True) -> None:
+    def _put_to_sleep(name: str, entry: _Entry, write: bool = True) -> None:
         """It stays awake where that fails: its journal has all that was acknowledged."""
         try:
-            if bed.agent is not None:
-                bed.agent.close(write)
-                bed.agent = None
+            if entry.agent is not None:
+                entry.agent.close(write)
+                entry.agent = None
         except Exception:
             log.exception("agent %s cannot be put to sleep", name)
 

@@ -26,7 +26,7 @@ from keep_agent.server.planning import PATH, Planner, PlanningRoutes
 from keep_agent.server.registry import AgentLimits, Registry
 from keep_agent.server.socket import SocketRoutes
 from keep_agent.server.tokens import Tokens
-from keep_agent.server.viewer_door import ViewerDoor
+from keep_agent.server.viewer_auth import ViewerAuth
 
 CHAT = "chat"  # conversations' rows, in the server's folder
 MEMORY_BYTES = 16 << 20  # of a memory that is put in
@@ -88,7 +88,7 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
         from keep_agent.viewer.server import mount
 
         mount(app, registry.runs)
-    app.add_middleware(ViewerDoor, tokens=tokens)
+    app.add_middleware(ViewerAuth, tokens=tokens)
     return app
 
 

@@ -199,7 +199,7 @@ def is_loopback(name: str) -> bool:
 
 
 def access_of(connection: HTTPConnection) -> Access:
-    """Whose request it is; the door has looked at its token."""
+    """Whose request it is; the middleware has looked at its token."""
     return connection.scope[KEY]
 
 

@@ -12,11 +12,11 @@ from starlette.responses import Response
 from keep_agent.server.chat.anthropic_format import NEUTRAL, Answer, Messages, Usage, joined
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
-from keep_agent.server.chat.conversations import Conversations, Talk
+from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.events import Events, begun, event, failed, pieces, telling, whole
 from keep_agent.server.chat.neutral import check_model, check_neutral
 from keep_agent.server.chat.openai import SSE
-from keep_agent.server.chat.prompts import Said
+from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.problems import ANTHROPIC_PATH as PATH
 from keep_agent.server.tokens import Caller
 
@@ -43,20 +43,20 @@ class AnthropicRoutes:
         agent = agent_of(caller, agent_id, asked.metadata and asked.metadata.user_id)
         check_model(asked.model, self._conversations.model)
         check_neutral(asked.model_extra or {}, NEUTRAL)
-        talk = self._begin(agent, asked)
+        generation = self._begin(agent, asked)
         if asked.stream:
-            await begun(request, talk)
-            return Events(telling(PATH, self._events(talk), failed), talk)
-        text = await whole(request, talk)
-        answer = self._head() | {"content": [_block(text)], **_end(talk), "usage": _usage(talk)}
+            await begun(request, generation)
+            return Events(telling(PATH, self._events(generation), failed), generation)
+        text = await whole(request, generation)
+        answer = self._head() | {"content": [_block(text)], **_end(generation), "usage": _usage(generation)}
         return Response(Answer(**answer).model_dump_json(exclude={"content": {"__all__": {"cache_control"}}}),
                         media_type="application/json")  # fmt: skip
 
-    def _begin(self, agent: str, asked: Messages) -> Talk:
+    def _begin(self, agent: str, asked: Messages) -> Generation:
         limits = self._conversations.limits
-        said = [Said(message.role, joined(message.content)) for message in asked.messages]
+        said = [ChatMessage(message.role, joined(message.content)) for message in asked.messages]
         if asked.system:
-            said.insert(0, Said("system", joined(asked.system)))
+            said.insert(0, ChatMessage("system", joined(asked.system)))
         most, stops = most_tokens(limits, asked.max_tokens), stops_of(limits, asked.stop_sequences)
         return self._conversations.chat(agent, said, most, stops, go_on=said[-1].role == "assistant")
 
@@ -64,16 +64,16 @@ class AnthropicRoutes:
         model = self._conversations.model
         return {"id": f"msg_{token_hex(12)}", "type": "message", "role": "assistant", "model": model}
 
-    async def _events(self, talk: Talk) -> AsyncIterator[bytes]:
-        start = self._head() | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(talk)}
+    async def _events(self, generation: Generation) -> AsyncIterator[bytes]:
+        start = self._head() | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(generation)}
         yield _named({"type": "message_start", "message": start})
         yield _named({"type": "content_block_start", "index": 0, "content_block": _block("")})
         yield PING
-        async for piece in pieces(talk):
+        async for piece in pieces(generation):
             delta = {"type": "text_delta", "text": piece}
             yield PING if piece is None else _named({"type": "content_block_delta", "index": 0, "delta": delta})
         yield _named({"type": "content_block_stop", "index": 0})
-        yield _named({"type": "message_delta", "delta": _end(talk), "usage": _usage(talk)})
+        yield _named({"type": "message_delta", "delta": _end(generation), "usage": _usage(generation)})
         yield _named({"type": "message_stop"})
 
 
@@ -85,20 +85,20 @@ def _block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-def _end(talk: Talk) -> dict[str, Any]:
-    ended = talk.ended
+def _end(generation: Generation) -> dict[str, Any]:
+    ended = generation.ended
     assert ended is not None
     if ended.stopped_by is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": ended.stopped_by}
     return {"stop_reason": "max_tokens" if ended.reason == "length" else "end_turn", "stop_sequence": None}
 
 
-def _usage(talk: Talk) -> dict[str, int]:
+def _usage(generation: Generation) -> dict[str, int]:
     """Everything a prompt computes is kept for the next one."""
-    assert talk.opened is not None
-    said = 0 if talk.ended is None else talk.ended.generated
-    opened = talk.opened
-    usage = Usage(cache_creation_input_tokens=opened.new, cache_read_input_tokens=opened.kept, output_tokens=said)
+    assert generation.prefilled is not None
+    said = 0 if generation.ended is None else generation.ended.generated
+    prefilled = generation.prefilled
+    usage = Usage(cache_creation_input_tokens=prefilled.new, cache_read_input_tokens=prefilled.kept, output_tokens=said)
     return usage.model_dump()
 
 

@@ -14,9 +14,9 @@ import anyio
 
 from keep_agent.errors import ModelError
 from keep_agent.phases.run import REUSE, start_tokens
-from keep_agent.server.chat.prompts import Said, prompt_of, special_tokens
+from keep_agent.server.chat.prompts import ChatMessage, prompt_of, special_tokens
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.chat.turn import Ended, Opened, Turn, Wish
+from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd
 from keep_agent.server.gate import Gate
 from keep_agent.server.metrics import Metrics
 from memory.agents import AgentMemories
@@ -32,18 +32,18 @@ T = TypeVar("T")
 GIVEN_UP = "the answer was given up: nobody listens any more, or the server is closing; ask again"
 
 
-class Talk:
+class Generation:
     """A turn as the event loop sees it: first what was there, then pieces of text, then how it ended."""
 
     def __init__(self) -> None:
-        self._heard: asyncio.Queue[Opened | str | Ended | Exception] = asyncio.Queue()
+        self._heard: asyncio.Queue[Prefilled | str | TurnEnd | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.turn: Turn | None = None
         self.waiting: asyncio.Task[None] | None = None  # for the agent's turns before
-        self.opened: Opened | None = None
-        self.ended: Ended | None = None
+        self.prefilled: Prefilled | None = None
+        self.ended: TurnEnd | None = None
 
-    def tell(self, what: Opened | str | Ended | Exception) -> None:
+    def tell(self, what: Prefilled | str | TurnEnd | Exception) -> None:
         """From any thread."""
         self._loop.call_soon_threadsafe(self._heard.put_nowait, what)
 
@@ -56,28 +56,28 @@ class Talk:
         if self.waiting is not None:
             self.waiting.cancel()
 
-    async def begin(self) -> Opened:
+    async def begin(self) -> Prefilled:
         """Wait until the prompt is accepted; raises what is wrong with it."""
         heard = await self._next()
-        assert isinstance(heard, Opened)
-        self.opened = heard
+        assert isinstance(heard, Prefilled)
+        self.prefilled = heard
         return heard
 
     async def pieces(self) -> AsyncIterator[str]:
         """The answer as it comes, after `begin`; raises what went wrong. ``ended`` is known behind the last piece."""
         while isinstance(heard := await self._next(), str):
             yield heard
-        assert isinstance(heard, Ended)
+        assert isinstance(heard, TurnEnd)
         self.ended = heard
 
-    async def _next(self) -> Opened | str | Ended:
+    async def _next(self) -> Prefilled | str | TurnEnd:
         heard = await self._heard.get()
         if isinstance(heard, Exception):
             raise heard
         return heard
 
 
-class Order:
+class KeyedLock:
     """Who comes for the same agent waits, first come first served."""
 
     def __init__(self) -> None:
@@ -117,9 +117,9 @@ class Conversations:
         self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
         self._gate, self._metrics = gate, metrics
         self._ends = special_tokens(tokenizer) if ends is None else frozenset(ends)
-        self._order = Order()
+        self._order = KeyedLock()
         self._threads = anyio.CapacityLimiter(math.inf)
-        self._works: dict[asyncio.Task[None], Talk] = {}
+        self._works: dict[asyncio.Task[None], Generation] = {}
         self._closed = False
         if metrics is not None:
             self._watch(metrics)
@@ -139,41 +139,50 @@ class Conversations:
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def chat(
-        self, agent: str, messages: Sequence[Said], max_tokens: int, stops: Sequence[str] = (), go_on: bool = False
-    ) -> Talk:
+        self,
+        agent: str,
+        messages: Sequence[ChatMessage],
+        max_tokens: int,
+        stops: Sequence[str] = (),
+        go_on: bool = False,
+    ) -> Generation:
         """Begin a turn whose prompt is made of messages; see `prompt_of`."""
-        return self.say(Wish(agent, partial(prompt_of, self.tokenizer, messages, go_on), max_tokens, stops))
+        return self.say(
+            GenerationRequest(agent, partial(prompt_of, self.tokenizer, messages, go_on), max_tokens, stops)
+        )
 
-    def say(self, wish: Wish) -> Talk:
+    def say(self, request: GenerationRequest) -> Generation:
         """Begin a turn. It goes on until it ends or is cancelled, whatever becomes of who asked."""
         if self._closed:
             raise ModelError("this server is closing; ask another, or later")
-        talk = Talk()
-        talk.turn = Turn(self.memories, self.scheduler, self._ends, wish, self.limits.prompt_chars, talk.tell)
-        talk.waiting = task = asyncio.create_task(self._serve(talk, talk.turn))
-        self._works[task] = talk
+        generation = Generation()
+        generation.turn = Turn(
+            self.memories, self.scheduler, self._ends, request, self.limits.prompt_chars, generation.tell
+        )
+        generation.waiting = task = asyncio.create_task(self._serve(generation, generation.turn))
+        self._works[task] = generation
         task.add_done_callback(self._served)
-        return talk
+        return generation
 
     def _served(self, task: asyncio.Task[None]) -> None:
-        talk = self._works.pop(task)
+        generation = self._works.pop(task)
         if task.cancelled():
-            talk.tell(ModelError(GIVEN_UP))
+            generation.tell(ModelError(GIVEN_UP))
 
-    async def _serve(self, talk: Talk, turn: Turn) -> None:
+    async def _serve(self, generation: Generation, turn: Turn) -> None:
         try:
-            async with self._gate.entered(turn.wish.agent), self._order.of(turn.wish.agent):
-                talk.waiting = None
+            async with self._gate.entered(turn.request.agent), self._order.of(turn.request.agent):
+                generation.waiting = None
                 ended = await self.in_thread(lambda: self._run(turn))
         except Exception as error:
-            talk.tell(error)
+            generation.tell(error)
             return
-        if self._metrics is not None and turn.opened is not None:
-            opened, ttft = turn.opened, None if ended.ttft_ms is None else ended.ttft_ms / 1e3
-            self._metrics.chatted(opened.kept + opened.new, opened.kept, ended.generated, ttft)
-        talk.tell(ended)
+        if self._metrics is not None and turn.prefilled is not None:
+            prefilled, ttft = turn.prefilled, None if ended.ttft_ms is None else ended.ttft_ms / 1e3
+            self._metrics.chatted(prefilled.kept + prefilled.new, prefilled.kept, ended.generated, ttft)
+        generation.tell(ended)
 
-    def _run(self, turn: Turn) -> Ended:
+    def _run(self, turn: Turn) -> TurnEnd:
         ended = turn.run()
         if ended.reason == Reason.CANCELLED.value:  # half an answer shall not be taken for a whole one
             raise ModelError(GIVEN_UP)
@@ -203,8 +212,8 @@ class Conversations:
     async def close(self) -> None:
         """Cancel what is in the works, wait for it, then write all rows. The engine is still open."""
         self._closed = True
-        for talk in list(self._works.values()):
-            talk.cancel()
+        for generation in list(self._works.values()):
+            generation.cancel()
         if self._works:
             await asyncio.wait(list(self._works))
         await self.in_thread(self._close)

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keep_agent.errors import KeepError
-from keep_agent.server.chat.conversations import Talk
+from keep_agent.server.chat.conversations import Generation
 from keep_agent.server.problems import UNKNOWN, body_of, kind_of, status_of
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies shall not hold events back
@@ -35,57 +35,57 @@ def failed(body: Mapping[str, Any]) -> bytes:
 
 
 class Events(StreamingResponse):
-    """``talk`` is cancelled when its client has gone, or has all: whatever comes first."""
+    """``generation`` is cancelled when its client has gone, or has all: whatever comes first."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, content: AsyncIterator[bytes], talk: Talk) -> None:
+    def __init__(self, content: AsyncIterator[bytes], generation: Generation) -> None:
         super().__init__(content, headers=HEADERS)
-        self._talk = talk
+        self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._talk.cancel()
+            self._generation.cancel()
 
 
 @asynccontextmanager
-async def attended(request: Request, talk: Talk) -> AsyncIterator[None]:
-    """Cancel ``talk`` if its client goes away, or anything goes wrong, while the block waits for it."""
-    watch = asyncio.create_task(_until_gone(request, talk))
+async def attended(request: Request, generation: Generation) -> AsyncIterator[None]:
+    """Cancel ``generation`` if its client goes away, or anything goes wrong, while the block waits for it."""
+    watch = asyncio.create_task(_until_gone(request, generation))
     try:
         yield
     except BaseException:
-        talk.cancel()
+        generation.cancel()
         raise
     finally:
         watch.cancel()
         await asyncio.wait([watch])
 
 
-async def _until_gone(request: Request, talk: Talk) -> None:
+async def _until_gone(request: Request, generation: Generation) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    talk.cancel()
+    generation.cancel()
 
 
-async def whole(request: Request, talk: Talk) -> str:
+async def whole(request: Request, generation: Generation) -> str:
     """The answer when it is over. Raises what went wrong."""
-    async with attended(request, talk):
-        await talk.begin()
-        return "".join([piece async for piece in talk.pieces()])
+    async with attended(request, generation):
+        await generation.begin()
+        return "".join([piece async for piece in generation.pieces()])
 
 
-async def begun(request: Request, talk: Talk) -> None:
+async def begun(request: Request, generation: Generation) -> None:
     """Wait until the prompt is accepted, so that what is wrong with it has a status of its own."""
-    async with attended(request, talk):
-        await talk.begin()
+    async with attended(request, generation):
+        await generation.begin()
 
 
-async def pieces(talk: Talk) -> AsyncIterator[str | None]:
+async def pieces(generation: Generation) -> AsyncIterator[str | None]:
     """Pieces of text; None after a while without one."""
-    following = aiter(talk.pieces())
+    following = aiter(generation.pieces())
     waiting: asyncio.Future[str] = asyncio.ensure_future(anext(following))
     try:
         while True:

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import agent_of
-from keep_agent.server.chat.conversations import Conversations, Talk
+from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
 from keep_agent.server.chat.openai import SSE
-from keep_agent.server.chat.turn import Wish
+from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.tokens import Caller
 
 PATH = "/v1/agents/{agent}/generate"
@@ -56,34 +56,34 @@ class GenerateRoutes:
     async def generate(self, request: Request, agent: str, asked: Generate, caller: Caller) -> Response:
         limits = self._conversations.limits
         agent = agent_of(caller, agent)
-        wish = Wish(agent, lambda: asked.prompt, most_tokens(limits, asked.tokens), stops_of(limits, asked.stop))
-        talk = self._conversations.say(wish)
+        tokens, stops = most_tokens(limits, asked.tokens), stops_of(limits, asked.stop)
+        generation = self._conversations.say(GenerationRequest(agent, lambda: asked.prompt, tokens, stops))
         if asked.stream:
-            await begun(request, talk)
-            return Events(telling(PATH, _events(agent, talk)), talk)
-        text = await whole(request, talk)
-        return Response(generated(agent, text, talk).model_dump_json(), media_type="application/json")
+            await begun(request, generation)
+            return Events(telling(PATH, _events(agent, generation)), generation)
+        text = await whole(request, generation)
+        return Response(generated(agent, text, generation).model_dump_json(), media_type="application/json")
 
 
 def generate_router(conversations: Conversations) -> APIRouter:
     return GenerateRoutes(conversations).router
 
 
-def generated(agent: str, text: str, talk: Talk) -> Generated:
-    opened, ended = talk.opened, talk.ended
-    assert opened is not None and ended is not None
+def generated(agent: str, text: str, generation: Generation) -> Generated:
+    prefilled, ended = generation.prefilled, generation.ended
+    assert prefilled is not None and ended is not None
     return Generated(
-        agent=agent, text=text, finish=ended.reason, kind=opened.kind, origin=opened.origin, kept=opened.kept,
-        new=opened.new, generated=ended.generated, ttft_ms=ended.ttft_ms, decode_ms=ended.decode_ms,
+        agent=agent, text=text, finish=ended.reason, kind=prefilled.kind, origin=prefilled.origin, kept=prefilled.kept,
+        new=prefilled.new, generated=ended.generated, ttft_ms=ended.ttft_ms, decode_ms=ended.decode_ms,
     )  # fmt: skip
 
 
-async def _events(agent: str, talk: Talk) -> AsyncIterator[bytes]:
+async def _events(agent: str, generation: Generation) -> AsyncIterator[bytes]:
     """Pieces, each as ``{"text": ...}``; then what `Generated` says, the whole text included."""
     said = []
-    async for piece in pieces(talk):
+    async for piece in pieces(generation):
         if piece is not None:
             said.append(piece)
         yield ALIVE if piece is None else event({"text": piece})
-    yield event(generated(agent, "".join(said), talk).model_dump(), "end")
+    yield event(generated(agent, "".join(said), generation).model_dump(), "end")
     yield DONE

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
-from keep_agent.server.chat.conversations import Conversations, Talk
+from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
 from keep_agent.server.chat.neutral import check_model, check_neutral
 from keep_agent.server.chat.openai_format import (
@@ -26,7 +26,7 @@ from keep_agent.server.chat.openai_format import (
     Models,
     Usage,
 )
-from keep_agent.server.chat.prompts import Said
+from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.tokens import Caller
 
 PATH = "/v1/chat/completions"
@@ -55,30 +55,30 @@ class OpenAIRoutes:
         agent = agent_of(caller, agent_id, asked.user)
         check_model(asked.model, self._conversations.model)
         check_neutral(asked.model_extra or {}, NEUTRAL)
-        talk = self._begin(agent, asked)
+        generation = self._begin(agent, asked)
         if asked.stream:
-            await begun(request, talk)
+            await begun(request, generation)
             usage = asked.stream_options is not None and asked.stream_options.include_usage
-            return Events(telling(PATH, self._chunks(talk, usage)), talk)
-        answer = completed(talk, await whole(request, talk), self._conversations.model)
+            return Events(telling(PATH, self._chunks(generation, usage)), generation)
+        answer = completed(generation, await whole(request, generation), self._conversations.model)
         return Response(answer.model_dump_json(), media_type="application/json")
 
-    def _begin(self, agent: str, asked: Completion) -> Talk:
+    def _begin(self, agent: str, asked: Completion) -> Generation:
         limits = self._conversations.limits
         most = most_tokens(limits, asked.max_completion_tokens, asked.max_tokens)
-        said = [Said(ROLES.get(message.role, message.role), message.text) for message in asked.messages]
+        said = [ChatMessage(ROLES.get(message.role, message.role), message.text) for message in asked.messages]
         return self._conversations.chat(agent, said, most, stops_of(limits, asked.stop))
 
-    async def _chunks(self, talk: Talk, with_usage: bool) -> AsyncIterator[bytes]:
+    async def _chunks(self, generation: Generation, with_usage: bool) -> AsyncIterator[bytes]:
         head = _head("chat.completion.chunk", self._conversations.model)
         if with_usage:
             head["usage"] = None
         yield event(head | {"choices": [_delta({"role": "assistant", "content": ""})]})
-        async for piece in pieces(talk):
+        async for piece in pieces(generation):
             yield ALIVE if piece is None else event(head | {"choices": [_delta({"content": piece})]})
-        yield event(head | {"choices": [_delta({}, finish(talk))]})
+        yield event(head | {"choices": [_delta({}, finish(generation))]})
         if with_usage:
-            yield event(head | {"choices": [], "usage": usage_of(talk).model_dump()})
+            yield event(head | {"choices": [], "usage": usage_of(generation).model_dump()})
         yield DONE
 
 
@@ -86,23 +86,23 @@ def openai_router(conversations: Conversations) -> APIRouter:
     return OpenAIRoutes(conversations).router
 
 
-def completed(talk: Talk, text: str, model: str) -> Completed:
-    choice = Choice(message=AssistantMessage(content=text), finish_reason=finish(talk))
-    return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(talk))
+def completed(generation: Generation, text: str, model: str) -> Completed:
+    choice = Choice(message=AssistantMessage(content=text), finish_reason=finish(generation))
+    return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(generation))
 
 
-def usage_of(talk: Talk) -> Usage:
-    assert talk.opened is not None and talk.ended is not None
-    prompt, generated = talk.opened.kept + talk.opened.new, talk.ended.generated
+def usage_of(generation: Generation) -> Usage:
+    assert generation.prefilled is not None and generation.ended is not None
+    prompt, generated = generation.prefilled.kept + generation.prefilled.new, generation.ended.generated
     return Usage(
         prompt_tokens=prompt, completion_tokens=generated, total_tokens=prompt + generated,
-        prompt_tokens_details=CachedTokens(cached_tokens=talk.opened.kept),
+        prompt_tokens_details=CachedTokens(cached_tokens=generation.prefilled.kept),
     )  # fmt: skip
 
 
-def finish(talk: Talk) -> Any:
-    assert talk.ended is not None
-    return "length" if talk.ended.reason == "length" else "stop"
+def finish(generation: Generation) -> Any:
+    assert generation.ended is not None
+    return "length" if generation.ended.reason == "length" else "stop"
 
 
 def _head(kind: str, model: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from keep_agent.errors import ModelError
 from keep_agent.phases.run import Answer, Player
-from keep_agent.server.chat.turn import Opened, Turn, Wish
+from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
 from memory.engine.scheduler import Scheduler
 
 
@@ -20,19 +20,19 @@ class SharedPlayer(Player):
     begins: Callable[[Turn], None]
 
     def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
-        heard: list[Opened | str] = []
-        wish = Wish(memory, lambda: text, max_tokens, persist=False)
-        turn = Turn(self.memories, self.scheduler, self.stops, wish, self.prompt_chars, heard.append)
+        heard: list[Prefilled | str] = []
+        request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
+        turn = Turn(self.memories, self.scheduler, self.stops, request, self.prompt_chars, heard.append)
         self.begins(turn)
         ended = turn.run()
-        if ended.reason == "cancelled" or turn.opened is None:
+        if ended.reason == "cancelled" or turn.prefilled is None:
             raise ModelError("the turn was given up, the server is closing: play the scenario anew")
         return Answer(
             text="".join(piece for piece in heard if isinstance(piece, str)),
-            kind=turn.opened.kind,
-            origin=turn.opened.origin,
-            kept=turn.opened.kept,
-            new=turn.opened.new,
+            kind=turn.prefilled.kind,
+            origin=turn.prefilled.origin,
+            kept=turn.prefilled.kept,
+            new=turn.prefilled.new,
             generated=ended.generated,
             ttft_ms=ended.ttft_ms or 0.0,
             decode_ms=ended.decode_ms,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Said:
+class ChatMessage:
     role: str
     content: str
 
@@ -24,7 +24,7 @@ class BadMessages(Refused):
     """Messages that make no prompt for this model."""
 
 
-def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Said], go_on: bool = False) -> str:
+def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage], go_on: bool = False) -> str:
     """The text up to where the assistant speaks. Without the beginning that each prompt has by itself (BOS).
 
     :param go_on: the last message is the assistant's, and is not over yet
@@ -43,7 +43,7 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Said], go_o
     return text.removeprefix(tokenizer.bos_token or "")
 
 
-def _plain(messages: Sequence[Said], go_on: bool) -> str:
+def _plain(messages: Sequence[ChatMessage], go_on: bool) -> str:
     lines = [f"{said.role}: {said.content}\n" for said in messages]
     return "".join(lines)[:-1] if go_on else "".join([*lines, "assistant:"])
 

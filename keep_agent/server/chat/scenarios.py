@@ -74,7 +74,7 @@ class Running:
     def may_know_why(self, access: Access) -> bool:
         """Does a token hear who speaks in the turn under way, or everybody? An error may tell of the prompt."""
         ears = self.ears(access)
-        speaks = None if self.turn is None else self.turn.wish.agent
+        speaks = None if self.turn is None else self.turn.request.agent
         heard = [self.scenario.memory_key(agent, self.id) for agent in ears]
         return speaks in heard or len(heard) == len(self.scenario.agents)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from keep_agent.errors import CapacityError
-from keep_agent.server.chat.words import Words
+from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.problems import TooLarge
 from memory.agents import AgentMemories, Prompt
 from memory.engine.scheduler import Scheduler
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Wish:
+class GenerationRequest:
     """What is asked for: ``text`` gives the prompt's text, and is called on the turn's thread."""
 
     agent: str
@@ -30,7 +30,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Opened:
+class Prefilled:
     """What the agent's rows have of a prompt, as in `keep_agent.phases.turns.Turn`."""
 
     kind: str
@@ -40,7 +40,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TurnEnd:
     """How an answer ended: ``stop`` (of its own accord, or before ``stopped_by``), ``length`` or ``cancelled``.
 
     ``generated`` leaves out what the scheduler made before it heard of a stop, which is not the same twice.
@@ -57,11 +57,11 @@ class Turn:
     """Runs on a thread of its own; may be cancelled from any other. ``tell`` hears what it says, piece by piece."""
 
     def __init__(
-        self, memories: AgentMemories, scheduler: Scheduler, ends: Collection[int], wish: Wish,
-        prompt_chars: int, tell: Callable[[Opened | str], None],
+        self, memories: AgentMemories, scheduler: Scheduler, ends: Collection[int], request: GenerationRequest,
+        prompt_chars: int, tell: Callable[[Prefilled | str], None],
     ) -> None:  # fmt: skip
-        self.wish = wish
-        self.opened: Opened | None = None
+        self.request = request
+        self.prefilled: Prefilled | None = None
         self._memories, self._scheduler, self._ends, self._tell = memories, scheduler, ends, tell
         self._prompt_chars = prompt_chars
         self._stream: Stream | None = None
@@ -77,24 +77,24 @@ class Turn:
             if self._stream is not None:
                 self._stream.cancel()
 
-    def run(self) -> Ended:
+    def run(self) -> TurnEnd:
         """Raises KeepError, and whatever goes wrong with the model; the agent's memory is then what it was."""
-        text = self.wish.text()
+        text = self.request.text()
         if len(text) > self._prompt_chars:
             raise TooLarge(f"the prompt has {len(text)} characters, {self._prompt_chars} are taken; shorten it")
-        with self._memories.turn(self.wish.agent, text) as prompt:
-            most = min(self.wish.max_tokens, self._room(prompt))
-            self.opened = Opened(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
-            self._tell(self.opened)
-            words = Words(prompt.coder, self.wish.stops)
+        with self._memories.turn(self.request.agent, text) as prompt:
+            most = min(self.request.max_tokens, self._room(prompt))
+            self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
+            self._tell(self.prefilled)
+            detokenizer = Detokenizer(prompt.coder, self.request.stops)
             stream = self._submit(prompt, most)
             try:
-                self._follow(stream, words)
+                self._follow(stream, detokenizer)
             finally:
                 stream.cancel()  # nothing, if it has ended
                 stream.collect()  # what the prompt's rows are is certain only now
-            self._put_away(prompt, words)
-        return self._ended(stream, words)
+            self._put_away(prompt, detokenizer)
+        return self._ended(stream, detokenizer)
 
     def _room(self, prompt: Prompt) -> int:
         """Tokens that the model can still read behind the prompt."""
@@ -111,29 +111,31 @@ class Turn:
                 stream.cancel()
         return stream
 
-    def _follow(self, stream: Stream, words: Words) -> None:
+    def _follow(self, stream: Stream, detokenizer: Detokenizer) -> None:
         for token in stream:
             self._first = self._first or time.perf_counter()
-            self._say(words.feed(token))
-            if words.stop is not None:
+            self._say(detokenizer.feed(token))
+            if detokenizer.stop is not None:
                 return
-        self._say(words.flush())
+        self._say(detokenizer.flush())
 
     def _say(self, piece: str) -> None:
         if piece:
             self._tell(piece)
 
-    def _put_away(self, prompt: Prompt, words: Words) -> None:
+    def _put_away(self, prompt: Prompt, detokenizer: Detokenizer) -> None:
         try:
-            self._memories.finish(prompt, *words.whole, persist=self.wish.persist)
+            self._memories.finish(prompt, *detokenizer.whole, persist=self.request.persist)
         except CapacityError:  # the turn is kept; that others had to stay is no fault of this request
             log.warning("agent %s", prompt.agent, exc_info=True)
 
-    def _ended(self, stream: Stream, words: Words) -> Ended:
-        if words.stop is not None or stream.reason is Reason.STOP:
+    def _ended(self, stream: Stream, detokenizer: Detokenizer) -> TurnEnd:
+        if detokenizer.stop is not None or stream.reason is Reason.STOP:
             reason = Reason.STOP
         else:
             reason = Reason.CANCELLED if self._cancelled else Reason.LENGTH
         now, first = time.perf_counter(), self._first
         ttft = None if first is None else 1e3 * (first - self._began)
-        return Ended(reason.value, words.count, words.stop, ttft, 0.0 if first is None else 1e3 * (now - first))
+        return TurnEnd(
+            reason.value, detokenizer.count, detokenizer.stop, ttft, 0.0 if first is None else 1e3 * (now - first)
+        )

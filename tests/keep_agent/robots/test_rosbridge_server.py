@@ -207,7 +207,7 @@ def test_nothing_begins_after_a_stop_at_the_same_moment(robot: StandIn, bridge: 
     Thread(target=robot.call, args=("/keep_agent/plan", {"instruction": "a", "skills": ["wave"]}), daemon=True).start()
     assert thinking.wait(WAIT)
     robot.publish("/keep_agent/task", {"data": "greet"})
-    robot.until(lambda: server.service.session._pressed is not None)
+    robot.until(lambda: server.service.session._stop_requested is not None)
     robot.publish("/keep_agent/task", {"data": "another"})
     robot.until(lambda: any(status.get("refused") == "another" for status in statuses(robot)))
     robot.publish("/keep_agent/stop", {"data": "mind the cat"})

@@ -22,7 +22,7 @@ from keep_agent.robots import (
     Started,
     TaskReport,
 )
-from keep_agent.robots.talk import Talk
+from keep_agent.robots.dialogue import Dialogue
 from tests.keep_agent.robots.robots import (
     WAIT,
     ScriptPlanner,
@@ -430,12 +430,12 @@ def test_a_skill_that_ends_in_the_middle_of_a_look_waits_for_it() -> None:
 def test_nothing_is_planned_when_the_task_is_over() -> None:
     """A call that begins just when somebody stops the task comes too late."""
     planner = ScriptPlanner()
-    talk = Talk(planner, "greet")
-    talk.end(failed("stopped"))
+    dialogue = Dialogue(planner, "greet")
+    dialogue.end(failed("stopped"))
     with pytest.raises(RobotError, match="over"):
-        talk.plan(["wave"])
-    talk.report(Outcome(True))
-    assert not talk.observe([fact(1)])
+        dialogue.plan(["wave"])
+    dialogue.report(Outcome(True))
+    assert not dialogue.observe([fact(1)])
     assert planner.calls == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keep_agent.server.chat.words import Words
+from keep_agent.server.chat.detokenizer import Detokenizer
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
 from tests.keep_agent.server.conftest import Serve
@@ -188,13 +188,13 @@ def test_rows_are_warm_after_a_restart(serve: Serve, tmp_path: Path) -> None:
 def test_tokens_are_counted_up_to_the_stop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many the model went on to say, which it has time for here: with one less it would not have got there."""
     path, body = "/v1/agents/counted/generate", {"prompt": "Robot: find a mug, 2.", "tokens": 60}
-    text, feed = asked(served, path, body)["text"], Words.feed
+    text, feed = asked(served, path, body)["text"], Detokenizer.feed
 
-    def slowly(words: Words, token: int) -> str:
+    def slowly(words: Detokenizer, token: int) -> str:
         time.sleep(0.02)
         return feed(words, token)
 
-    monkeypatch.setattr(Words, "feed", slowly)
+    monkeypatch.setattr(Detokenizer, "feed", slowly)
     stop = {"stop": [text[len(text) // 3 :][:2]]}
     told = asked(served, path, body | stop)
     assert told["finish"] == "stop" and text.startswith(told["text"])

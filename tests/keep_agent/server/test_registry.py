@@ -106,8 +106,8 @@ def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(regi
         except BaseException as error:
             failed.append(error)
 
-    bed = registry._beds["kitchen"]
-    with bed.lock:
+    entry = registry._entries["kitchen"]
+    with entry.lock:
         threads = [threading.Thread(target=registry.close), threading.Thread(target=use)]
         for thread in threads:
             thread.start()

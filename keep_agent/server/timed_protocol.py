@@ -10,8 +10,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 SECONDS = 10.0  # from the first byte, or from the connection, to the end of a request's headers
 
 
-class Patient(H11Protocol):
-    """For ``uvicorn.Config(http=Patient)``. Connections that only begin a request would else be held for ever."""
+class TimedProtocol(H11Protocol):
+    """For ``uvicorn.Config(http=TimedProtocol)``. Connections that only begin a request would else be held for ever."""
 
     seconds = SECONDS
     _late: asyncio.TimerHandle | None = None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from keep_agent.server.chat.words import Words
+from keep_agent.server.chat.detokenizer import Detokenizer
 from memory.match import BROKEN, TokenizerCoder, TokenText
 from memory.tokenizer import load_tokenizer
 from planners.checkpoint import BUNDLED
@@ -20,8 +20,8 @@ def coder(request: pytest.FixtureRequest, chat: PreTrainedTokenizerFast) -> Toke
     return TokenizerCoder(chat if request.param == "chat" else load_tokenizer(str(BUNDLED)))
 
 
-def pieces(coder: TokenizerCoder, ids: list[int], stops: tuple[str, ...] = ()) -> tuple[list[str], Words]:
-    words = Words(coder, stops)
+def pieces(coder: TokenizerCoder, ids: list[int], stops: tuple[str, ...] = ()) -> tuple[list[str], Detokenizer]:
+    words = Detokenizer(coder, stops)
     return [*(words.feed(token) for token in ids), words.flush()], words
 
 
@@ -79,7 +79,7 @@ def test_both_tokenizers_say_what_they_say_at_once(coder: TokenizerCoder) -> Non
 
 
 def test_what_may_be_a_stop_is_held_back_until_it_is_none(bytewise: TokenizerCoder) -> None:
-    words = Words(bytewise, ["xyz", "yq"])
+    words = Detokenizer(bytewise, ["xyz", "yq"])
     told = [words.feed(token) for text in ("a", "x", "y", "a", "x", "y", "q") for token in bytewise.encode(text).ids]
     assert told == ["a", "", "", "xya", "", "", "x"]
     assert words.stop == "yq" and words.flush() == ""

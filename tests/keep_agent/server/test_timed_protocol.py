@@ -10,7 +10,7 @@ from fastapi import APIRouter, WebSocket
 from websockets.sync.client import connect
 
 from keep_agent.server.app import make_app
-from keep_agent.server.patience import Patient
+from keep_agent.server.timed_protocol import TimedProtocol
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, serving
 
@@ -24,7 +24,7 @@ async def socket(websocket: WebSocket) -> None:
     await websocket.close()
 
 
-class Hasty(Patient):
+class Hasty(TimedProtocol):
     seconds = 0.4
 
 

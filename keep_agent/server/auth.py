@@ -15,7 +15,7 @@ NOBODY = Access("nobody", frozenset())
 ANSWERED = ("http", "websocket")
 
 
-class Door:
+class AuthMiddleware:
     """ASGI middleware. Puts an `Access` into the scope, or answers; also before a WebSocket is accepted.
 
     :param public: paths that need no token

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from memory.match import BROKEN, LONGEST, Coder
 
 
-class Words:
+class Detokenizer:
     """Say the same piece by piece as at once.
 
     Tokens of a character that is not complete yet are held back, and so is what may be the beginning of a stop. Bytes

@@ -15,8 +15,8 @@ from keep_agent.server.tokens import Tokens
 COOKIE, PARAMETER = "keep_agent_token", "token"
 
 
-class ViewerDoor:
-    """ASGI middleware in front of the `Door`. ``/viewer?token=TOKEN`` sets a cookie that only the viewer is sent.
+class ViewerAuth:
+    """ASGI middleware in front of the `AuthMiddleware`. ``/viewer?token=TOKEN`` sets a cookie for the viewer alone.
 
     The viewer shows every agent, so the token has to be for all of them.
     """

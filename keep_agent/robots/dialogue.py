@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Talk:
+class Dialogue:
     """Calls come one after another, on any threads. `end` may come while another is at work: that one then ends it.
 
     So a planner that answers after its time is over still hears what became of its decision, and that the task is over.
