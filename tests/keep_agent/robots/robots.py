@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Event, current_thread
+from threading import Event, Thread, current_thread
 
 from envs.fact import Fact
 from envs.outcome import Outcome, failed
 from keep_agent.api import Decision
+from keep_agent.robots import Limits, RobotSession, TaskReport
 
 WAIT = 20.0  # seconds that nothing here takes; a test that waits so long has failed
 
@@ -106,3 +108,16 @@ def until_released(robot: ScriptRobot) -> Outcome:
 
 def fact(number: int) -> Fact:
     return Fact(f"mug_{number}", "object", "mug", place="table_1")
+
+
+QUICK = Limits(skill=WAIT, task=WAIT, answer=WAIT, cancel=WAIT, period=0.01)
+
+
+def limits(**seconds: float) -> Limits:
+    return Limits(**{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__} | seconds)
+
+
+def in_background(session: RobotSession, instruction: str = "do it") -> Future[TaskReport]:
+    future: Future[TaskReport] = Future()
+    Thread(target=lambda: future.set_result(session.run(instruction)), daemon=True).start()
+    return future

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from concurrent.futures import Future
 from dataclasses import replace
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import ConfigError
-from keep_agent.robots import ConnectionLost, Feedback, Limits, RobotSession, RobotTimeout, TaskReport
+from keep_agent.robots import ConnectionLost, Feedback, Limits, RobotSession, RobotTimeout
 from keep_agent.robots.rosbridge import Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_skills import Fields
 from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn
-from tests.keep_agent.robots.robots import ScriptPlanner
+from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, in_background
 from tests.keep_agent.robots.ros import free_port
 
-QUICK = Limits(skill=WAIT, task=2 * WAIT, answer=WAIT, cancel=WAIT, period=0.01)
 WAVE = ("wave",)
 
 
@@ -34,12 +32,6 @@ def wait_and_say_so(goal: dict, feedback, cancelled: Event) -> tuple[int, dict]:
     feedback({"current_status": "arm up"})
     assert cancelled.wait(WAIT)
     return CANCELED, {"success": False, "report": ""}
-
-
-def in_background(session: RobotSession) -> Future[TaskReport]:
-    future: Future[TaskReport] = Future()
-    Thread(target=lambda: future.set_result(session.run("greet")), daemon=True).start()
-    return future
 
 
 def test_a_ros2_action_carries_a_skill_out(robot: StandIn, bridge: Bridge) -> None:

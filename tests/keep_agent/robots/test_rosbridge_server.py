@@ -13,17 +13,16 @@ from threading import Event, Thread
 import pytest
 
 from envs.outcome import Outcome, failed
-from keep_agent.robots import Limits, RobotSession, SymbolicExecutor
+from keep_agent.robots import RobotSession, SymbolicExecutor
 from keep_agent.robots.rosbridge import Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_server import RosbridgeServer
 from keep_agent.robots.scripted import ScriptedPlanning
 from tests.keep_agent.robots.bridge import WAIT, StandIn
 from tests.keep_agent.robots.houses import CLEAN_MUG, clean_mug
-from tests.keep_agent.robots.robots import ScriptPlanner, ScriptRobot, until_cancelled
+from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, ScriptRobot, until_cancelled
 from tests.keep_agent.robots.ros import ROOT, free_port, process, wait_for_line
 
-QUICK = Limits(skill=WAIT, task=2 * WAIT, answer=WAIT, cancel=WAIT, period=0.01)
 PREEMPTED, SUCCEEDED, ABORTED = 2, 3, 4
 ACTION = "/keep_agent/plan_and_execute"
 

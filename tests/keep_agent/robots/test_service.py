@@ -13,9 +13,8 @@ from keep_agent.errors import DataError
 from keep_agent.robots import Limits, TaskReport
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.service import Answer, RobotService
-from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact, until_cancelled
+from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, fact, until_cancelled
 
-QUICK = Limits(skill=WAIT, task=WAIT, answer=WAIT, cancel=WAIT, period=0.01)
 SKILLS = ["wave", "nod", "done"]
 
 

@@ -1,0 +1,33 @@
+"""A server of planning agents over a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keep_agent.brain import Brain, brain_of
+from keep_agent.server.service import Settings, make_service
+from keep_agent.server.tokens import Tokens
+from tests.keep_agent.server.planning.shared import OPEN, SETTINGS
+from tests.keep_agent.server.serving import Served, serving
+
+
+@pytest.fixture
+def make_brain(tiny_model: Path) -> Callable[[], Brain]:
+    return lambda: brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+
+
+@pytest.fixture
+def serve(make_brain: Callable[[], Brain], tmp_path: Path) -> Callable[..., Any]:
+    """A server over a folder that the next one finds again."""
+
+    @contextmanager
+    def run(tokens: Tokens = OPEN, settings: Settings = SETTINGS, token: str | None = None) -> Iterator[Served]:
+        with serving(make_service(make_brain(), tmp_path / "server", tokens, settings), token) as served:
+            yield served
+
+    return run

@@ -1,0 +1,158 @@
+"""How many requests of planning there are at once, and what comes through a socket."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from keep_agent.client import Client
+from keep_agent.server.limits import Limits
+from keep_agent.server.registry import Registry
+from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
+from tests.keep_agent.server.serving import Served, post, until
+
+
+def test_more_requests_than_allowed_are_told_when_to_come_again(serve: Callable[..., Any]) -> None:
+    """And the client does: nothing is lost."""
+    settings = replace(SETTINGS, limits=Limits(requests=1))
+    with serve(settings=settings) as served, Client(served.url) as client:
+        agents = [client.agent(f"robot-{number}") for number in range(6)]
+        refused: list[int] = []
+
+        def rush() -> None:
+            for _ in range(20):
+                answer = served.http.post("/v1/agents/robot-0/plan", json={"instruction": "go", "skills": SKILLS})
+                if answer.status_code == 429:
+                    refused.append(int(answer.headers["retry-after"]))
+
+        threads = [threading.Thread(target=rush) for _ in range(4)]
+        threads += [threading.Thread(target=agent.observe, args=([MUG],)) for agent in agents]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert refused and min(refused) >= 1
+        assert [agent.about().segments for agent in agents] == [1] * 6
+
+
+@contextmanager
+def halfway(served: Served, agent: str, token: str) -> Iterator[None]:
+    """A request of planning is in the works, until its body is there."""
+    path = f"/v1/agents/{agent}/memory"
+    with served.socket() as made:
+        given = {"Content_Length": "1000", "Authorization": f"Bearer {token}"}
+        made.sendall(post(path, b"", **given).replace(b"POST", b"PUT", 1))
+        until(lambda: "keep_agent_plans_inside 1.0" in served.http.get("/metrics").text)
+        yield
+
+
+def test_planning_and_talking_do_not_shut_each_other_out(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))
+    with serve(SCOPED, settings, ALL) as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        with halfway(served, "kitchen", ALL):
+            assert served.http.get("/v1/agents").status_code == 429
+            asked = {"prompt": "go to cabinet_1", "tokens": 1}
+            assert served.http.post("/v1/agents/kitchen/generate", json=asked).status_code == 200
+
+
+def test_requests_of_one_agent_leave_room_for_others(serve: Callable[..., Any]) -> None:
+    """And whoever may not use it does not learn of them."""
+    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, per_agent=1))
+    with serve(SCOPED, settings, ALL) as served:
+        for agent in ("kitchen", "garage"):
+            served.http.post("/v1/agents", json={"id": agent})
+        with halfway(served, "garage", ALL):
+            refused = served.http.get("/v1/agents/garage")
+            assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
+            assert served.http.get("/v1/agents/kitchen").status_code == 200
+            foreign = served.http.get("/v1/agents/garage", headers={"Authorization": f"Bearer {KITCHEN}"})
+            assert foreign.status_code == 403
+
+
+def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else as many threads as there are handshakes would wake agents at once."""
+    woken, go, wake = [], threading.Event(), Registry._wake
+
+    def slowly(registry: Registry, name: str, *given: Any) -> Any:
+        woken.append(name)
+        assert go.wait(20)
+        return wake(registry, name, *given)
+
+    monkeypatch.setattr(Registry, "_wake", slowly)
+    with serve(settings=replace(SETTINGS, limits=Limits(requests=1))) as served:
+        for name in ("kitchen", "garage"):
+            served.http.post("/v1/agents", json={"id": name})
+        looking = threading.Thread(target=lambda: served.http.get("/v1/agents/garage"))
+        looking.start()
+        until(lambda: bool(woken))
+        url = f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket"
+        with pytest.raises(InvalidStatus), connect(url, open_timeout=5):
+            pass
+        assert woken == ["garage"]
+        go.set()
+        looking.join()
+        with connect(url) as socket:
+            socket.send(json.dumps({"type": "observe", "facts": []}))
+            assert json.loads(socket.recv(20)) == {"type": "observed"}
+
+
+def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        with connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket") as socket:
+
+            def say(**message: Any) -> dict[str, Any]:
+                socket.send(json.dumps(message))
+                return json.loads(socket.recv(20))
+
+            fact = {"id": "mug_1", "category": "object", "type": "mug"}
+            assert say(type="observe", facts=[fact]) == {"type": "observed"}
+            assert say(type="plan", instruction="get the mug", skills=SKILLS)["type"] == "ready"
+            decision = json.loads(socket.recv(20))
+            assert decision["type"] == "decision" and decision["skill"] in SKILLS
+            assert say(type="report", ok=True, number=decision["number"]) == {"type": "reported"}
+            assert say(type="finish", success=True) == {"type": "finished"}
+            for wrong in ({"type": "fly"}, {"type": "plan"}, {"type": "report", "ok": True}, {}):
+                answer = say(**wrong)
+                assert (answer["type"], answer["status"]) == ("error", 400) and answer["error"]["message"]
+            for text in ("{", "[" * 999, '{"type": "observe", "facts": [NaN]}', '"\\ud800"'):
+                socket.send(text)
+                assert json.loads(socket.recv(20))["type"] == "error"
+            socket.send(b"\xff\xfe")
+            assert json.loads(socket.recv(20))["type"] == "error"
+            assert say(type="observe", facts=[fact]) == {"type": "observed"}
+
+
+def test_a_socket_is_for_those_with_a_token(serve: Callable[..., Any]) -> None:
+    with serve(SCOPED) as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"}, headers={"Authorization": f"Bearer {KITCHEN}"})
+        url = f"ws://127.0.0.1:{served.port}/v1/agents"
+        for name, token in (("kitchen", "guess"), ("garage", KITCHEN), ("kitchen", "")):
+            head = {"Authorization": f"Bearer {token}"} if token else {}
+            with (
+                pytest.raises((InvalidStatus, ConnectionClosed)),
+                connect(f"{url}/{name}/socket", additional_headers=head) as s,
+            ):
+                s.recv(10)
+        with connect(f"{url}/kitchen/socket", additional_headers={"Authorization": f"Bearer {KITCHEN}"}) as socket:
+            socket.send(json.dumps({"type": "observe", "facts": []}))
+            assert json.loads(socket.recv(20)) == {"type": "observed"}
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        foreign = {"Origin": "http://evil.example"}
+        with (
+            pytest.raises(InvalidStatus),
+            connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket", additional_headers=foreign),
+        ):
+            pass

@@ -1,0 +1,154 @@
+"""Planning agents that sleep, wake up, are deleted or damaged, behind a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.fact import Fact
+from keep_agent.brain import Brain
+from keep_agent.client import Client, ServerError
+from keep_agent.errors import ConfigError
+from keep_agent.server.problems import Conflict, NotFound
+from keep_agent.server.registry import AgentLimits, Registry
+from tests.keep_agent.server.planning.shared import MUG, SETTINGS
+
+
+def test_agents_sleep_and_wake_up_as_they_were(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, agents=AgentLimits(agents=5, awake=2))
+    with serve(settings=settings) as served, Client(served.url) as client:
+        agents = [client.agent(f"robot-{number}") for number in range(5)]
+        for number, agent in enumerate(agents):
+            agent.observe([Fact(f"mug_{i}", "object", "mug") for i in range(number + 1)])
+        assert "keep_agent_agents_awake 2.0" in served.http.get("/metrics").text
+        assert [agent.about().segments for agent in agents] == [1, 2, 3, 4, 5]
+        with pytest.raises(ServerError, match="5 agents, no more are allowed") as error:
+            client.agent("robot-5")
+        assert error.value.status == 507
+
+
+def test_many_use_and_delete_the_same_few(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+    """Nobody meets a half-asleep agent, and nothing is left of a deleted one."""
+    brain = make_brain()
+    registry = Registry(brain, tmp_path, AgentLimits(awake=1), trace=False)
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        name = f"robot-{number % 3}"
+        try:
+            for turn in range(12):
+                with registry.use(name) as agent:
+                    agent.observe([Fact(f"mug_{number}_{turn}", "object", "mug")])
+        except BaseException as error:
+            failed.append(error)
+
+    for number in range(3):
+        registry.create(f"robot-{number}")
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    for number in range(3):
+        with registry.use(f"robot-{number}") as agent:
+            assert agent.agent.segments == 36
+    with registry.use("robot-0") as agent:
+        registry.delete("robot-0")
+        with pytest.raises(ConfigError, match="was closed"):
+            agent.observe([MUG])
+    registry.create("robot-0")
+    with registry.use("robot-0") as agent:
+        assert agent.agent.segments == 0
+    registry.close()
+    assert registry.names() == ["robot-0", "robot-1", "robot-2"]
+    brain.engine.close()
+
+
+def test_who_only_talked_is_forgotten_too(serve: Callable[..., Any]) -> None:
+    with serve() as served:
+        asked = {"prompt": "go to cabinet_1 " * 20, "tokens": 1}
+        served.http.post("/v1/agents/kitchen/generate", json=asked)
+        assert served.http.post("/v1/agents/kitchen/generate", json=asked).json()["kept"] > 0
+        assert served.http.delete("/v1/agents/kitchen").status_code == 204
+        assert served.http.delete("/v1/agents/kitchen").status_code == 404
+        assert served.http.post("/v1/agents/kitchen/generate", json=asked).json()["kept"] == 0
+
+
+def test_deleting_beside_other_calls_brings_nobody_back(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+    """Each ends well, or says that there is none; never are there two owners of one journal."""
+    brain = make_brain()
+    registry = Registry(brain, tmp_path, trace=False)
+    failed: list[BaseException] = []
+
+    def work(what: Callable[[], None]) -> None:
+        for _ in range(40):
+            try:
+                what()
+            except (NotFound, Conflict, ConfigError):
+                pass
+            except BaseException as error:
+                failed.append(error)
+
+    def observe() -> None:
+        with registry.use("kitchen") as agent:
+            agent.observe([MUG])
+
+    delete = [lambda: registry.delete("kitchen")] * 2
+    calls = [observe, observe, *delete, lambda: registry.create("kitchen")]
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    if "kitchen" in registry.names():
+        registry.delete("kitchen")
+    assert not registry.awake and not registry.names()
+    registry.close()
+    brain.engine.close()
+
+
+def test_a_damaged_agent_disturbs_nobody_and_can_be_deleted(serve: Callable[..., Any], tmp_path: Path) -> None:
+    with serve() as served, Client(served.url) as client:
+        client.agent("kitchen").observe([MUG])
+    (memory,) = (tmp_path / "server" / "agents").glob("kitchen-*/memory.json")
+    memory.write_bytes(memory.read_bytes()[:-5])
+    with serve() as served, Client(served.url) as client:
+        with pytest.raises(ServerError, match="damaged") as error:
+            client.agent("kitchen").about()
+        assert error.value.status == 400
+        client.agent("garage").observe([MUG])
+        client.delete("kitchen")
+        assert client.agent("kitchen").about().segments == 0
+
+
+def test_a_damaged_agent_takes_a_memory_that_is_put_in(serve: Callable[..., Any], tmp_path: Path) -> None:
+    with serve() as served, Client(served.url) as client:
+        client.agent("kitchen").observe([MUG])
+        client.agent("kitchen").save(tmp_path / "saved")
+    (memory,) = (tmp_path / "server" / "agents").glob("kitchen-*/memory.json")
+    memory.write_bytes(memory.read_bytes()[:-5])
+    with serve() as served, Client(served.url) as client:
+        agent = client.agent("kitchen")
+        with pytest.raises(ServerError, match="damaged"):
+            agent.about()
+        agent.load(tmp_path / "saved")
+        assert agent.about().segments == 1
+    with serve() as served, Client(served.url) as client:
+        assert client.agent("kitchen").about().segments == 1
+
+
+def test_one_process_has_the_folder(make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+    brain = make_brain()
+    first = Registry(brain, tmp_path)
+    with pytest.raises(ConfigError, match="is at work"):
+        Registry(brain, tmp_path)
+    first.close()
+    Registry(brain, tmp_path).close()
+    brain.engine.close()

@@ -1,0 +1,261 @@
+"""Planning agents behind a real server: what is answered, and to whom."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.fact import Fact
+from envs.outcome import Outcome
+from keep_agent.agent import Agent
+from keep_agent.brain import Brain
+from keep_agent.client import Client, ServerError
+from keep_agent.server.limits import Limits
+from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
+from tests.keep_agent.server.serving import events, post, status
+
+
+def test_a_robots_day(serve: Callable[..., Any], make_brain: Callable[[], Brain], tmp_path: Path) -> None:
+    """Behind a server an agent decides what it decides here; its memory goes to and fro."""
+    brain = make_brain()
+    here = Agent(brain.planner("kitchen"))
+    with serve() as served, Client(served.url) as client:
+        there = client.agent("kitchen")
+        for agent in (here, there):
+            agent.observe([MUG, Fact("cabinet_1", "receptacle", "cabinet")])
+        for number in range(1, 4):
+            ready: list[Any] = []
+            found, same = there.plan("get the mug", SKILLS, ready.append), here.plan("get the mug", SKILLS)
+            assert (found.skill, found.number) == (same.skill, number)
+            assert dict(found.scores) == pytest.approx(dict(same.scores), abs=1e-3)
+            assert ready[0]["timings"].keys() <= found.trace["timings"].keys()
+            for agent in (here, there):
+                agent.report(Outcome(False, "stuck"))
+        assert there.about().decisions == 3
+        there.save(tmp_path / "memory")
+        here.load(tmp_path / "memory")
+        there.load(tmp_path / "memory")
+        assert (
+            there.plan("get it", SKILLS, trace="full").trace["token_ids"]
+            == here.plan("get it", SKILLS).trace["token_ids"]
+        )
+        assert not there.plan("get it", SKILLS, trace="none").trace
+        there.finish(True)
+        assert client.agents() == ["kitchen"]
+        client.delete("kitchen")
+        assert client.agents() == []
+        with pytest.raises(ServerError, match="no agent"):
+            there.about()
+    brain.engine.close()
+
+
+def test_what_was_acknowledged_is_there_after_a_restart(serve: Callable[..., Any]) -> None:
+    with serve() as served, Client(served.url) as client:
+        agent = client.agent("kitchen")
+        agent.observe([MUG])
+        agent.plan("get the mug", SKILLS)
+    with serve() as served, Client(served.url) as client:
+        agent = client.agent("kitchen")
+        assert (agent.about().segments, agent.about().decisions) == (1, 1)
+        agent.report(Outcome(True))
+
+
+def test_streamed_and_whole_answers_are_the_same_and_errors_have_a_status(serve: Callable[..., Any]) -> None:
+    body = {"instruction": "get the mug", "skills": SKILLS}
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        streamed = served.http.post("/v1/agents/kitchen/plan", json={**body, "stream": True})
+        (_, ready), (name, decision) = events(streamed.text)
+        assert name == "decision" and ready["counts"] == decision["trace"]["counts"]
+        assert served.http.post("/v1/agents/kitchen/plan", json=body).json() == decision  # asked again
+        for stream in (True, False):
+            wrong = served.http.post("/v1/agents/kitchen/plan", json={**body, "skills": [], "stream": stream})
+            assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "ConfigError")
+            none = served.http.post("/v1/agents/nobody/plan", json={**body, "stream": stream})
+            assert none.status_code == 404
+        assert served.http.post("/v1/agents", json={"id": "kitchen"}).status_code == 409
+
+
+def test_a_token_is_for_its_agents_alone(serve: Callable[..., Any]) -> None:
+    with serve(SCOPED) as served:
+        head = {"Authorization": f"Bearer {KITCHEN}"}
+        every = {"Authorization": f"Bearer {ALL}"}
+        for name in ("kitchen", "garage"):
+            assert served.http.post("/v1/agents", json={"id": name}, headers=every).status_code == 201
+        plan = {"instruction": "get it", "skills": SKILLS}
+        calls: list[tuple[str, str, Any]] = [
+            ("GET", "", None), ("DELETE", "", None), ("POST", "/observe", {"facts": []}), ("POST", "/plan", plan),
+            ("POST", "/report", {"ok": True}), ("POST", "/finish", {"success": True}), ("GET", "/memory", None),
+            ("PUT", "/memory", None), ("POST", "/generate", {"prompt": "go"}),
+        ]  # fmt: skip
+        for method, path, body in calls:
+            for name in ("garage", "attic"):  # the same whether it is there or not
+                url = f"/v1/agents/{name}{path}"
+                assert served.http.request(method, url, json=body).status_code == 401
+                wrong = served.http.request(method, url, json=body, headers={"Authorization": "Bearer guess"})
+                assert wrong.status_code == 401 and "Bearer" in wrong.headers["www-authenticate"]
+                refused = served.http.request(method, url, json=body, headers=head)
+                assert refused.status_code == 403 and name not in refused.text
+        assert served.http.post("/v1/agents", json={"id": "garage"}, headers=head).status_code == 403
+        assert served.http.get("/v1/agents", headers=head).json() == {"agents": ["kitchen"]}
+        assert served.http.get("/v1/agents", headers=every).json() == {"agents": ["garage", "kitchen"]}
+        assert served.http.get("/metrics", headers=head).status_code == 403
+        assert served.http.get("/healthz").status_code == 200
+
+
+BAD_IDS = ("..", "../x", "%2e%2e%2fx", "..%2f..%2fetc", "a%00b", "x" * 65, "CON", ".hidden", "a%2Fb", "a%5Cb", "ä")
+
+
+@pytest.mark.parametrize("name", BAD_IDS)
+def test_ids_are_no_paths(serve: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    with serve() as served:
+        before = sorted(path for path in tmp_path.rglob("*"))
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/plan"), ("GET", "/memory")):
+            answer = served.raw(f"{method} /v1/agents/{name}{path} HTTP/1.1\r\nHost: localhost\r\n"
+                                "Connection: close\r\nContent-Length: 0\r\n\r\n".encode())  # fmt: skip
+            assert 400 <= status(answer) < 500
+        assert served.http.post("/v1/agents", json={"id": name.replace("%00", "\0")}).status_code in (400, 422)
+        assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"7", b'{"facts": 7}', b'{"facts": [7]}', b'{"facts": [{}]}', b'{"facts": [], "more": 1}',
+        b'{"facts": [{"id": "\\ud800", "category": "object", "type": "x"}]}', b'{"facts": [\xff]}',
+        b'{"facts": ' + b"[" * 99,
+        b'{"facts": [{"id": "a b", "category": "object", "type": "x"}]}', b'{"facts": [NaN]}',
+        b'{"facts": [{"id": "did_1", "category": "object", "type": "x"}]}',
+    ],
+)  # fmt: skip
+def test_bad_bodies_are_refused_and_nothing_is_remembered(serve: Callable[..., Any], body: bytes) -> None:
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        answer = served.http.post(
+            "/v1/agents/kitchen/observe", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code in (400, 422) and answer.json()["error"]["message"]
+        assert served.http.get("/v1/agents/kitchen").json()["segments"] == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: b"", lambda text: b"{}", lambda text: text[:-9], lambda text: text.replace(b"mug", b"cup"),
+        lambda text: sealed({}), lambda text: sealed({"planner": {"memory": {"segments": []}}}),
+        lambda text: sealed(edited(text, "style", "linked")), lambda text: sealed(edited(text, "told", 7)),
+        lambda text: sealed(edited(text, "instruction", "\ud800")), lambda text: b"\0" * 1000,
+        lambda text: sealed(edited(text, "instruction", "x" * 9000)),
+        lambda text: sealed(edited(text, "tasks", 1 << 60)),
+        lambda text: sealed(edited(text, "turns", [["a\nb", ""]])), lambda text: sealed(edited(text, "done", 10**400)),
+        lambda text: sealed(edited(text, "memory", {**memory_of(text), "founded": 1 << 39})),
+        lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": (1 << 53) - 1})),
+        lambda text: sealed(edited(text, "memory", renamed(memory_of(text), "did_1"))),
+    ],
+)  # fmt: skip
+def test_a_memory_that_cannot_be_is_refused(serve: Callable[..., Any], change: Callable[[bytes], bytes]) -> None:
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        served.http.post(
+            "/v1/agents/kitchen/observe", json={"facts": [{"id": "mug_1", "category": "object", "type": "mug"}]}
+        )
+        saved = served.http.get("/v1/agents/kitchen/memory").content
+        answer = served.http.put("/v1/agents/kitchen/memory", content=change(saved))
+        assert answer.status_code == 400 and answer.json()["error"]["message"]
+        assert served.http.get("/v1/agents/kitchen/memory").content == saved
+
+
+def sealed(state: dict[str, Any]) -> bytes:
+    """With a checksum that is right."""
+    from hashlib import sha256
+
+    body = json.dumps(state).encode()
+    return b"keep-agent memory 1 sha256:" + sha256(body).hexdigest().encode() + b"\n" + body + b"\n"
+
+
+def memory_of(text: bytes) -> dict[str, Any]:
+    return json.loads(text.partition(b"\n")[2])["planner"]["memory"]
+
+
+def renamed(memory: dict[str, Any], id: str) -> dict[str, Any]:
+    ((_, *rest),) = memory["segments"]
+    return {**memory, "segments": [[id, *rest]]}
+
+
+def edited(text: bytes, key: str, value: Any) -> dict[str, Any]:
+    state = json.loads(text.partition(b"\n")[2])
+    state["planner"][key] = value
+    return state
+
+
+def test_a_plan_asked_again_is_not_made_twice(serve: Callable[..., Any]) -> None:
+    """With the number of the last decision that is known; another's is a conflict."""
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
+        for _ in range(3):
+            assert served.http.post("/v1/agents/kitchen/plan", json=body).json()["number"] == 1
+            facts = [{"id": "mug_1", "category": "object", "type": "mug"}]
+            served.http.post("/v1/agents/kitchen/observe", json={"facts": facts})
+        for wrong in ({"after": 2}, {"instruction": "get the cup"}):
+            for stream in (True, False):
+                answer = served.http.post("/v1/agents/kitchen/plan", json={**body, **wrong, "stream": stream})
+                assert (answer.status_code, answer.json()["error"]["type"]) == (409, "StaleError")
+        assert served.http.get("/v1/agents/kitchen").json()["decisions"] == 1
+
+
+def test_many_long_skills_are_chosen_from(serve: Callable[..., Any]) -> None:
+    """In several forwards, so that memory is bounded."""
+    skills = [f"{chr(97 + number % 26)}{number} " * 20 for number in range(160)]
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        body = {"instruction": "x " * 999, "skills": skills, "trace": "none"}
+        assert served.http.post("/v1/agents/kitchen/plan", json=body).json()["skill"] in skills
+
+
+def test_what_happened_is_recorded_for_the_viewer(serve: Callable[..., Any], tmp_path: Path) -> None:
+    from keep_agent.trace import read_trace
+
+    with serve() as served, Client(served.url) as client:
+        agent = client.agent("kitchen")
+        agent.plan("get the mug", SKILLS)
+        agent.report(Outcome(False, "stuck"))
+        agent.finish(False)
+    with serve() as served, Client(served.url) as client:
+        agent = client.agent("kitchen")
+        agent.plan("get the cup", SKILLS)
+        agent.report(Outcome(True))
+        (run,) = (tmp_path / "server" / "runs").iterdir()
+        entries = list(read_trace(run / "trace.jsonl"))
+        assert [entry["event"] for entry in entries[:4]] == ["episode", "step", "task", "step"]
+        assert [entry["instruction"] for entry in entries[1:4]] == ["get the mug", "get the mug", "get the cup"]
+        client.delete("kitchen")
+        assert not list((tmp_path / "server" / "runs").iterdir())
+
+
+def test_a_client_says_what_is_wrong(serve: Callable[..., Any]) -> None:
+    with Client("http://127.0.0.1:9", patience=0.1) as client, pytest.raises(ServerError, match="does not answer"):
+        client.agents()
+    with serve(SCOPED) as served, Client(served.url, "guess") as client:
+        with pytest.raises(ServerError, match="no token") as error:
+            client.agents()
+        assert error.value.status == 401
+
+
+def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, limits=Limits(body_seconds=0.5, large={"/v1/agents/*/memory": 1000}))
+    with serve(settings=settings) as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        head = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 100000000")
+        assert status(served.raw(head)) == 413
+        slow = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 50")
+        began = time.monotonic()
+        assert status(served.raw(slow, b"{")) == 408
+        assert time.monotonic() - began < 5
+        assert served.http.put("/v1/agents/kitchen/memory", content=b"x" * 1001).status_code == 413
