@@ -54,6 +54,7 @@ def test_recomputing_all_of_it_answers_as_well(found: tuple[dict, Path]) -> None
         assert rates["all"] == rates["full_recompute"]
 
 
+@pytest.mark.slow
 def test_memory_longer_than_the_model_reaches_back_only_where_positions_are_decoupled(tmp_path: Path) -> None:
     """The lines lie behind more filler than the model has positions for."""
     top = "memory.retrieval.top_k=24"

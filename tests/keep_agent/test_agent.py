@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,14 @@ def play(planner: Any, max_steps: int = 30) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["event"] == "step"]
 
 
-@pytest.mark.parametrize("style", ["plain", "linked"])
-@pytest.mark.parametrize("name", ["keep", "full_recompute", "cacheblend", "sparsex", "prefix_cache", "h2o"])
+METHODS = "keep", "full_recompute", "cacheblend", "sparsex", "prefix_cache", "h2o"
+ALWAYS = ("keep", "plain"), ("keep", "linked"), ("cacheblend", "plain"), ("prefix_cache", "plain")
+OTHERS = [case for case in product(METHODS, ("plain", "linked")) if case not in ALWAYS]
+
+
+@pytest.mark.parametrize(
+    ("name", "style"), [*ALWAYS, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
+)
 def test_an_agent_decides_as_the_planner_in_the_loop_does(brain: Callable[..., Brain], name: str, style: str) -> None:
     """What is encoded ahead, and when, never changes a decision."""
     made = brain(f"planner={name}", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6")

@@ -41,7 +41,7 @@ def arguments(data: Path, out: Path, seconds: float, *more: str) -> argparse.Nam
     return parser().parse_args([*paths, *SMALL, *more])
 
 
-@pytest.mark.parametrize("optimizer", KINDS)
+@pytest.mark.parametrize("optimizer", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = Trainer(arguments(data, out, 200, "--optimizer", optimizer, "--steps", "60", "--report", "0"))

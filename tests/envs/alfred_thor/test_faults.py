@@ -25,7 +25,7 @@ from tests.envs.alfred_thor.playing import play, thor_env
 
 START, ANSWER = 3.0, 1.0  # seconds that the tests allow
 SLACK = 4.0  # for a loaded machine to notice
-SERVERS = ("fifo", "wsgi")
+SERVERS = ("fifo", pytest.param("wsgi", marks=pytest.mark.slow))
 AT_START = {
     "die-before-pipe": "exit status|has ended|exited",
     "die-at-start": "exit status|has ended|exited",
@@ -135,7 +135,7 @@ def test_what_the_build_refuses_is_a_reply(code: str) -> None:
     thor.close()
 
 
-@pytest.mark.parametrize("server", ["fifo", pytest.param("wsgi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize(
     "at", [pytest.param(at, marks=[pytest.mark.slow] * (at != 11)) for at in (4, 5, 6, 7, 8, 9, 11, 14, 17)]
 )

@@ -46,16 +46,19 @@ def symbolic(folder: str, episode: Episode, skills: str, observability: str) -> 
     return info["task_done"].met, info["task_done"].total
 
 
-def test_all_trials_succeed_as_in_the_symbolic_world(trials: list[Episode], env: AlfredEnv, folder: str) -> None:
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 6])
+def test_trials_succeed_as_in_the_symbolic_world(
+    trials: list[Episode], env: AlfredEnv, folder: str, every: int
+) -> None:
     assert len(trials) == 251
     failed = []
-    for episode in trials:
+    for episode in trials[::every]:
         success, skills = play(env, episode)
         if not success or env.world.restored.notes():
             failed.append((episode.id, skills, env.world.restored.notes()))
         met, total = symbolic(folder, episode, "lota", "full")
         assert env.setting.conditions(env.world, episode.tasks[0]) == (met, total) or not success
-    assert len(failed) <= 0.05 * len(trials), failed
+    assert len(failed) <= 0.05 * len(trials[::every]), failed
 
 
 @pytest.mark.slow

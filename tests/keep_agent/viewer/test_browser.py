@@ -25,7 +25,6 @@ from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.remote.webdriver import WebDriver  # noqa: E402
 
-pytestmark = pytest.mark.slow
 LONGEST = 20  # seconds until something is there
 
 
@@ -287,6 +286,7 @@ def test_an_episode_that_is_not_there_is_refused_in_words(chrome: WebDriver, add
     until(chrome, lambda: "no episode 'nowhere'" in text(chrome, ".keep-refused"), "a refusal")
 
 
+@pytest.mark.slow
 def test_a_step_of_a_large_trace_is_painted_within_a_tenth_of_a_second(chrome: WebDriver, tmp_path: Path) -> None:
     """The median over key presses; other processes may disturb a try, hardly all three."""
     run = write_run(tmp_path / "long", Size(steps=150))
