@@ -21,6 +21,7 @@ from keep_agent.foreign import check_foreign, check_size
 from keep_agent.loop import DONE
 from keep_agent.measure import step_numbers
 from keep_agent.memory_file import read_memory, write_memory
+from keep_agent.recorder import quietly
 from keep_agent.results import TaskOutcome
 from keep_agent.trace import Entry, agent_entry, step_entry, task_entry
 from planners.base import Decision as Decided
@@ -73,8 +74,8 @@ class Agent(Asynchronous):
         self.name, self._limit = name, limit
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
         self._ahead = Ahead(planner.session, lambda: clean(self._instruction)) if ahead else None
-        self._record = record or (lambda entry: None)
-        self._owns = False
+        self._record = quietly(record)
+        self._owns = self._again = False
         self._forget()
         self._record(agent_entry(name))
 
@@ -203,12 +204,12 @@ class Agent(Asynchronous):
         }  # fmt: skip
 
     def together(self, work: Callable[[], None]) -> None:
-        """Play what was called in an earlier life: nothing happens in between, and nothing is recorded again."""
-        record, self._record = self._record, lambda entry: None
+        """Play what was called in an earlier life: nothing happens in between, is recorded again or refused now."""
+        record, self._record, self._again = self._record, lambda entry: None, True
         try:
             self._engine.run(work)
         finally:
-            self._record = record
+            self._record, self._again = record, False
 
     @property
     def number(self) -> int:
@@ -257,7 +258,7 @@ class Agent(Asynchronous):
 
     def _check_room(self, new: set[str]) -> None:
         """Raises CapacityError where there is none for ``new`` things."""
-        if self._limit is None or not new:
+        if self._limit is None or not new or self._again:
             return
         store = self._session.store
         known = sum(not id.endswith(NOW) for category in ("object", "receptacle") for id in store.of(category))
@@ -325,14 +326,13 @@ class Agent(Asynchronous):
     @contextmanager
     def _whole(self) -> Iterator[None]:
         """All of the block happens, or nothing: no decision is closed, and no task begins, for a prompt too long."""
-        state = self._planner.state
         own = self._instruction, self._skills, self._steps, self._tasks, self._open
         record, entries = self._record, list[Entry]()
         self._record = entries.append
         try:
-            yield
+            with self._planner.whole():
+                yield
         except BaseException:
-            self._planner.load(state, blocks=False)
             self._instruction, self._skills, self._steps, self._tasks, self._open = own
             raise
         finally:

@@ -26,8 +26,8 @@ class Asynchronous:
     async def aobserve(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
         await asyncio.to_thread(self.observe, facts)
 
-    async def aplan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        return await asyncio.to_thread(self.plan, instruction, skills)
+    async def aplan(self, instruction: str, skills: Sequence[str], after: int | None = None) -> Decision:
+        return await asyncio.to_thread(self.plan, instruction, skills, after=after)
 
     async def areport(self, outcome: Outcome, number: int | None = None) -> None:
         await asyncio.to_thread(self.report, outcome, number)

@@ -30,7 +30,12 @@ AGAIN = (429, 503)  # the server said when to come again
 TIMEOUT = 60.0  # seconds for one answer
 PATIENCE = 30.0  # seconds after the first failure in which a request is sent again
 PAUSE = 0.5  # seconds before that, where the server did not say
-USELESS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)  # it will never go out
+USELESS = (
+    httpx.UnsupportedProtocol,
+    httpx.LocalProtocolError,
+    httpx.DecodingError,
+    httpx.TooManyRedirects,
+)  # the same again would end the same
 T = TypeVar("T")
 
 
@@ -100,7 +105,18 @@ class Client:
 
     def delete(self, name: str) -> None:
         """Forget an agent for good."""
-        self.send("DELETE", _path(name))
+        lost = False
+
+        def once() -> None:
+            nonlocal lost
+            try:
+                self._once("DELETE", _path(name))
+            except ServerError as error:
+                if not (lost and error.status == 404):  # else the answer was lost, not the request
+                    lost = True
+                    raise
+
+        self.patiently(once)
 
     def ask(
         self,
@@ -117,12 +133,13 @@ class Client:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, content: bytes | None = None
     ) -> httpx.Response:
         """The answer, if it is a good one."""
+        return self.patiently(lambda: self._once(method, path, body, content))
 
-        def once() -> httpx.Response:
-            with self._reached():
-                return _good(self._http.request(method, path, json=body, content=content))
-
-        return self.patiently(once)
+    def _once(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, content: bytes | None = None
+    ) -> httpx.Response:
+        with self._reached():
+            return _good(self._http.request(method, path, json=body, content=content))
 
     def events(self, path: str, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         """Names and data of what is answered bit by bit. Sent once: see `patiently`."""
@@ -154,7 +171,7 @@ class Client:
     def _reached(self) -> Iterator[None]:
         try:
             yield
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             again = None if isinstance(error, USELESS) else PAUSE
             said = f"{self.url} does not answer ({error or type(error).__name__})"
             raise ServerError(said, retry_after=again) from error
@@ -193,8 +210,7 @@ class RemoteAgent:
         :param ready: told what the prompt cost, when it is ready and the choice begins; again, if it was asked again
         :param trace: none | summary | full: how much the decision's trace holds
         """
-        after = self.about().decisions if self._number is None else self._number
-        body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": after}
+        body = {"instruction": instruction, "skills": list(skills), "trace": trace, "after": self._last()}
         path = f"{self._path}/plan"
         try:
             if ready is None:
@@ -208,11 +224,11 @@ class RemoteAgent:
         return found
 
     def report(self, outcome: Outcome) -> None:
-        body = {"ok": outcome.ok, "message": outcome.message, "number": self._number}
-        self._tell("report", body)
+        self._tell("report", {"ok": outcome.ok, "message": outcome.message, "number": self._last()})
 
     def finish(self, success: bool) -> None:
         self._tell("finish", {"success": success})
+        self._number = None  # a decision whose answer was lost is over as well
 
     def about(self) -> About:
         return self._client.ask("GET", self._path, _about)
@@ -228,6 +244,12 @@ class RemoteAgent:
         """Let the agent remember what `save` wrote, and nothing else."""
         self._client.ask("PUT", f"{self._path}/memory", _about, content=Path(path).read_bytes())
         self._number = None
+
+    def _last(self) -> int:
+        """Number of the last decision: with it, what is sent twice happens once."""
+        if self._number is None:
+            self._number = self.about().decisions
+        return self._number
 
     def _tell(self, what: str, body: Mapping[str, Any]) -> None:
         self._client.ask("POST", f"{self._path}/{what}", _about, body)

@@ -24,7 +24,7 @@ NAMES = tuple(field.name for field in fields(Fact))
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
-    """``facts`` as they came, or none of them.
+    """``facts`` as they came, or none of them. Of several about one thing the last counts.
 
     :param category_of: of a thing that is known already
     :raises DataError: naming the fact and what to do about it
@@ -36,7 +36,7 @@ def checked_facts(
         if before not in (None, fact.category):
             raise DataError(f"fact {fact.id!r} was a {before} before, not a {fact.category}: give it another id")
         known[fact.id] = fact.category
-    return found
+    return list({fact.id: fact for fact in found}.values())
 
 
 def _fact(given: FactView | Mapping[str, Any]) -> Fact:

@@ -14,11 +14,13 @@ from typing import IO, Any
 from keep_agent.errors import CapacityError, ConfigError, CorruptError
 from memory.disk.atomic import FULL, sync
 
+DIGITS = 16  # a longer number is none of ours
+
 
 class Journal:
     """Lines of a running number, a checksum and a call. A torn last line was never acknowledged, and is cut off.
 
-    :param anew: whatever is there, it is not read
+    :param anew: what is there does not count, though it stays until `restart`; only its numbers go on
     :raises ConfigError: somebody else has it open
     :raises CorruptError: a line before the last is damaged
     """
@@ -29,7 +31,7 @@ class Journal:
         self._stream = path.open("ab", buffering=0)
         try:
             claim(self._stream, path.parent)
-            self.calls, whole = ([], 0) if anew else _read(path)
+            self.calls, whole = ([], self.size) if anew else _read(path)
             self._stream.truncate(whole)
             os.fsync(self._stream.fileno())
             if new:
@@ -37,7 +39,7 @@ class Journal:
         except BaseException:
             self._stream.close()
             raise
-        self.number = self.calls[-1][0] if self.calls else 0  # of the last line
+        self.number = _highest(path) if anew else self.calls[-1][0] if self.calls else 0  # of the last line
 
     def append(self, call: Mapping[str, Any]) -> None:
         """Write a call, and wait until it is on the disk. If that fails, nothing of it is left."""
@@ -98,6 +100,12 @@ def _read(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:
         calls.append(found)
         size += len(line)
     return calls, size
+
+
+def _highest(path: Path) -> int:
+    """The largest number of any line, be it damaged."""
+    numbers = (line.split(b" ", 1)[0] for line in path.read_bytes().splitlines())
+    return max((int(number) for number in numbers if number.isdigit() and len(number) < DIGITS), default=0)
 
 
 def _call(line: bytes) -> tuple[int, dict[str, Any]] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,6 +91,19 @@ class Recorder:
     def _folders(self) -> list[tuple[int, Path]]:
         found = ((path.name.removeprefix(f"{self._stem}."), path) for path in self._root.glob(f"{self._stem}.*"))
         return sorted((int(number), path) for number, path in found if number.isdecimal())
+
+
+def quietly(record: Callable[[Entry], None] | None) -> Callable[[Entry], None]:
+    """``record``, but what it raises is logged: what happened has happened, whether it is written down or not."""
+
+    def tell(entry: Entry) -> None:
+        try:
+            if record is not None:
+                record(entry)
+        except Exception:
+            log.exception("a %s could not be recorded", entry["event"])
+
+    return tell
 
 
 def _follow(known: dict[str, T], news: Iterable[tuple[str, T | None]]) -> None:

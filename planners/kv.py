@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,19 @@ class KVPlanner:
         self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks
         self._acting, self._torn = found.acting, True
         self._decided, self._focus, self._written = "", [], {one.id: one.text for one in self.session.store}
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """All of the block happens to what is remembered, or nothing. What was encoded stays; a transcript of the
+        `append` layout begins anew then.
+        """
+        state, kept = self.state, (self._decided, self._focus, dict(self._written))
+        try:
+            yield
+        except BaseException:
+            self.load(state, blocks=False)
+            self._decided, self._focus, self._written = kept
+            raise
 
     def close(self) -> None:
         """Stop the engine, which other planners may share: the last of them closes. A storage that persists writes."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from planners.styles import FactView
 
 log = logging.getLogger(__name__)
+OVER = "the task is over; nothing is planned any more"
 
 
 class Dialogue:
@@ -48,9 +49,11 @@ class Dialogue:
     def plan(self, skills: Sequence[str]) -> Decision:
         with self._turn() as on:
             if not on:
-                raise RobotError("the task is over; nothing is planned any more")
+                raise RobotError(OVER)
             self._begun = True
             self._open = self.planner.plan(self.instruction, skills)
+            if self._ending is not None:
+                raise RobotError(OVER)
             return self._open
 
     def report(self, outcome: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.api import Decision
     from planners.styles import FactView
+
+log = logging.getLogger(__name__)
 
 Stop = Literal[
     "done",  # the planner said so
@@ -104,11 +107,14 @@ class Finished(Event):
 Watch = Callable[[Event], None]
 
 
-def together(*watchers: Watch) -> Watch:
-    """Several watchers as one."""
+def together(*watchers: Watch | None) -> Watch:
+    """Several watchers as one. What one of them raises is logged, and disturbs neither the others nor the task."""
 
     def watch(event: Event) -> None:
-        for watcher in watchers:
-            watcher(event)
+        for watcher in filter(None, watchers):
+            try:
+                watcher(event)
+            except Exception:
+                log.exception("a watcher failed on %s", type(event).__name__)
 
     return watch

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Condition
+from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError, DataError
@@ -60,6 +60,7 @@ class RosbridgeExecutor:
         self._facts: list[Fact] = []
         self._skills: tuple[str, ...] | None = None
         self._pending: PendingSkill | None = None
+        self._sending = Lock()
         self._astray = False  # whether what was begun last may still go on
         self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
@@ -69,7 +70,7 @@ class RosbridgeExecutor:
         else:
             self._skills = tuple(skills)
         bridge.on_lost(self._on_lost)
-        bridge.on_ready(self._recall)
+        bridge.on_ready(lambda: Thread(target=self._recall, daemon=True).start())
 
     def skills(self) -> Sequence[str]:
         """Raises ConnectionLost, or RobotTimeout if the robot has not said what it can do."""
@@ -95,11 +96,13 @@ class RosbridgeExecutor:
             self._pending = pending
         try:
             self.bridge.check()
-            self._recall()
-            self._client.begin(pending)
+            with self._sending:
+                self._cancel_astray()
+                self._client.begin(pending)
             return pending.future.result()
         except SkillLost:
             self._astray = True
+            self._recall()  # the connection may be back by now
             raise
         finally:
             pending.over()
@@ -116,7 +119,12 @@ class RosbridgeExecutor:
 
     def _recall(self) -> None:
         """Cancel what got lost, as soon as the robot can be told."""
-        if self._astray:
+        with self._sending:
+            self._cancel_astray()
+
+    def _cancel_astray(self) -> None:
+        """Under the lock: what is begun next must not be what is cancelled."""
+        if self._astray and self.bridge.connected:
             self._astray = False
             with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
                 self._client.cancel()

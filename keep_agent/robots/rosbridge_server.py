@@ -114,7 +114,7 @@ class RosbridgeServer:
             self._tell(json.dumps(json.loads(self.service.status.to_json()) | refused))
 
     def _on_stop(self, text: str) -> None:
-        self.service.stop(text or "somebody stop_requested stop")
+        self.service.stop(text or "somebody pressed stop")
 
 
 def _data(listener: Callable[[str], None]) -> Callable[[Mapping[str, Any]], None]:

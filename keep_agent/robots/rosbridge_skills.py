@@ -8,13 +8,14 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from threading import Lock, Timer
+from threading import Event, Lock, Timer
 from typing import Any, Literal, Protocol
 
 from envs.outcome import Outcome, failed
 from keep_agent.robots.errors import RobotError, SkillLost
 from keep_agent.robots.rosbridge import Bridge
 
+HALT = 2.0  # seconds for the answer of a service that cancels
 Kind = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, CANCELED = 4, 5  # of action_msgs/GoalStatus, ROS 2
 ENDS = {2: "preempted", 3: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}  # of actionlib_msgs, ROS 1
@@ -82,7 +83,7 @@ class SkillClient(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Tell the robot to end what was begun last."""
+        """Tell the robot to end what was begun last. May take some seconds."""
         ...
 
 
@@ -180,4 +181,8 @@ class ServiceCall:
         """Raises RobotError where nothing can be done but to wait."""
         if self._cancel is None:
             raise RobotError(f"service {self._service.name} cannot be cancelled: name one that does it (cancel=...)")
-        self._cancel.call(self.bridge.library.ServiceRequest(), lambda response: None, lambda error: None)
+        answered = Event()
+        self._cancel.call(
+            self.bridge.library.ServiceRequest(), lambda response: answered.set(), lambda error: answered.set()
+        )
+        answered.wait(HALT)  # what is begun next must not be what it ends

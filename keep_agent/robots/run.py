@@ -20,7 +20,7 @@ from keep_agent.robots.events import Executed, Feedback, Finished, Observed, Pla
 
 if TYPE_CHECKING:
     from keep_agent.api import Decision, Planning
-    from keep_agent.robots.events import Event, Watch
+    from keep_agent.robots.events import Watch
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.limits import Limits
     from keep_agent.robots.unseen import Unseen
@@ -51,11 +51,11 @@ class TaskRun:
         limits: Limits,
         stop_requested: Future[str],
         unseen: Unseen,
-        watch: Watch | None = None,
+        watch: Watch,
         judge: Judge | None = None,
     ) -> None:
         self.executor, self.instruction, self.limits = executor, instruction, limits
-        self.stop_requested, self.watch, self.judge = stop_requested, watch, judge
+        self.stop_requested, self._say, self.judge = stop_requested, watch, judge
         self.dialogue = Dialogue(planner, instruction)
         self.unseen = unseen
         self._looking_at: Literal["executor", "planner"] = "executor"  # whom a look waits for, or who broke it off
@@ -261,15 +261,6 @@ class TaskRun:
         )
         self._say(Finished(report))
         return report
-
-    def _say(self, event: Event) -> None:
-        """Whoever looks on must not disturb."""
-        if self.watch is None:
-            return
-        try:
-            self.watch(event)
-        except Exception:
-            log.exception("a watcher failed on %s", type(event).__name__)
 
 
 def _lost(motion: Call[Outcome]) -> bool:

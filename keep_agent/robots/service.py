@@ -49,8 +49,7 @@ class RobotService:
     ) -> None:
         self.status = Status()
         self._tell = tell
-        watchers = together(*([watch] if watch else []), self._watch)
-        self.session = RobotSession(planner, executor, limits=limits, watch=watchers, judge=judge)
+        self.session = RobotSession(planner, executor, limits=limits, watch=together(watch, self._watch), judge=judge)
 
     def run(
         self,

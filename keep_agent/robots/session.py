@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from envs.clock import Clock
 from keep_agent.robots.calls import Call
 from keep_agent.robots.errors import RobotError, RobotTimeout
-from keep_agent.robots.events import Finished, Started, TaskReport
+from keep_agent.robots.events import Finished, Started, TaskReport, together
 from keep_agent.robots.limits import Limits
 from keep_agent.robots.run import Judge, TaskRun
 from keep_agent.robots.single_plans import SinglePlans
@@ -82,7 +82,8 @@ class RobotSession:
             try:
                 return task.play()
             finally:
-                self._left = task.calls
+                with self._lock:
+                    self._left = task.calls
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
         """The next skill, which the caller carries out. The instruction stays the same as long as the task does.
@@ -92,7 +93,10 @@ class RobotSession:
         """
         if not instruction.strip() or not skills:
             raise RobotError(f"a plan needs an instruction and skills, not {instruction!r} and {list(skills)}")
-        return self._bounded("plan", partial(self._plans.plan, instruction, tuple(skills)))
+        decision = self._bounded("plan", lambda: self._plans.asked(instruction, tuple(skills)))
+        if self._closed or self._stop_requested is not None:  # the planner was told that this plan is over
+            raise RobotError(self._closed or ON)
+        return decision
 
     def report(self, outcome: Outcome) -> None:
         """What became of that skill. One that nobody reports on counts as carried out when the next is asked for.
@@ -101,13 +105,13 @@ class RobotSession:
         """
         if not self._plans.open:
             raise RobotError("there is no plan to report on: ask for one first, and report once")
-        self._bounded("report", partial(self._plans.report, outcome))
+        self._bounded("report", lambda: partial(self._plans.report, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
         """Facts from elsewhere, for the next look, plan or task."""
         self._unseen.add(facts)
 
-    def stop(self, reason: str = "somebody stop_requested stop") -> bool:
+    def stop(self, reason: str = "somebody pressed stop") -> bool:
         """End the task that is on, soon; from any thread. The first reason counts.
 
         Without a task nothing happens, and the next one is not concerned; returns whether there was one. A single plan
@@ -122,10 +126,12 @@ class RobotSession:
 
     def close(self, reason: str = "the planner is shut down") -> bool:
         """Stop what is on, for good: what is asked for from now on is stopped at once. Whether all ended in time."""
+        clock = Clock(self.limits.longest_stop)
         with self._lock:
             self._closed = reason
+            self._end_plans(reason)
         self.stop(reason)
-        return self._idle.wait(self.limits.longest_stop)
+        return self._idle.wait(clock.rest) and all(call.wait(clock.rest) for call in list(self._left))
 
     @contextmanager
     def _claimed(self) -> Iterator[Future[str]]:
@@ -152,8 +158,8 @@ class RobotSession:
         self._left = [call for call in self._left if not call.done]
         return self._left
 
-    def _bounded(self, name: str, function: Callable[[], T]) -> T:
-        """A call for a single plan."""
+    def _bounded(self, name: str, begin: Callable[[], Callable[[], T]]) -> T:
+        """A call for a single plan; ``begin`` is called under the lock, and gives what waits for the planner."""
         with self._lock:
             self._left = [call for call in self._left if not call.done]
             if self._closed:
@@ -162,7 +168,7 @@ class RobotSession:
                 raise RobotError(ON)
             if self._left:
                 raise RobotTimeout(f"an earlier {self._left[0].name} is still at work: ask again when it is over")
-            call = Call(name, function)
+            call = Call(name, begin())
             self._left = [call]
         call.wait(self.limits.answer)
         with self._lock:  # against a task that begins, which ends this as well
@@ -178,9 +184,7 @@ class RobotSession:
 
     def _tell(self, watch: Watch | None, event: Event) -> None:
         with self._telling:
-            for watcher in (self._watch, watch):
-                if watcher is not None:
-                    watcher(event)
+            together(self._watch, watch)(event)
 
 
 def _refused(

@@ -33,13 +33,18 @@ class SinglePlans:
         """Whether there is a decision to report on."""
         return self._dialogue is not None and self._dialogue.open
 
-    def plan(self, instruction: str, skills: Sequence[str]) -> Decision:
-        """The next of ``skills``. Raises what the planner raises."""
-        dialogue = self._dialogue
-        if dialogue is not None and dialogue.open:
+    def asked(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
+        """Asks the planner for the next of ``skills``, and raises what it raises; RobotError after `leave`."""
+        before = self._dialogue
+        if before is None or before.instruction != instruction:
+            self._dialogue = Dialogue(self.planner, instruction)
+        return partial(self._ask, before, self._dialogue, skills)
+
+    def _ask(self, before: Dialogue | None, dialogue: Dialogue, skills: Sequence[str]) -> Decision:
+        if before is not None and before is not dialogue:
+            before.end(WELL)
+        elif dialogue.open:
             dialogue.report(WELL)
-        if dialogue is None or dialogue.instruction != instruction:
-            dialogue = self._dialogue = Dialogue(self.planner, instruction)
         self.unseen.tell(dialogue)
         decision = dialogue.plan(skills)
         if decision.skill == DONE:

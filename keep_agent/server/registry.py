@@ -95,7 +95,11 @@ class Registry:
                 self._check(entry, name)
                 if entry.agent is None:
                     entry.agent = self._wake(name)
-            yield entry.agent
+            try:
+                yield entry.agent
+            except ConfigError:
+                self._check(entry, name)  # it may have been deleted meanwhile
+                raise
 
     def replace(self, name: str, state: Mapping[str, Any]) -> None:
         """Let an agent remember what `DurableAgent.dump` gave, also one that cannot be woken up. Raises NotFound."""
@@ -103,7 +107,7 @@ class Registry:
             self._check(entry, name)
             try:
                 entry.agent = entry.agent or self._wake(name)
-            except DataError as error:
+            except (DataError, CapacityError) as error:
                 entry.agent = self._wake(name, state)
                 log.warning("agent %s has got another memory; its own could not be read: %s", name, error)
             else:
@@ -117,11 +121,11 @@ class Registry:
             gone = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._place(name).rename(gone)
+                self._recorder(name).remove()  # before another one has the name
                 self._entries.pop(name, None)
             entry.gone = True
             sync(self._agents)
         shutil.rmtree(gone, ignore_errors=True)
-        self._recorder(name).remove()
 
     @contextmanager
     def _entry(self, name: str) -> Iterator[_Entry]:

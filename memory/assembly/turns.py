@@ -33,6 +33,7 @@ class Turns(Assembler):
     ) -> None:
         self._engine, self._shelf, self._construction = engine, shelf, construction
         self._retention, self._namespace = retention, namespace
+        self._shared: list[str] = []  # names of the blocks behind the context that this session put into the index
         self.reset()
 
     @property
@@ -43,11 +44,11 @@ class Turns(Assembler):
         self._cache = self._shelf.cache(Witness(mass=self._retention.counts_mass, windows=self._engine.spec.windows))
         self._session = f"{self._namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
-        self._shared: list[str] = []  # names of the blocks behind the context that this session put into the index
 
     def unshare(self) -> None:
         """Take what the session's transcripts have put into the index out of it, unless another session uses it."""
         self._shelf.withdraw(self._cache, self._shared)
+        self._shared = []
 
     def instruct(self, tokens: int) -> None:
         """The first ``tokens`` of the next query say what is to be done from now on; 0: what was said still holds."""

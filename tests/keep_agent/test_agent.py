@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -427,3 +428,66 @@ def test_several_threads_may_share_an_engine(brain: Callable[..., Brain]) -> Non
 def test_a_planner_without_a_model_is_no_agent() -> None:
     with pytest.raises(ConfigError, match="planner=expert has no model"):
         Agent.from_config("expert")
+
+
+@pytest.mark.parametrize("style", ["plain", "linked"])
+def test_of_several_facts_about_one_thing_the_last_counts(brain: Callable[..., Brain], style: str) -> None:
+    """Also where another fact of the same call opens the place that it is in by then."""
+    table, cabinet = (Fact(f"{name}_1", "receptacle", name) for name in ("table", "cabinet"))
+    before, after = (Fact("mug_1", "object", "mug", place=place) for place in ("table_1", "cabinet_1"))
+    told = []
+    for facts in ([table, before, cabinet, after], [table, cabinet, after]):
+        with closing(Agent(brain(f"prompt.style={style}").planner("several"))) as agent:
+            agent.observe(facts)
+            told.append({tuple(row[:4]) for row in agent.dump()["planner"]["memory"]["segments"]})
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("name", ["h2o", "streaming"])
+def test_a_refused_plan_leaves_no_blocks_behind(brain: Callable[..., Brain], name: str) -> None:
+    """Each begins the transcript anew, and the old one's blocks are in the index."""
+
+    def full(cost: dict[str, Any]) -> None:
+        raise CapacityError("no room")
+
+    with closing(Agent(brain(f"planner={name}").planner("refused"))) as agent:
+        index = agent._session._assembler._shelf.index
+        before = len(index._blocks)
+        for number in range(8):
+            agent.observe([Fact(f"mug_{number}", "object", "mug", f"table_{number % 3}")])
+            agent.plan("get the mug", SKILLS)
+            agent.report(Outcome(False, "stuck"))
+            with pytest.raises(CapacityError):
+                agent.plan("get the mug", SKILLS[:2], full)
+        assert len(index._blocks) > before
+    assert len(index._blocks) == before
+
+
+def test_what_cannot_be_recorded_has_happened(brain: Callable[..., Brain]) -> None:
+    def full(entry: dict[str, Any]) -> None:
+        raise OSError("No space left on device")
+
+    with closing(Agent(brain().planner("full"), record=full)) as agent:
+        agent.plan("get the mug", SKILLS)
+        assert agent.plan("get the apple", SKILLS).number == 2
+        agent.report(Outcome(True), 2)
+
+
+def test_a_refused_plan_leaves_the_trace_as_it_was(brain: Callable[..., Brain]) -> None:
+    """What was removed before it is told as removed behind it, and what was told is not told again."""
+
+    def full(cost: dict[str, Any]) -> None:
+        raise CapacityError("no room")
+
+    told = []
+    for refused in (False, True):
+        with closing(Agent(brain().planner("traced"))) as agent:
+            agent.observe([MUG_FACT, Fact("cup_1", "object", "cup")])
+            agent.plan("get the mug", SKILLS)
+            agent.report(Outcome(True))
+            agent.observe([Fact("cup_1", "object", "cup", gone=True)])
+            if refused:
+                with pytest.raises(CapacityError):
+                    agent.plan("get the mug", SKILLS, full)
+            told.append(agent.plan("get the mug", SKILLS).trace["extra"]["written"])
+    assert told[0] == told[1] and ("cup_1", None) in told[0]

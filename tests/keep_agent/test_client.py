@@ -76,6 +76,8 @@ def served(agent: Agent, *troubles: Answer) -> Answer:
                 return httpx.Response(200, text=lines) if asked.get("stream") else httpx.Response(200, json=told)
             case "POST", "report":
                 agent.report(Outcome(asked["ok"], asked["message"]), asked["number"])
+            case "POST", "finish":
+                agent.finish(asked["success"])
         return httpx.Response(200, json=about())
 
     return answer
@@ -193,3 +195,60 @@ def test_a_page_of_somebody_else_is_no_answer(clock: Clock, tmp_path: Path, page
     with pytest.raises(ServerError):
         robot.plan("get the mug", SKILLS, lambda cost: None)
     assert not (tmp_path / "saved").exists()
+
+
+def test_a_task_that_ended_with_a_lost_plan_is_not_in_the_way_of_the_next(agent: Agent, clock: Clock) -> None:
+    """Nobody else has planned: the decision that was not heard of is over with its task."""
+    inner, down = served(agent), True
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        told = inner(request)
+        return late(request) if down and request.url.path.endswith("plan") else told
+
+    robot = client(answer).agent("kitchen")
+    robot.about()
+    before = agent.number
+    with pytest.raises(ServerError, match="does not answer"):
+        robot.plan("get the tray", SKILLS)
+    assert agent.number == before + 1
+    robot.finish(False)
+    down = False
+    assert robot.plan("get the cup", SKILLS).number == before + 2
+
+
+def test_a_report_of_who_was_restarted_is_told_once(agent: Agent, clock: Clock) -> None:
+    robot = client(served(agent)).agent("kitchen")
+    number = robot.plan("get the mug", SKILLS).number
+    answers = iter([late, busy])
+    inner = served(agent)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        told = inner(request)
+        return next(answers, lambda request: told)(request) if request.url.path.endswith("report") else told
+
+    client(answer).agent("kitchen").report(Outcome(False, "stuck"))
+    assert agent.number == number
+    assert agent.dump()["planner"]["turns"][-1][1] == "stuck"
+
+
+def test_deleting_again_after_a_lost_answer_is_no_error(clock: Clock) -> None:
+    gone: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if gone:
+            return httpx.Response(404, json={"error": {"type": "NotFound", "message": "no such agent"}})
+        gone.append(request.url.path)
+        return late(request)
+
+    client(answer).delete("kitchen")
+    with pytest.raises(ServerError, match="no such agent"):
+        client(answer).delete("kitchen")
+
+
+def test_an_answer_that_cannot_be_decoded_is_named(clock: Clock) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, content=b"no gzip")
+
+    with pytest.raises(ServerError, match="does not answer"):
+        client(answer).agents()
+    assert clock.now == 0

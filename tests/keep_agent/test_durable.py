@@ -127,6 +127,20 @@ def test_a_damaged_line_before_the_last_is_named(opened: Callable[..., DurableAg
         opened()
 
 
+def test_a_lower_limit_does_not_keep_what_is_remembered_out(brain: Brain, tmp_path: Path) -> None:
+    """It was acknowledged. What is new is refused from then on."""
+    mugs = [Fact(f"mug_{number}", "object", "mug") for number in range(5)]
+    first = DurableAgent(Agent(brain.planner("robot"), ahead=False), tmp_path)
+    first.observe(mugs)
+    fcntl.flock(first._journal._stream, fcntl.LOCK_UN)  # as if it had been killed
+    again = DurableAgent(Agent(brain.planner("robot"), ahead=False, limit=3), tmp_path)
+    assert again.agent.segments == 5
+    with pytest.raises(CapacityError, match="3 are allowed"):
+        again.observe([Fact("cup_1", "object", "cup")])
+    for agent in (first, again):
+        agent.close()
+
+
 def test_the_journal_begins_anew_where_the_memory_is_written(
     opened: Callable[..., DurableAgent], tmp_path: Path
 ) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Event, Thread
+from time import monotonic, sleep
+from typing import TypeVar
 
 import pytest
 
 from envs.outcome import failed
-from keep_agent.errors import DataError
+from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots import Limits, TaskReport
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.service import Answer, RobotService
 from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, fact, until_cancelled
 
+T = TypeVar("T")
 SKILLS = ["wave", "nod", "done"]
 
 
@@ -158,6 +163,116 @@ def test_a_fact_that_the_planner_refuses_does_not_stop_the_others() -> None:
     assert service.run("greet").success
     told = [one.id for facts in planner.named("observe") for one in facts[0]]
     assert told == [f"mug_{number}" for number in range(250) if number != 13]
+
+
+def test_what_is_gone_makes_room_for_what_did_not_fit() -> None:
+    known = {"mug_8", "mug_9"}
+
+    class Small(ScriptPlanner):
+        def observe(self, facts) -> None:
+            if len(known | {one.id for one in facts}) > 2:
+                raise CapacityError("2 things are allowed")
+            known.update(one.id for one in facts)
+            known.difference_update(one.id for one in facts if one.gone)
+
+    planner = Small()
+    new, left = [fact(1), fact(2)], [replace(fact(8), gone=True), replace(fact(9), gone=True)]
+    service = RobotService(planner, ScriptRobot(facts=[*new, *left]), limits=QUICK)
+    report = service.run("greet")
+    assert report.stop == "planner_error" and "2 things are allowed" in report.message
+    assert service.run("greet").success
+    assert known == {"mug_1", "mug_2"}
+
+
+def test_an_older_fact_that_waited_does_not_take_the_place_of_a_newer_one() -> None:
+    planner = ScriptPlanner()
+    observe, planner.observe = planner.observe, lambda facts: 1 / 0
+    body = ScriptRobot(facts=[fact(1)])
+    service = RobotService(planner, body, limits=QUICK)
+    service.run("greet")
+    service.facts('{"id": "mug_1", "place": "sink_1"}')
+    planner.observe = observe
+    service.run("greet")
+    assert [one.place for facts in planner.named("observe") for one in facts[0]] == ["sink_1"]
+
+
+def thinks(answer: Event) -> tuple[ScriptPlanner, Event]:
+    """A planner whose first decision takes until ``answer``, and what tells that it is at it."""
+    thinking = Event()
+
+    def think() -> str:
+        thinking.set()
+        return "wave" if answer.wait(WAIT) else ""
+
+    return ScriptPlanner([think, "nod"]), thinking
+
+
+def in_background(call: Callable[[], T]) -> Future[T]:
+    future: Future[T] = Future()
+    Thread(target=lambda: future.set_result(call()), daemon=True).start()
+    return future
+
+
+def until(found: Callable[[], object]) -> None:
+    ends = monotonic() + WAIT
+    while not found():
+        assert monotonic() < ends
+        sleep(0.001)
+
+
+def test_a_plan_that_a_task_overtakes_is_not_handed_out() -> None:
+    """Else the robot would be moved by two."""
+    answer = Event()
+    planner, thinking = thinks(answer)
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    plan = in_background(lambda: service.plan("greet", SKILLS))
+    assert thinking.wait(WAIT)
+    task = in_background(lambda: service.run("bow"))
+    until(lambda: service.session._left[1:])
+    until(lambda: service.session._plans._dialogue is None)
+    answer.set()
+    assert not plan.result(WAIT).ok
+    assert task.result(WAIT).success
+    assert planner.named("report")[0] == (failed("something else was begun"),)
+
+
+def test_closing_ends_a_plan_as_well() -> None:
+    answer = Event()
+    planner, thinking = thinks(answer)
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    plan = in_background(lambda: service.plan("greet", SKILLS))
+    assert thinking.wait(WAIT)
+    closed = in_background(service.session.close)
+    until(lambda: service.session._left[1:])
+    assert not closed.done()
+    answer.set()
+    assert closed.result(WAIT) and not plan.result(WAIT).ok
+    assert planner.named("finish") == [(False,)]
+
+
+def test_a_plan_of_another_task_that_came_too_late_is_not_reported_as_carried_out() -> None:
+    """While the planner still hears how the last one ended."""
+    hear = Event()
+    planner = ScriptPlanner(["wave", "nod", "wave"])
+    report = planner.report
+    planner.report = lambda outcome: (hear.wait(WAIT), report(outcome))
+    service = RobotService(planner, ScriptRobot(), limits=Limits(answer=0.1))
+    service.plan("greet", SKILLS)
+    assert not service.plan("bow", SKILLS).ok
+    hear.set()
+    assert all(call.wait(WAIT) for call in service.session._left)
+    planner.report = report
+    assert service.plan("bow", SKILLS).ok
+    assert [outcome.ok for (outcome,) in planner.named("report")] == [True]
+    assert len(planner.named("plan")) == 2
+
+
+def test_a_watcher_that_fails_hides_nothing_from_the_others() -> None:
+    body, told = ScriptRobot(), []
+    service = RobotService(ScriptPlanner(["wave"]), body, limits=QUICK, watch=lambda event: 1 / 0, tell=told.append)
+    assert service.run("greet", stopped=lambda: True).stop == "stopped"
+    assert body.executed == []
+    assert json.loads(told[-1])["stop"] == "stopped"
 
 
 def test_a_planner_that_breaks_on_facts_hears_of_them_again() -> None:

@@ -13,6 +13,7 @@ from envs.fact import Fact
 from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import JOURNAL, MEMORY
 from keep_agent.errors import CorruptError, DataError, ModelError
+from keep_agent.server.problems import NotFound
 from keep_agent.server.registry import AgentLimits, Registry
 
 MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
@@ -95,6 +96,38 @@ def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, dama
     registry.close()
 
 
+@pytest.mark.parametrize("damaged", [MEMORY, JOURNAL])
+def test_a_memory_that_cannot_be_written_takes_nothing_away(
+    brain: Brain, tmp_path: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk a damaged agent keeps the lines that are whole: somebody may mend it by hand."""
+    registry = Registry(brain, tmp_path, trace=False)
+    registry.create("kitchen")
+    with registry.use("kitchen") as agent:
+        state = agent.dump()
+        agent.observe([MUG])
+        agent.compact()
+        agent.observe([CUP])
+        folder, journal = agent.folder, (agent.folder / JOURNAL).read_bytes()
+        kept = {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL)}
+    registry.close()
+    (folder / JOURNAL).write_bytes(journal)
+    broken = {**kept, damaged: kept[damaged].replace(b"1", b"7", 3) + b"x\n"}
+    for name, content in broken.items():
+        (folder / name).write_bytes(content)
+    registry = Registry(brain, tmp_path, trace=False)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr("keep_agent.durable.write_memory", refuse)
+        registry.replace("kitchen", state)
+    assert {name: (folder / name).read_bytes() for name in broken} == broken
+    registry.replace("kitchen", state)
+    registry.close()
+    registry = Registry(brain, tmp_path, trace=False)
+    with registry.use("kitchen") as agent:
+        assert agent.agent.segments == 0, "no line of the old journal is played on the new memory"
+    registry.close()
+
+
 def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(registry: Registry) -> None:
     """The folder is another process's then."""
     failed: list[BaseException] = []
@@ -118,6 +151,12 @@ def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(regi
     assert [type(error) for error in failed] == [ModelError]
     with pytest.raises(ModelError, match="ending"), registry.use("kitchen"):
         pass
+
+
+def test_who_uses_an_agent_that_is_deleted_is_told_so(registry: Registry) -> None:
+    with pytest.raises(NotFound, match="no agent 'kitchen'"), registry.use("kitchen") as agent:
+        registry.delete("kitchen")
+        agent.observe([CUP])
 
 
 def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> None:
