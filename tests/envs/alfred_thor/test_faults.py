@@ -139,7 +139,9 @@ def test_what_the_build_refuses_is_a_reply(code: str) -> None:
 @pytest.mark.parametrize(
     "at", [pytest.param(at, marks=[pytest.mark.slow] * (at != 11)) for at in (4, 5, 6, 7, 8, 9, 11, 14, 17)]
 )
-@pytest.mark.parametrize("fault", AT_WORK)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[pytest.mark.slow] * (fault not in ("die", "hang"))) for fault in AT_WORK]
+)
 def test_an_episode_goes_on_in_a_new_process(tmp_path: Path, fault: str, at: int, server: str) -> None:
     """Wherever it fails once: while the room is set up, or while the expert plays."""
     with nothing_left(), thor_env(EPISODES) as calm:

@@ -26,7 +26,7 @@ from tests.envs.wah.differences import DIFFERENCES, Tally, compare, oracle_of
 from tests.envs.wah.oracle import require_oracle
 from tests.envs.wah.walks import wander
 
-EMBEDDED = range(25)  # seeds of embedded apartments, one walk of so many steps in each
+EMBEDDED = range(15)  # seeds of embedded apartments, one walk of so many steps in each
 EMBEDDED_STEPS = 130
 SHARED, SHARED_STEPS = 2, 90  # walks in each apartment of files
 SKILL = re.compile(r"(?:find an?|pick up the|open the|close the|switch on the|put down the) (.+)")

@@ -34,6 +34,7 @@ def faults(said: str) -> tuple[bool, int]:
     return told, count
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is not at work here")
 def test_freed_memory_stays() -> None:
     """In one of several processes at least: a machine that takes memory back by itself lets its pages fault again."""
