@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Condition, Lock, Thread
@@ -57,7 +58,7 @@ class RosbridgeExecutor:
     ) -> None:
         self.bridge, self.timeout, self.silence = bridge, timeout, silence
         self._news = Condition()
-        self._facts: list[Fact] = []
+        self._facts: deque[Fact] = deque(maxlen=MOST)
         self._skills: tuple[str, ...] | None = None
         self._pending: PendingSkill | None = None
         self._sending = Lock()
@@ -84,7 +85,8 @@ class RosbridgeExecutor:
         """Raises ConnectionLost: a robot that cannot be seen is not to be moved."""
         self.bridge.check()
         with self._news:
-            facts, self._facts = self._facts, []
+            facts = list(self._facts)
+            self._facts.clear()
         return facts
 
     def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
@@ -136,7 +138,7 @@ class RosbridgeExecutor:
             log.warning("facts ignored: %s", error)
             return
         with self._news:
-            self._facts = [*self._facts, *facts][-MOST:]
+            self._facts.extend(facts)
             self._news.notify_all()
 
     def _on_skills(self, message: Mapping[str, Any]) -> None:

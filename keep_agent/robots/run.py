@@ -143,17 +143,24 @@ class TaskRun:
         self._heed()  # whoever saw the decision may have said stop
         motion = self._begin("skill", partial(self.executor.execute, skill, partial(self._feed_back, skill)))
         try:
+            return self._follow(motion, skill, clock)
+        finally:
+            known = motion.done and not isinstance(motion.error, SkillLost)
+            self._hanging = "" if known else skill
+
+    def _follow(self, motion: Call[Outcome], skill: str, clock: Clock) -> Outcome:
+        try:
             in_time = self._attend(motion, skill, clock)
         except BaseException:
             self._cancel(motion, skill)
             self._note(motion)
             raise
         if in_time:
-            return self._outcome(motion, skill)
+            return self._outcome(motion)
         late = f"took longer than {clock.seconds:g} s and was cancelled"
         if not self._cancel(motion, skill):
             raise Ended("skill_hangs", f"{skill!r} {late}")
-        outcome = self._outcome(motion, skill)
+        outcome = self._outcome(motion)
         return outcome if outcome.ok else failed(": ".join(filter(None, (late, outcome.message))))
 
     def _attend(self, motion: Call[Outcome], skill: str, clock: Clock) -> bool:
@@ -176,8 +183,7 @@ class TaskRun:
         if motion.done and motion.error is None and isinstance(motion.result, Outcome):
             self._verdict = motion.result
 
-    def _outcome(self, motion: Call[Outcome], skill: str) -> Outcome:
-        self._hanging = skill if _lost(motion) else ""
+    def _outcome(self, motion: Call[Outcome]) -> Outcome:
         outcome = self._check("executor", motion)
         if not isinstance(outcome, Outcome):
             raise Ended("executor_error", f"the executor's execute returned {outcome!r}, which is no Outcome")
@@ -192,7 +198,6 @@ class TaskRun:
             motion.wait(min(self.limits.period, clock.rest))
         if cancelling is not None and cancelling.done and cancelling.error is not None:
             log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
-        self._hanging = skill if not motion.done or _lost(motion) else ""
         return motion.done
 
     def _feed_back(self, skill: str, text: str) -> None:
@@ -261,7 +266,3 @@ class TaskRun:
         )
         self._say(Finished(report))
         return report
-
-
-def _lost(motion: Call[Outcome]) -> bool:
-    return motion.done and isinstance(motion.error, SkillLost)

@@ -103,9 +103,8 @@ class RobotSession:
 
         Raises RobotError if there is none, and as `plan` does.
         """
-        if not self._plans.open:
-            raise RobotError("there is no plan to report on: ask for one first, and report once")
-        self._bounded("report", lambda: partial(self._plans.report, outcome))
+        report = self._plans.reported(outcome)
+        self._bounded("report", lambda: report)
 
     def tell(self, facts: Iterable[FactView]) -> None:
         """Facts from elsewhere, for the next look, plan or task."""

@@ -28,11 +28,6 @@ class SinglePlans:
         self.planner, self.unseen = planner, unseen
         self._dialogue: Dialogue | None = None
 
-    @property
-    def open(self) -> bool:
-        """Whether there is a decision to report on."""
-        return self._dialogue is not None and self._dialogue.open
-
     def asked(self, instruction: str, skills: Sequence[str]) -> Callable[[], Decision]:
         """Asks the planner for the next of ``skills``, and raises what it raises; RobotError after `leave`."""
         before = self._dialogue
@@ -52,12 +47,12 @@ class SinglePlans:
             self._forget(dialogue)
         return decision
 
-    def report(self, outcome: Outcome) -> None:
-        """What became of the last plan."""
+    def reported(self, outcome: Outcome) -> Callable[[], None]:
+        """Tells the planner what became of the last plan. Raises RobotError if there is none."""
         dialogue = self._dialogue
         if dialogue is None or not dialogue.open:
             raise RobotError("there is no plan to report on: ask for one first, and report once")
-        dialogue.report(outcome)
+        return partial(dialogue.report, outcome)
 
     def leave(self, why: str) -> Callable[[], None] | None:
         """Nothing of this goes on. Returns what tells the planner so, and may block; None if nothing is to be told."""

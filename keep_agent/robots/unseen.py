@@ -48,7 +48,7 @@ class Unseen:
             waiting = list(self._facts.values())
         for start in range(0, len(waiting), BATCH):
             batch = [fact for fact in waiting[start : start + BATCH] if full is None or fact.gone]
-            for facts, error in _hand_over(dialogue, batch) if batch else ():
+            for facts, error in _hand_over(dialogue, batch):
                 if error is not None and _is_full(error):
                     full = error
                 else:
@@ -67,6 +67,8 @@ class Unseen:
 
 def _hand_over(dialogue: Dialogue, facts: Sequence[FactView]) -> Iterator[tuple[Sequence[FactView], Exception | None]]:
     """Facts that were told, and by halving each that was refused. Nothing if the task is over."""
+    if not facts:
+        return
     try:
         if dialogue.observe(facts):
             yield facts, None

@@ -43,7 +43,6 @@ playEmbedded(document.getElementById("player"), "steps");
 
 def write_html(run: Run, episode: EpisodeIndex, path: Path) -> Path:
     """Write an episode's page; the path. Raises DataError for an episode that cannot be shown."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, page(run, episode))
     return path
 

@@ -13,7 +13,7 @@ from keep_agent.viewer.model import PromptView, StepView, step_view
 from keep_agent.viewer.pictures import picture
 from keep_agent.viewer.runs import Run
 from keep_agent.viewer.segments import STATES, SegmentView
-from memory.disk.atomic import SUFFIX
+from memory.disk.atomic import write_atomic
 
 if TYPE_CHECKING:
     from rerun import RecordingStream
@@ -32,20 +32,15 @@ def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
         raise ConfigError(f"writing {path} needs rerun-sdk: pip install 'keep-agent[rerun]'") from None
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name a file, such as {path / 'episode.rrd'}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     recording = rerun.RecordingStream("keep_agent", recording_id=f"{run.path.resolve().name}/{episode.key}")
-    unfinished = path.with_name(f".{path.name}{SUFFIX}")
-    try:
-        recording.save(str(unfinished))
-        for number in range(len(episode.places)):
-            recording.set_time("step", sequence=number)
-            _log(recording, step_view(run, episode, number))
-            _log_picture(recording, run, episode.frames.get(number))
-        recording.flush()
-        recording.disconnect()
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    stream = recording.binary_stream()
+    for number in range(len(episode.places)):
+        recording.set_time("step", sequence=number)
+        _log(recording, step_view(run, episode, number))
+        _log_picture(recording, run, episode.frames.get(number))
+    content = stream.read()
+    assert content is not None  # which it is for a stream that nobody has shut down
+    write_atomic(path, content)
     return path
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event, Thread, current_thread
+from typing import TypeVar
 
 from envs.fact import Fact
 from envs.outcome import Outcome, failed
 from keep_agent.api import Decision
 from keep_agent.robots import Limits, RobotSession, TaskReport
 
+T = TypeVar("T")
 WAIT = 20.0  # seconds that nothing here takes; a test that waits so long has failed
 
 
@@ -117,7 +120,12 @@ def limits(**seconds: float) -> Limits:
     return Limits(**{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__} | seconds)
 
 
-def in_background(session: RobotSession, instruction: str = "do it") -> Future[TaskReport]:
-    future: Future[TaskReport] = Future()
-    Thread(target=lambda: future.set_result(session.run(instruction)), daemon=True).start()
+def later(call: Callable[[], T]) -> Future[T]:
+    """What a call gives that is made beside the test."""
+    future: Future[T] = Future()
+    Thread(target=lambda: future.set_result(call()), daemon=True).start()
     return future
+
+
+def in_background(session: RobotSession, instruction: str = "do it") -> Future[TaskReport]:
+    return later(partial(session.run, instruction))

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from threading import Event, Thread
-from time import monotonic, sleep
-from typing import TypeVar
+from threading import Event
 
 import pytest
 
 from envs.outcome import failed
 from keep_agent.errors import CapacityError, DataError
-from keep_agent.robots import Limits, TaskReport
+from keep_agent.robots import Limits
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.service import Answer, RobotService
-from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, fact, until_cancelled
+from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, fact, later, until_cancelled
+from tests.keep_agent.server.serving import until
 
-T = TypeVar("T")
 SKILLS = ["wave", "nod", "done"]
 
 
@@ -83,8 +80,7 @@ def test_a_task_ends_what_single_plans_began() -> None:
 def test_two_tasks_do_not_mix() -> None:
     body = ScriptRobot(deeds={"wave": until_cancelled})
     service = RobotService(ScriptPlanner(["wave"]), body, limits=QUICK)
-    future: Future[TaskReport] = Future()
-    Thread(target=lambda: future.set_result(service.run("greet")), daemon=True).start()
+    future = later(lambda: service.run("greet"))
     assert body.begun.wait(WAIT)
     assert service.run("another").stop == "busy"
     assert not service.plan("greet", SKILLS).ok
@@ -196,40 +192,28 @@ def test_an_older_fact_that_waited_does_not_take_the_place_of_a_newer_one() -> N
     assert [one.place for facts in planner.named("observe") for one in facts[0]] == ["sink_1"]
 
 
-def thinks(answer: Event) -> tuple[ScriptPlanner, Event]:
-    """A planner whose first decision takes until ``answer``, and what tells that it is at it."""
-    thinking = Event()
+def thinking(answer: Event) -> tuple[RobotService, ScriptPlanner, Future[Answer]]:
+    """A service with a plan under way, whose decision comes with ``answer``."""
+    asked = Event()
 
     def think() -> str:
-        thinking.set()
+        asked.set()
         return "wave" if answer.wait(WAIT) else ""
 
-    return ScriptPlanner([think, "nod"]), thinking
-
-
-def in_background(call: Callable[[], T]) -> Future[T]:
-    future: Future[T] = Future()
-    Thread(target=lambda: future.set_result(call()), daemon=True).start()
-    return future
-
-
-def until(found: Callable[[], object]) -> None:
-    ends = monotonic() + WAIT
-    while not found():
-        assert monotonic() < ends
-        sleep(0.001)
+    planner = ScriptPlanner([think, "nod"])
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    plan = later(lambda: service.plan("greet", SKILLS))
+    assert asked.wait(WAIT)
+    return service, planner, plan
 
 
 def test_a_plan_that_a_task_overtakes_is_not_handed_out() -> None:
     """Else the robot would be moved by two."""
     answer = Event()
-    planner, thinking = thinks(answer)
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
-    plan = in_background(lambda: service.plan("greet", SKILLS))
-    assert thinking.wait(WAIT)
-    task = in_background(lambda: service.run("bow"))
-    until(lambda: service.session._left[1:])
-    until(lambda: service.session._plans._dialogue is None)
+    service, planner, plan = thinking(answer)
+    task = later(lambda: service.run("bow"))
+    until(lambda: len(service.session._left) > 1, WAIT)
+    until(lambda: service.session._plans._dialogue is None, WAIT)
     answer.set()
     assert not plan.result(WAIT).ok
     assert task.result(WAIT).success
@@ -238,12 +222,9 @@ def test_a_plan_that_a_task_overtakes_is_not_handed_out() -> None:
 
 def test_closing_ends_a_plan_as_well() -> None:
     answer = Event()
-    planner, thinking = thinks(answer)
-    service = RobotService(planner, ScriptRobot(), limits=QUICK)
-    plan = in_background(lambda: service.plan("greet", SKILLS))
-    assert thinking.wait(WAIT)
-    closed = in_background(service.session.close)
-    until(lambda: service.session._left[1:])
+    service, planner, plan = thinking(answer)
+    closed = later(service.session.close)
+    until(lambda: len(service.session._left) > 1, WAIT)
     assert not closed.done()
     answer.set()
     assert closed.result(WAIT) and not plan.result(WAIT).ok

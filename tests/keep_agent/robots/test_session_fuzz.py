@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import pairwise
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from envs.outcome import Outcome, failed
 from keep_agent.robots import Finished, Limits, RobotSession, TaskReport
-from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact
+from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact, in_background
 
 LIMITS = Limits(skill=0.03, task=0.3, answer=0.06, cancel=0.05, period=0.004, steps=6, failures=3)
 IN_TIME = LIMITS.task + LIMITS.cancel + 3 * LIMITS.answer + 10.0  # the last are for a machine with other things to do
@@ -67,8 +66,7 @@ class Case:
 
 def play(case: Case, planner: ScriptPlanner, robot: ScriptRobot, events: list) -> tuple[RobotSession, TaskReport]:
     session = RobotSession(planner, robot, limits=LIMITS, watch=events.append)
-    future: Future[TaskReport] = Future()
-    Thread(target=lambda: future.set_result(session.run("greet")), daemon=True).start()
+    future = in_background(session, "greet")
     if case.press is not None:
         time.sleep(case.press / 1e3)
         session.stop("pressed")
