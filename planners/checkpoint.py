@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,6 +156,31 @@ def widen(model: Qwen2ForCausalLM, tokenizer: Tokenizer, new: Mapping[str, Seque
         noise = torch.randn(weight.shape[1]) * old.std()
         weight[tokenizer.token_to_id(name)] = (old[list(pieces)].mean(0) + noise) / 2**0.5
     model.tie_weights()
+
+
+@torch.no_grad()
+def deepen(model: Qwen2ForCausalLM, layers: int) -> Qwen2ForCausalLM:
+    """A model of ``layers`` layers that computes the same: copies of layers, spread over those behind the first
+    quarter, whose outputs are zero (block expansion, arXiv 2401.02415). Raises ModelError for fewer layers.
+    """
+    depth, config = len(model.model.layers), copy.deepcopy(model.config)
+    if layers < depth:
+        raise ModelError(f"a model of {depth} layers cannot be made into one of {layers}; layers can only be added")
+    first = depth // 4
+    steps = range(layers - depth)
+    copied = [first + (number + 1) * (depth - first) // (len(steps) + 1) for number in steps]
+    sources = sorted([*((layer, False) for layer in range(depth)), *((layer, True) for layer in copied)])
+    config.num_hidden_layers, config.layer_types = layers, None
+    deeper = build(Qwen2Config.from_dict(config.to_dict()))
+    rest = {name: value for name, value in model.state_dict().items() if ".layers." not in name}
+    state = dict(rest)
+    for number, (source, new) in enumerate(sources):
+        for name, value in model.model.layers[source].state_dict().items():
+            silent = new and name in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+            state[f"model.layers.{number}.{name}"] = torch.zeros_like(value) if silent else value.clone()
+    deeper.load_state_dict(state)
+    deeper.tie_weights()
+    return deeper
 
 
 def load_weights(model: Qwen2ForCausalLM, state: dict[str, torch.Tensor], where: Path) -> None:

@@ -29,7 +29,7 @@ class Level:
     lines: int
     styles: tuple[str, ...]
     lookups: float  # share of batches that hold nothing but probes
-    plans: float  # share of batches that hold nothing but plans and goals without memory
+    plans: float  # share of batches that hold nothing but plans and goals, half of them without memory
     recall: int  # lines of long-memory probes, a share `RECALLED` of the batches; 0 for none
     judged_by: str  # kind of slot whose running accuracy opens the next level
     pass_mark: float
@@ -41,14 +41,15 @@ LEVELS = (
     Level(20, ("plain", "linked"), 0.15, 0.35, 20, "step", 0.65),
     Level(36, ("plain", "linked"), 0.1, 0.2, 60, "step", 0.72),
     Level(60, ("plain", "linked"), 0.1, 0.15, 120, "step", 0.80),
-    Level(120, ("plain", "linked"), 0.05, 0.1, 200, "step", 2.0),
+    Level(120, ("plain", "linked"), 0.03, 0.25, 200, "step", 2.0),
 )
-RECALLED = 0.4
+RECALLED = 0.1
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 PASSED_OVER = 0.4  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
 PLANS = Mix(plans=4)
+HOUSED = Mix(plans=6, housed=True)
 RECALL = Mix(probes=6, questions=6, recall=True)
 TRANSCRIPT = 1500  # tokens of a trajectory
 
@@ -167,7 +168,7 @@ class Feed:
         if chance < level.lookups:
             return LOOKUPS
         if chance < level.lookups + level.plans:
-            return PLANS
+            return HOUSED if self._rng.random() < 0.5 else PLANS
         if level.recall and self._rng.random() < RECALLED:
             return RECALL
         return self._rng.choice((DECISIONS, self._trajectories))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.errors import ConfigError, ModelError
-from planners.prompt import CUE, FOCUS, TYPE_LEVEL, Turn, candidate_text, clean, query_text, task_line
+from planners.prompt import CUE, FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, clean, query_text, task_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,6 +29,7 @@ class Example:
 
 class Format(Protocol):
     name: str
+    progress: int  # turns of a task that a query tells; what came before is memory
 
     def context(self) -> list[int]:
         """Token ids before the memory: the context prefix every block is encoded after."""
@@ -113,6 +114,7 @@ class PlainFormat:
     """
 
     name = "default"
+    progress = PROGRESS
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None) -> None:
         self._splice = Splicer(tokenizer)
@@ -174,6 +176,7 @@ class LotaFormat:
     examples: Sequence[Example] = ()
     start: str | None = None
     name: str = "lota"
+    progress: int = 16  # its examples show plans, not memories of them
     _splice: Splicer = field(init=False)
     _before: str = field(init=False)
     _after: str = field(init=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
 from planners.base import Decision, Finished
-from planners.prompt import PROGRESS, Turn, clean, entity_text
+from planners.prompt import Turn, clean, entity_text
 from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
 
@@ -128,7 +128,7 @@ class KVPlanner:
         if not self._acting:
             self._acting = True
             self.session.advance()
-            self.write(self._history(len(self._turns) + 1 - PROGRESS))
+            self.write(self._history(len(self._turns) + 1 - self._format.progress))
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """``skill`` may be another's; then what this planner's own was for is no part of the turn."""
@@ -219,7 +219,7 @@ class KVPlanner:
         return self._format.opening(self._skills, self._instruction, self._now, self._tasks > 0)
 
     def _whole_query(self) -> list[int]:
-        before = max(0, len(self._turns) - PROGRESS)
+        before = max(0, len(self._turns) - self._format.progress)
         return self._format.query(self._skills, self._instruction, self._turns[before:], self._now, before)
 
     def _history(self, until: int) -> list[Edit]:

@@ -1,9 +1,10 @@
-"""Attention over packs: slots see the memory and themselves, in two batched matmuls instead of one dense mask."""
+"""Attention over packs: slots see the memory and themselves, each slot as a row of a batch of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -20,16 +21,14 @@ HIDE = -1e4
 class Batch:
     """Packs as tensors; rows are ``[memory (M)][slots (S x Q)]``, padded.
 
-    ids, positions, labels: (B, M + S*Q); memory_bias: (B, 1, M, M); slot_bias: (B, 1, S, 1, M); own_bias: (Q, Q).
-    One slot that goes on where one memory ends is ``causal``: nothing is padded, and the biases are empty.
+    ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), what a slot sees of memory and itself.
+    One slot that goes on where one memory ends is ``causal``: nothing is padded, and the bias is empty.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     labels: torch.Tensor
-    memory_bias: torch.Tensor
     slot_bias: torch.Tensor
-    own_bias: torch.Tensor
     memory: int
     slots: int
     kinds: tuple[tuple[str, ...], ...]
@@ -57,8 +56,7 @@ def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torc
     ids = torch.full((len(packs), rows), pad)
     labels = torch.full((len(packs), rows), IGNORE)
     positions = torch.zeros(len(packs), rows, dtype=torch.long)
-    slot_bias = torch.full((len(packs), 1, slots, 1, memory), HIDE, dtype=dtype)
-    real = torch.zeros(len(packs), memory, dtype=torch.bool)
+    seen = torch.zeros(len(packs), slots, 1, memory, dtype=torch.bool)
     for b, pack in enumerate(packs):
         start = 1
         ids[b, 0] = bos
@@ -67,22 +65,20 @@ def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torc
             places[name] = slice(start, start + len(tokens))
             ids[b, places[name]] = torch.tensor(tokens)
             start += len(tokens)
-        real[b, :start] = True
         positions[b, :memory] = torch.arange(memory)
         for s, slot in enumerate(pack.slots):
             first = memory + s * width
             ids[b, first : first + len(slot.ids)] = torch.tensor(slot.ids)
             labels[b, first : first + len(slot.ids)] = torch.tensor(slot.labels)
             positions[b, first : first + width] = torch.arange(start, start + width)
-            slot_bias[b, 0, s, 0, :start] = 0
+            seen[b, s, 0, :start] = True
             for name in slot.hidden:
-                slot_bias[b, 0, s, 0, places[name]] = HIDE
-    causal = torch.ones(memory, memory, dtype=torch.bool).tril()
-    visible = (causal & real[:, None, :]) | torch.eye(memory, dtype=torch.bool)
-    memory_bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, HIDE)[:, None]
-    own = torch.zeros(width, width, dtype=dtype).masked_fill_(~torch.ones(width, width, dtype=torch.bool).tril(), HIDE)
+                seen[b, s, 0, places[name]] = False
+    own = torch.ones(width, width, dtype=torch.bool).tril().expand(len(packs), slots, width, width)
+    visible = torch.cat([seen.expand(-1, -1, width, -1), own], -1).flatten(0, 1)[:, None]
     kinds = tuple(tuple(slot.kind for slot in pack.slots) for pack in packs)
-    return Batch(ids, positions, labels, memory_bias, slot_bias, own, memory, slots, kinds)
+    slot_bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, HIDE)
+    return Batch(ids, positions, labels, slot_bias, memory, slots, kinds)
 
 
 def _alone(pack: Pack, bos: int, dtype: torch.dtype) -> Batch:
@@ -91,7 +87,7 @@ def _alone(pack: Pack, bos: int, dtype: torch.dtype) -> Batch:
     ids, labels = torch.tensor([[*told, *slot.ids]]), torch.tensor([[IGNORE] * len(told) + list(slot.labels)])
     nothing = torch.zeros(0, dtype=dtype)
     places = torch.arange(ids.shape[1])[None]
-    return Batch(ids, places, labels, nothing, nothing, nothing, len(told), 1, ((slot.kind,),), causal=True)
+    return Batch(ids, places, labels, nothing, len(told), 1, ((slot.kind,),), causal=True)
 
 
 def packed_attention(
@@ -107,24 +103,29 @@ def packed_attention(
     """transformers attention function; ``pack`` travels in the model call's kwargs. Training only, MHA."""
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    query, key, value = (query * scaling).to(dtype), key.to(dtype), value.to(dtype)
+    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels never hold a matrix of weights
     if pack.causal:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0).transpose(1, 2), None
-    batch, heads, _, dim = query.shape
+        return attend(query, key, value, is_causal=True).transpose(1, 2), None
+    batch, heads, rows, dim = query.shape
     memory, slots = pack.memory, pack.slots
-    memory_keys, memory_values = key[:, :, :memory], value[:, :, :memory]
-    weights = (query[:, :, :memory] @ memory_keys.transpose(2, 3) + pack.memory_bias.to(dtype)).softmax(-1)
-    memory_out = weights @ memory_values
-    split = lambda x: x[:, :, memory:].reshape(batch, heads, slots, -1, dim)  # noqa: E731
-    slot_query, slot_key, slot_value = split(query), split(key), split(value)
-    width = slot_query.shape[3]
-    to_memory = (query[:, :, memory:] @ memory_keys.transpose(2, 3)).view(batch, heads, slots, width, memory)
-    to_memory = to_memory + pack.slot_bias.to(dtype)
-    to_own = slot_query @ slot_key.transpose(3, 4) + pack.own_bias.to(dtype)
-    weights = torch.cat([to_memory, to_own], -1).softmax(-1)
-    slot_out = weights[..., :memory].reshape(batch, heads, slots * width, memory) @ memory_values
-    slot_out = slot_out + (weights[..., memory:] @ slot_value).reshape(batch, heads, slots * width, dim)
-    return torch.cat([memory_out, slot_out], 2).transpose(1, 2).contiguous(), None
+    width = (rows - memory) // slots
+
+    def apart(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Memory rows (B, H, M, D) and slot rows (B, S, H, Q, D)."""
+        told, asked = x.split([memory, slots * width], 2)
+        return told, asked.reshape(batch, heads, slots, width, dim).transpose(1, 2)
+
+    def joined(told: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
+        """What a slot may see, (B*S, H, M+Q, D): every slot has the memory before it."""
+        shared = told[:, None].expand(batch, slots, heads, memory, dim)
+        return torch.cat([shared, asked], 3).flatten(0, 1)
+
+    (memory_query, slot_query), keys, values = apart(query), apart(key), apart(value)
+    memory_out = attend(memory_query, keys[0], values[0], is_causal=True)  # what is padded comes last, and is not read
+    slot_out = attend(slot_query.flatten(0, 1), joined(*keys), joined(*values), attn_mask=pack.slot_bias.to(dtype))
+    slot_out = slot_out.view(batch, slots, heads, width, dim).transpose(1, 2).flatten(2, 3)
+    return torch.cat([memory_out, slot_out], 2).transpose(1, 2), None
 
 
 AttentionInterface.register(NAME, packed_attention)

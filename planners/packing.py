@@ -2,10 +2,9 @@
 
 A pack is ``[memory][slot][slot]...``. Six kinds of slots:
 
-* *plan*: the query of the `memory` layout after the last step, supervised at every skill, over no memory at
-  all. Cheap: it teaches what instructions mean, where type-level skills hardly depend on the memory;
-* *goal*: the types an instruction wants picked up and put into, over no memory: what instructions mean where skills
-  name instances;
+* *plan*: a whole task's skills, every one supervised, over the memory at its beginning or over none at all. Cheap: it
+  teaches what instructions mean, and what they can mean in this house, where skills name types;
+* *goal*: the types an instruction wants picked up and put into: the same where skills name instances;
 * *trajectory*: a whole task in the `append` layout, and those that follow it in the stream, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
   the slot and repeated, in its new version, in the slot's own tail. Where skills name instances, the *focus* comes
@@ -109,7 +108,8 @@ class Mix:
     steps: int = 4
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
-    plans: int = 0  # wordings of a plan or goal without memory; with them nothing else is packed
+    plans: int = 0  # wordings of a plan or goal; with them nothing else is packed
+    housed: bool = False  # plans and goals over the memory that there is when the task begins
     recall: bool = False  # made-up memories instead of rollouts
     transcript: int = 0  # tokens that a trajectory may take with the tasks that follow; 0: one task
     starts: int = 0  # tasks of a rollout, drawn, that a pack begins with; 0: each of them
@@ -167,7 +167,8 @@ class Packer:
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
             plain = self._plan if replay.skills == TYPE_LEVEL else self._goal
-            return Pack((), tuple(plain(wording, replay) for wording in wordings))
+            shown = self._sample_lines(replay.memory, replay.touched) if self.mix.housed else []
+            return Pack(self._lines(shown), tuple(plain(wording, replay) for wording in wordings))
         told = self._together(replays) if self.mix.trajectories else [replay]
         shown = self._sample_lines(replay.memory, set().union(*(one.touched for one in told)))
         ids = {line.id for line in shown}
@@ -175,7 +176,10 @@ class Packer:
         for index in self._some_steps(task)[: self.mix.steps]:
             slots.append(self._step(self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
-        return Pack(tuple((line.id, self._encode(line.text)) for line in shown), tuple(slots))
+        return Pack(self._lines(shown), tuple(slots))
+
+    def _lines(self, lines: Sequence[Line]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        return tuple((line.id, self._encode(line.text)) for line in lines)
 
     def _wording(self, task: TaskRecord) -> str:
         return self.random.choice(task.instructions)

@@ -1,6 +1,6 @@
 """Train planner-tiny from rollout files: ``python -m planners.train --data ROLLOUTS --out RUN``.
 
-Needs torch, transformers, tokenizers and safetensors only. Packed query slots, bf16 autocast, an
+Needs torch, transformers, tokenizers and safetensors only. Packed query slots, an
 induction-seeded start and a curriculum from a dozen memory lines to whole houses; resumes from RUN.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -22,11 +23,13 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import KeepError
-from planners.checkpoint import HISTORY, Shape, build, load_planner, load_weights, save_planner, widen
+from planners.checkpoint import HISTORY, Shape, build, deepen, load_planner, load_weights, save_planner, widen
 from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files
 from planners.optimizers import KINDS, Optimizers
 from planners.packed_attention import Batch
 from planners.packing import IGNORE
+from planners.parallel import ALONE, Team, in_parallel
+from planners.precision import PRECISIONS, faster_precision
 from planners.prompt import Turn
 from planners.records import Rollout, read_rollouts
 from planners.seeding import seed_induction
@@ -98,13 +101,15 @@ class Scores:
         return self.right.get(kind, 0) / max(1, self.total.get(kind, 0))
 
 
-def forward(model: Qwen2ForCausalLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def forward(
+    model: Qwen2ForCausalLM, batch: Batch, precision: torch.dtype = torch.bfloat16
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(logits of supervised rows, their labels, flat row numbers)."""
     device = batch.ids.device.type
     shifted = torch.full_like(batch.labels, IGNORE)
     shifted[:, :-1] = batch.labels[:, 1:]
     rows = (shifted.flatten() != IGNORE).nonzero()[:, 0]
-    with torch.autocast(device, torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16, enabled=precision is torch.bfloat16):
         hidden = model.model(
             input_ids=batch.ids,
             position_ids=batch.positions,
@@ -152,8 +157,8 @@ class Outcome:
 class Trainer:
     """One training run in a folder: weights, optimiser state and progress are written together."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+    def __init__(self, args: argparse.Namespace, team: Team = ALONE) -> None:
+        self.args, self.team = args, team
         self.out = Path(args.out)
         self.files = rollout_files(Path(args.data))
         self.made = [json.loads(path.read_text()) for path in sorted(Path(args.data).glob("*.json"))]
@@ -164,6 +169,7 @@ class Trainer:
         own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
         self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
         self.model.to(args.device).train()
+        self.precision = PRECISIONS[args.precision] or faster_precision(args.device)
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
         if self.resumed:
             self.optimizers.load(load_file(self.out / STATE))
@@ -171,7 +177,7 @@ class Trainer:
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
         self.feed = Feed(
             self.files, lambda text: encode(text).ids, ids[BOS], ids[PAD], args.batch_tokens,
-            args.seed + self.progress.step, self.progress.level, args.transcript,
+            args.seed + self.progress.step + 7919 * team.rank, self.progress.level, args.transcript,
         )  # fmt: skip
 
     def _start(self) -> tuple[Qwen2ForCausalLM, object]:
@@ -184,6 +190,7 @@ class Trainer:
                 load_weights(model, load_file(self.out / MASTER), self.out / MASTER)
             else:
                 widen(model, tokenizer, extend_tokenizer(tokenizer, *corpus(self.files, self.args.corpus)))
+                model = deepen(model, self.args.deepen or len(model.model.layers))
             return model, tokenizer
         texts, names = corpus(self.files, self.args.corpus)
         tokenizer = train_tokenizer(texts, names, self.args.vocab)
@@ -212,22 +219,29 @@ class Trainer:
         base = self.progress.seconds
         window: list[Outcome] = []
         budget = self.args.minutes * 60
-        while (elapsed := time.time() - began) < budget and here != self.args.steps:
+        while self._goes_on(elapsed := time.time() - began, here):
             self.optimizers.set_rate(self.rate(elapsed / budget, here))
-            drawn = [self.feed.next() for _ in range(self.args.accumulate)]
+            drawn = [self.feed.next() for _ in range(max(1, self.args.accumulate // self.team.size))]
             window += (outcomes := self._step([batch.to(self.args.device) for _, batch in drawn]))
             for (level, _), outcome in zip(drawn, outcomes, strict=True):
                 self._advance(level, outcome.scores)
             here += 1
             self.progress.seconds = base + time.time() - began
-            if time.time() - reported > self.args.report:
+            if self.team.leads and time.time() - reported > self.args.report:
                 self._report(window)
                 window, reported = [], time.time()
-            if time.time() - saved > self.args.save:
+            if self.team.leads and time.time() - saved > self.args.save:
                 self.save()
                 saved = time.time()
-        self._report(window)
-        self.save()
+        if self.team.leads:
+            self._report(window)
+            self.save()
+
+    def _goes_on(self, elapsed: float, here: int) -> bool:
+        """Whether there is time for another step; all processes learn it, and the level, from the leading one."""
+        more = elapsed < self.args.minutes * 60 and here != self.args.steps
+        more, self.feed.level = self.team.told(int(more), self.feed.level)
+        return bool(more)
 
     def close(self) -> None:
         """Stop packing batches."""
@@ -237,11 +251,12 @@ class Trainer:
         """One optimiser step over the mean of the batches' losses."""
         seen = []
         for batch in batches:
-            logits, labels, rows = forward(self.model, batch)
+            logits, labels, rows = forward(self.model, batch, self.precision)
             loss = F.cross_entropy(logits, labels)
             (loss / len(batches)).backward()
             seen.append((loss.item(), score(logits.detach(), labels, rows, batch)))
-            self.progress.tokens += batch.ids.numel()
+            self.progress.tokens += batch.ids.numel() * self.team.size
+        self.team.average(self.model.parameters())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item()
         self.optimizers.step()
         self.progress.step += 1
@@ -286,13 +301,20 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--minutes", type=float, default=60, help="wall time of this call (default 60)")
     p.add_argument("--steps", type=int, default=-1, help="optimiser steps of this call at most (as time allows)")
     p.add_argument("--device", default="cpu")
-    p.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's choice)")
+    p.add_argument("--threads", type=int, default=0, help="CPU threads of a process (default: torch's choice)")
+    p.add_argument("--processes", type=int, default=1, help="that train together; on a CPU one a core is quickest")
     p.add_argument("--batch-tokens", type=int, default=2304, help="padded rows of a batch (default 2304)")
     p.add_argument(
         "--transcript", type=int, default=TRANSCRIPT, help=f"tokens of a transcript at most (default {TRANSCRIPT})"
     )
-    p.add_argument("--accumulate", type=int, default=3, help="batches of an optimiser step (default 3)")
+    p.add_argument(
+        "--accumulate", type=int, default=3, help="batches of an optimiser step, over all processes (default 3)"
+    )
     p.add_argument("--optimizer", choices=KINDS, default="adamw", help="muon needs torch 2.9 or newer")
+    p.add_argument(
+        "--precision", choices=PRECISIONS, default="auto", help="of products (default: what is faster on this machine)"
+    )
+    p.add_argument("--deepen", type=int, default=0, help="layers to have with --init; those added change nothing yet")
     p.add_argument("--lr", type=float, default=6e-4)
     p.add_argument("--decay", type=float, default=0.4, help="share of the time in which the rate falls (default 0.4)")
     p.add_argument("--seed", type=int, default=0)
@@ -306,19 +328,24 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def main() -> None:
-    """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
-    args = parser().parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
+def train(team: Team, args: argparse.Namespace) -> None:
+    """One process of a call."""
+    if args.threads or team.size > 1:
+        torch.set_num_threads(args.threads or max(1, (os.cpu_count() or 1) // team.size))
     try:
-        with closing(Trainer(args)) as trainer:
+        with closing(Trainer(args, team)) as trainer:
             trainer.run()
     except KeyboardInterrupt:
         sys.exit(130)
     except KeepError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
+
+
+def main() -> None:
+    """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
+    args = parser().parse_args()
+    sys.exit(in_parallel(args.processes, train, args))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def test_the_same_seed_feeds_the_same(files: list[Path]) -> None:
 def test_batches_keep_to_the_asked_size_and_all_kinds_appear(files: list[Path], tokenizer: Tokenizer) -> None:
     feed = make_feed(files, tokenizer, level=2)
     kinds = set()
-    for _ in range(120):
+    for _ in range(400):
         _, batch = feed.next()
         kinds |= {kind for row in batch.kinds for kind in row}
         assert batch.ids.shape[0] == 1 or batch.ids.numel() <= 1500

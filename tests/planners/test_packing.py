@@ -93,9 +93,10 @@ def test_a_batch_lets_slots_see_the_memory_but_not_each_other(tokenizer: Tokeniz
         assert batch.positions[0, batch.memory + number * width] == memory
         start = 1
         for name, ids in pack.memory:
-            hidden = batch.slot_bias[0, 0, number, 0, start : start + len(ids)] <= HIDE / 2
+            hidden = batch.slot_bias[number, 0, 0, start : start + len(ids)] <= HIDE / 2
             assert hidden.all() if name in slot.hidden else not hidden.any()
             start += len(ids)
+        assert torch.equal(batch.slot_bias[number, 0, :, batch.memory :] == 0, torch.ones(width, width).tril() == 1)
 
 
 def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tokenizer, make_rollout: Make) -> None:
@@ -106,6 +107,15 @@ def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tok
     expected = [step.skill for step in rollout.tasks[0].steps if step.skill == step.label]
     assert len([line for line in told if line]) == len(expected)
     assert "agent at" not in read(tokenizer, pack.slots[0].ids)
+
+
+def test_plans_and_goals_may_stand_behind_the_house_they_are_for(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    """An instruction can mean only what is there."""
+    for skills, kind in (("lota", "plan"), ("grounded", "goal")):
+        rollout = replace(make_rollout(1), skills=skills)
+        (pack,) = packs_of(tokenizer, rollout, "plain", plans=3, housed=True)
+        told = "".join(read(tokenizer, ids) for _, ids in pack.memory)
+        assert [slot.kind for slot in pack.slots] == [kind] and "mug_" in told and not pack.slots[0].hidden
 
 
 def test_goals_name_the_types_that_are_picked_up_and_put_into(tokenizer: Tokenizer, make_rollout: Make) -> None:

@@ -19,10 +19,12 @@ from planners.checkpoint import WEIGHTS, build, load_planner
 from planners.optimizers import KINDS
 from planners.packed_attention import collate
 from planners.packing import Mix, Packer
+from planners.parallel import Team, in_parallel
+from planners.precision import PRECISIONS, faster_precision
 from planners.records import Rollout, read_rollouts, write_rollouts
 from planners.seeding import seed_induction
 from planners.tokenizer import BOS, PAD
-from planners.train import Trainer, forward, parser
+from planners.train import Trainer, forward, parser, train
 
 Make = Callable[..., Rollout]
 SMALL = "--hidden 96 --layers 2 --heads 3 --intermediate 96 --vocab 600 --batch-tokens 1500 --report 0.5".split()
@@ -58,6 +60,32 @@ def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, d
     second = json.loads((out / "training.json").read_text())["progress"]
     assert second["step"] > first["progress"]["step"]
     assert second["seconds"] > first["progress"]["seconds"]
+
+
+def test_processes_that_train_together_stay_one_model(data: Path, tmp_path: Path) -> None:
+    """Two that draw half of the batches each see twice the tokens; what one writes down is what both have."""
+    sums = []
+    for size in (1, 2):
+        args = arguments(data, out := tmp_path / str(size), 200, "--steps", "4", "--accumulate", "2", "--threads", "1")
+        assert in_parallel(size, _train_and_write, args) == 0
+        sums.append([(out / f"sum{rank}").read_text() for rank in range(size)])
+        history = json.loads((out / "training.json").read_text())["progress"]
+        assert history["step"] == 4
+    assert len(set(sums[1])) == 1 and sums[0] != sums[1]
+    assert in_parallel(2, train, arguments(tmp_path / "nothing", tmp_path / "run", 1)) == 2
+
+
+def _train_and_write(team: Team, args: argparse.Namespace) -> None:
+    trainer = Trainer(args, team)
+    trainer.run()
+    Path(args.out).mkdir(exist_ok=True)  # the leading process may still be saving
+    (Path(args.out) / f"sum{team.rank}").write_text(repr([p.double().sum().item() for p in trainer.model.parameters()]))
+    trainer.close()
+
+
+def test_the_precision_is_what_this_machine_multiplies_faster() -> None:
+    assert faster_precision("cpu") in PRECISIONS.values()
+    assert faster_precision("cuda") is torch.bfloat16
 
 
 def test_another_optimiser_takes_up_what_it_knows(data: Path, tmp_path: Path) -> None:
