@@ -1,0 +1,69 @@
+"""Whole tables of results: ``python -m eval.suite [PAGE ...] [--data FOLDER] [KEY=VALUE ...]``.
+
+A page (configs/suite/PAGE.yaml, or a .yaml file of yours) names rows, such as planners, and settings, such as ALFRED's
+valid_seen. Every row is played in every setting; runs that are finished stay, one that was interrupted goes on. Then
+the page is written with paired differences, their intervals, and the commands that made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from eval.suite.page import render
+from eval.suite.plan import pages, read_page
+from eval.suite.play import play
+from eval.tables import make_console
+from keep_agent.errors import ConfigError
+from keep_agent.guard import guarded
+from memory.disk.atomic import write_atomic
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="keep-eval-suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("words", nargs="*", metavar="PAGE | KEY=VALUE", help=f"pages: {', '.join(pages())}; and overrides")
+    p.add_argument("--data", default=os.environ.get("KEEP_AGENT_DATA"), help="folder with alfred/ and wah/ "
+                   "(default: $KEEP_AGENT_DATA)")  # fmt: skip
+    p.add_argument("--out", type=Path, default=Path("outputs/suite"), help="run folders are kept in here")
+    p.add_argument("--pages", type=Path, default=Path("docs/results"), help="where pages are written")
+    p.add_argument("--show", action="store_true", help="write pages of what is finished, and play nothing")
+    p.add_argument("--list", action="store_true", help="say what pages there are, and of how many runs")
+    return p
+
+
+def run(arguments: argparse.Namespace) -> None:
+    console = make_console()
+    extra = [word for word in arguments.words if "=" in word]
+    names = [word for word in arguments.words if "=" not in word]
+    if arguments.list:
+        for name in pages():
+            page = read_page(name, arguments.data or "DATA")
+            console.print(f"{name}: {page.title} ({len(page.cells())} runs, {len(page.commands)} commands)")
+        return
+    if not names:
+        raise ConfigError(f"name a page: {', '.join(pages())}; --list says more")
+    for page in [read_page(name, arguments.data) for name in names]:  # all are read before the first is played
+        out = arguments.out / page.name
+        if not arguments.show:
+            play(page, out, extra, console)
+        data = ["--data", str(page.data)] if page.data else []
+        text = render(page, out, shlex.join(["python", "-m", "eval.suite", page.name, *data, *extra]))
+        text = text.replace(page.data, "/path/to/data") if page.data else text
+        arguments.pages.mkdir(parents=True, exist_ok=True)
+        write_atomic(file := arguments.pages / f"{page.name}.md", text)
+        console.print(f"page: {file}", highlight=False)
+
+
+def main() -> None:
+    """Exit code 0: done; 2: bad input or a run that failed; 130: interrupted, the same command goes on."""
+    arguments = parser().parse_args()
+    sys.exit(guarded(lambda: run(arguments)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""A page of results in Markdown: how it was made, and its tables with paired differences and their intervals."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.table import Table
+
+from eval.compare import Row, Run, compare, differences, load_runs, paired
+from eval.suite.plan import Page, Setting
+from eval.suite.play import printed
+from eval.tables import bounds, markdown, number, percent
+from keep_agent.runfolder import SUMMARY
+
+HEADINGS = (
+    "success %",
+    "difference",
+    "goals %",
+    "difference",
+    "TTFT ms",
+    "times faster",
+    "computed",
+    "recomputed",
+    "hits",
+)
+
+
+def render(page: Page, out: Path, command: str) -> str:
+    """The page as far as its runs are finished."""
+    parts = [f"# {page.title}", page.about, f"```sh\n{command}\n```"]
+    for setting in page.settings:
+        runs = _runs(page, setting, out)
+        if page.against in runs:
+            parts.append(_section(page, setting, runs))
+    for title, words in page.commands.items():
+        if (file := printed(out, title)).exists():
+            text = file.read_text(encoding="utf-8").strip()
+            parts += [f"## {title}", f"```sh\npython -m {shlex.join(words)}\n```", text]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
+    base = runs[page.against]
+    rows = [compare(run, base) for run in runs.values()]
+    table = Table(title=f"{rows[0].tasks} tasks, paired with `{page.against}`, 95 % intervals")
+    for heading in ("run", *HEADINGS):
+        table.add_column(heading, justify="right" if heading in HEADINGS else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(f"`{row.run}`", *_numbers(row))
+    parts = [
+        f"## {setting.title}",
+        f"`python -m eval.{setting.world} {shlex.join(setting.overrides)}`",
+        markdown(table),
+    ]
+    seen = {run.config.get("weights") for run in runs.values()} - {None}
+    parts += [f"Weights {', '.join(sorted(weights[:12] for weights in seen))}."] if seen else []
+    if unequal := [key for key in differences(list(runs.values())) if not key.startswith("memory.")]:
+        parts.append(f"The runs differ in more than their method: {', '.join(unequal)}.")
+    return "\n\n".join(parts)
+
+
+def _numbers(row: Row) -> Sequence[str]:
+    faster = None if not row.ttft_ratio else 1 / row.ttft_ratio
+    between = None if not row.ttft_ratio_interval else (1 / row.ttft_ratio_interval[1], 1 / row.ttft_ratio_interval[0])
+    return (
+        percent(row.success_rate),
+        percent(row.success_difference, "+") + bounds(row.success_difference_interval, 100, 1),
+        percent(row.subgoal_success_rate),
+        percent(row.subgoal_difference, "+") + bounds(row.subgoal_difference_interval, 100, 1),
+        number(row.ttft_p50_ms, 1),
+        number(faster, 2) + bounds(between),
+        number(row.computed_ratio, 2),
+        number(row.recomputed_ratio, 2),
+        number(row.kv_hit_rate, 2),
+    )
+
+
+def _runs(page: Page, setting: Setting, out: Path) -> dict[str, Run]:
+    """The finished rows by name, cut down to the episodes that all of them have; the runs of all seeds are one."""
+    found = {}
+    for row in page.rows:
+        cells = [cell for cell in page.cells() if cell.setting is setting and cell.row == row]
+        if all((out / cell.place / SUMMARY).exists() for cell in cells):
+            parts = [(cell.seed, load_runs([out / cell.place])[0]) for cell in cells]
+            episodes = {f"{seed}/{key}": result for seed, run in parts for key, result in run.episodes.items()}
+            found[row] = replace(parts[0][1], name=row, episodes=episodes)
+    return {run.name: run for run in paired(list(found.values()))} if found else {}

@@ -1,0 +1,117 @@
+"""What a page of results is made of, from ``configs/suite/NAME.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from envs.worlds import WORLDS
+from keep_agent.errors import ConfigError
+
+KEYS = {"title", "about", "against", "settings", "rows", "commands"}
+DATA = "DATA"  # in overrides: the folder of official data
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where all rows of a table play: a world, and overrides of its command."""
+
+    name: str
+    title: str
+    world: str
+    overrides: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run: a row in a setting, with one of its seeds."""
+
+    setting: Setting
+    row: str
+    seed: int
+    overrides: tuple[str, ...]
+
+    @property
+    def place(self) -> Path:
+        """Its run folder, within the page's."""
+        name = self.row if len(self.setting.seeds) == 1 else f"{self.row}-seed{self.seed}"
+        return Path(self.setting.name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of ``docs/results``: tables of runs beside one of them, and what commands print."""
+
+    name: str
+    title: str
+    about: str
+    against: str  # the row that the others are compared with
+    settings: tuple[Setting, ...]
+    rows: Mapping[str, tuple[str, ...]]  # overrides by name
+    commands: Mapping[str, tuple[str, ...]]  # arguments of ``python -m`` by title
+    data: str | None = None  # the folder of official data, if the page needs any
+
+    def cells(self) -> list[Cell]:
+        """Row by row within a setting, so that an unfinished table has rows to compare."""
+        return [
+            Cell(setting, row, seed, (*setting.overrides, *overrides, f"eval.seed={seed}"))
+            for setting in self.settings
+            for (row, overrides), seed in product(self.rows.items(), setting.seeds)
+        ]
+
+
+def pages() -> list[str]:
+    """The pages there are."""
+    return sorted(path.name.removesuffix(".yaml") for path in files("configs").joinpath("suite").iterdir())
+
+
+def read_page(name: str, data: str | None) -> Page:
+    """A page by name, or one that a YAML file describes; ``data`` holds alfred/ and wah/.
+
+    Raises ConfigError for a page that is not there, keys that no page has, and data that is needed and not given.
+    """
+    path = Path(name) if name.endswith(".yaml") else None
+    if path is None and name not in pages():
+        raise ConfigError(f"there is no page {name!r}; choose one of: {', '.join(pages())}, or give a .yaml file")
+    try:
+        text = (path or files("configs").joinpath("suite", f"{name}.yaml")).read_text(encoding="utf-8")
+        told = yaml.safe_load(text)
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
+        raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")
+    rows = {row: _overrides(found, data) for row, found in told.get("rows", {}).items()}
+    against = told.get("against") or next(iter(rows), "")
+    if rows and against not in rows:
+        raise ConfigError(f"{name} compares with {against!r}, which is no row of it: {', '.join(rows)}")
+    settings = tuple(_setting(key, found, data) for key, found in told.get("settings", {}).items())
+    if bool(rows) != bool(settings):
+        raise ConfigError(f"{name} has rows or settings alone; a table needs both")
+    commands = {title: _overrides(found, data) for title, found in told.get("commands", {}).items()}
+    stem = path.stem if path else name
+    data = data if DATA in text else None
+    return Page(stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
+
+
+def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
+    if told.keys() - {"title", "world", "overrides", "seeds"} or told.get("world", "alfred") not in WORLDS:
+        raise ConfigError(
+            f"setting {name} has title, world ({', '.join(WORLDS)}), overrides and seeds; got {dict(told)}"
+        )
+    seeds = tuple(told.get("seeds", (0,)))
+    overrides = _overrides(told.get("overrides", ()), data)
+    return Setting(name, told["title"], told.get("world", "alfred"), overrides, seeds)
+
+
+def _overrides(told: Sequence[str] | str, data: str | None) -> tuple[str, ...]:
+    words = told.split() if isinstance(told, str) else tuple(map(str, told))
+    if data is None and any(DATA in word for word in words):
+        raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
+    return tuple(word.replace(DATA, str(data)) for word in words)

@@ -1,0 +1,125 @@
+"""Whole pages: what is finished stays, what was begun goes on, and the page says how it was made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from eval.suite import play as playing
+from eval.suite.__main__ import main, parser, run
+from eval.suite.plan import pages, read_page
+from keep_agent.errors import ConfigError, KeepError
+from keep_agent.runfolder import EPISODES, SUMMARY
+
+PAGE = """
+title: Two planners
+about: What a page is about.
+against: expert
+rows:
+  expert: planner=expert
+  random: planner=random
+settings:
+  generated: {title: Generated houses, overrides: eval.episodes=3 eval.progress=false}
+  seeds: {title: Of several seeds, overrides: [eval.episodes=2, eval.progress=false, env.stream=2], seeds: [0, 1]}
+commands:
+  How loading hides: eval.pipeline --layers 4 --markdown
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    file = tmp_path / "two.yaml"
+    file.write_text(PAGE)
+    return file
+
+
+def suite(page: Path, *more: str) -> None:
+    folders = ["--out", str(page.parent / "runs"), "--pages", str(page.parent / "pages")]
+    run(parser().parse_args([*folders, str(page), *more]))
+
+
+def test_a_page_has_every_row_in_every_setting_beside_the_one_it_is_compared_with(page: Path) -> None:
+    suite(page)
+    text = (page.parent / "pages" / "two.md").read_text()
+    assert text.startswith("# Two planners\n\nWhat a page is about.\n\n```sh\npython -m eval.suite two\n```")
+    assert "## Generated houses" in text and "3 tasks, paired with `expert`" in text
+    assert "8 tasks, paired with `expert`" in text  # two streams of two, of either seed
+    for row in ("| `expert` | 100.0 | – |", "| `random` | 0.0 | -100.0"):
+        assert text.count(row) == 2, text
+    assert "## How loading hides\n\n```sh\npython -m eval.pipeline --layers 4 --markdown\n```" in text
+    assert "layer_balanced" in text.split("## How loading hides")[1]
+
+
+def test_what_is_finished_stays_and_what_was_begun_goes_on(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite(page)
+    cell = page.parent / "runs" / "two" / "generated" / "random"
+    summary, lines = (cell / SUMMARY).read_text(), (cell / EPISODES).read_text().splitlines()
+    others = {file: file.stat().st_mtime_ns for file in page.parent.rglob(SUMMARY) if file.parent != cell}
+    first = (page.parent / "pages" / "two.md").read_text()
+    (cell / SUMMARY).unlink()
+    (cell / EPISODES).write_text(f"{lines[0]}\n")
+    suite(page, "--show")
+    assert "random" not in (page.parent / "pages" / "two.md").read_text().split("## Of several seeds")[0]
+    suite(page)
+    assert json.loads((cell / SUMMARY).read_text())["tasks"] == json.loads(summary)["tasks"]
+    assert (cell / EPISODES).read_text().splitlines()[0] == lines[0]
+    assert {file: file.stat().st_mtime_ns for file in others} == others
+    assert (page.parent / "pages" / "two.md").read_text() == first
+
+
+def test_overrides_of_the_command_line_count_for_all(page: Path) -> None:
+    page.write_text(PAGE.split("commands:")[0])
+    suite(page, "eval.episodes=1", "env.skills=grounded")
+    configs = [json.loads(file.read_text())["config"] for file in page.parent.rglob(SUMMARY)]
+    assert len(configs) == 6 and {c["env"]["skills"] for c in configs} == {"grounded"}
+    assert "eval.suite two eval.episodes=1 env.skills=grounded" in (page.parent / "pages" / "two.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("against: expert", "against: nobody", "compares with 'nobody'"),
+        ("title: Two planners", "name: two", "must have a title"),
+        ("eval.episodes=3", "env.data=DATA/alfred", "give --data"),
+        ("title: Generated houses,", "titel: Generated houses,", "has title, world"),
+        ("settings:", "commands:", "rows or settings alone"),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_refused_before_anything_is_played(
+    page: Path, old: str, new: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KEEP_AGENT_DATA", raising=False)
+    page.write_text(PAGE.split("commands:")[0].replace(old, new))
+    with pytest.raises(ConfigError, match=said):
+        suite(page)
+    assert not (page.parent / "runs").exists()
+
+
+def test_a_command_that_fails_is_named_and_leaves_nothing(page: Path) -> None:
+    page.write_text("title: t\nabout: a\ncommands:\n  Broken: eval.compare nowhere\n")
+    with pytest.raises(KeepError, match=r"python -m eval.compare nowhere ended with 2: error: no run under nowhere"):
+        suite(page)
+    assert not playing.printed(page.parent / "runs" / "two", "Broken").exists()
+
+
+@pytest.mark.parametrize("name", pages())
+def test_every_page_of_the_package_composes(name: str) -> None:
+    from hydra import compose, initialize_config_module
+
+    page = read_page(name, "/data")
+    for cell in page.cells():
+        with initialize_config_module("configs", version_base="1.3"):
+            compose(cell.setting.world, list(cell.overrides))
+    assert page.cells() or page.commands
+
+
+def test_unknown_pages_are_answered_with_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["keep-eval-suite", "nothing"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "there is no page 'nothing'; choose one of: " in capsys.readouterr().err
