@@ -9,7 +9,7 @@ PEERS_VENV  ?= .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow hunt bench peers lint clean
+.PHONY: help install demo test test-slow hunt bench peers lint docs dist clean
 
 help:
 	@echo "make demo       install, then run planner=keep on the embedded houses"
@@ -19,13 +19,15 @@ help:
 	@echo "make bench      install, then time the stages and compare them with what the machine could do at best"
 	@echo "make peers      install kvpress apart, in .venv-peers, then compare our SnapKV, StreamingLLM and H2O with its"
 	@echo "make lint       install, then check the style"
+	@echo "make docs       install, then build the documentation with its API reference in site/"
+	@echo "make dist       install, then build the wheel and the source archive in dist/"
 	@echo "make clean      remove .venv, .venv-peers, caches and build output (runs under outputs/ stay)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: $(PYTHON) is older than Python 3.11; name another with make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,encoder,server,ros,rerun]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,encoder,server,ros,rerun,ray]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps virtualhome
 	@touch $@
 
@@ -57,6 +59,12 @@ peers: $(STAMP) $(PEERS_STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+dist: $(STAMP)
+	$(BIN)/python -m hatchling build $(ARGS)
+
 clean:
-	rm -rf $(VENV) $(PEERS_VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(PEERS_VENV) build dist site .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

