@@ -45,7 +45,8 @@ LEVELS = (
 )
 RECALLED = 0.1
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
-PASSED_OVER = 0.4  # share of type-level rollouts left out of decisions: plans without memory teach most of them
+PASSED_OVER = 0.2  # share of type-level rollouts left out of decisions: plans without memory teach most of them
+DECIDED = 0.6  # share of decisions, the rest are trajectories
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
 PLANS = Mix(plans=4)
@@ -171,7 +172,7 @@ class Feed:
             return HOUSED if self._rng.random() < 0.5 else PLANS
         if level.recall and self._rng.random() < RECALLED:
             return RECALL
-        return self._rng.choice((DECISIONS, self._trajectories))
+        return DECISIONS if self._rng.random() < DECIDED else self._trajectories
 
     def _batches(self, packs: list[Pack]) -> list[list[Pack]]:
         batches: list[list[Pack]] = [[]]

@@ -35,13 +35,14 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(slots=True)
 class Line:
-    """A segment as the trainer keeps it: the prompt order is (last_changed, created)."""
+    """A segment as the trainer keeps it."""
 
     id: str
     text: str
     created: int
     last_changed: int
     parent: str | None = None  # the line it refers back to: it never stands in a memory without it
+    category: str = "object"
 
 
 @dataclass
@@ -52,6 +53,7 @@ class LineStore:
     now: str = ""
     step: int = 0
     _created: int = 0
+    _finished: int = 0  # the line of the last task that was finished
 
     def apply(self, edits: Sequence[Edit]) -> list[str]:
         """Write edits; returns the ids that changed."""
@@ -69,12 +71,19 @@ class LineStore:
                 continue
             self._created += old is None
             created = old.created if old else self._created
-            self.lines[edit.id] = Line(edit.id, edit.text, created, self.step, edit.parent)
+            self.lines[edit.id] = Line(edit.id, edit.text, created, self.step, edit.parent, edit.category)
+            if edit.category == "task":
+                self._finished = created
             changed.append(edit.id)
         return changed
 
     def ordered(self) -> list[Line]:
-        return sorted(self.lines.values(), key=lambda line: (line.last_changed, line.created))
+        """The prompt's order: what was done since the last task behind the facts, then by last change and creation."""
+
+        def key(line: Line) -> tuple[bool, int, int]:
+            return line.category == "history" and line.created > self._finished, line.last_changed, line.created
+
+        return sorted(self.lines.values(), key=key)
 
 
 @dataclass(frozen=True, slots=True)

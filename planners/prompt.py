@@ -12,7 +12,7 @@ from dataclasses import dataclass
 CUE = "next"
 FOCUS = 3  # tokens before an instance-level skill: the type it is for, which one, and where to be for it
 TYPE_LEVEL = "lota"  # skills that name types; all others name instances
-PROGRESS = 2  # turns of a task that a query tells; what came before is memory, which need not be computed again
+PROGRESS = 16  # turns of a task that a query tells; what came before is memory
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
 

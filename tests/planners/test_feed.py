@@ -82,7 +82,7 @@ def test_long_transcripts_go_on_through_the_stream(make_rollout: Make, tmp_path:
     )
     batches = [batch for _ in range(60) for batch in (feed.next()[1],) if batch.kinds[0][0] == "trajectory"]
     feed.close()
-    assert batches and all(batch.causal for batch in batches)
+    assert batches and all(batch.causal for batch in batches if len(batch.kinds) == 1)  # short ends come together
     assert max(batch.ids.shape[1] - batch.memory for batch in batches) > TRANSCRIPT
 
 
