@@ -47,7 +47,9 @@ class World(Protocol):
 
 
 WORLDS: Mapping[str, str] = MappingProxyType({"alfred": "keep_agent:Alfred-v0", "wah": "keep_agent:WatchAndHelp-v0"})
-_MODULES = {env_id: f"envs.{name}.kind" for name, env_id in WORLDS.items()}
+"""Those with households of their own, to play and to learn in."""
+_GIVEN = {"alfworld": "keep_agent:ALFWorld-v0"}  # those that play what they are given
+_MODULES = {env_id: f"envs.{name}.kind" for name, env_id in {**WORLDS, **_GIVEN}.items()}
 
 
 def world_of(env_id: str) -> World:

@@ -34,17 +34,25 @@ def check_target(file: Path) -> None:
 def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[str]], Any]) -> int:
     """Compose ``configs/<config_name>.yaml`` with the command line and run ``job(config, output folder, overrides)``.
 
-    With -m the job runs once per combination; all are tried, and the exit code tells whether any failed.
+    With -m the job runs once per combination; all are tried, and the exit code tells whether any failed. A launcher
+    may run it in a process of its own, where what goes wrong is raised: it tells this one.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hand composition errors to us instead of printing them over many lines
     codes: list[int] = []
-    missing = missing_folders(sys.argv[1:])
+    missing, here = missing_folders(sys.argv[1:]), os.getpid()
 
     def run(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
         folder = Path(hydra_config.runtime.output_dir)
+
+        def play() -> None:
+            job(config, folder, list(hydra_config.overrides.task))
+
         try:
-            codes.append(guarded(lambda: job(config, folder, list(hydra_config.overrides.task))))
+            if os.getpid() != here:
+                play()
+                return
+            codes.append(guarded(play))
         finally:
             _tidy(folder, hydra_config.mode == RunMode.MULTIRUN, missing)
         if codes[-1] == INTERRUPTED:

@@ -14,7 +14,8 @@ from keep_agent.runfolder import RunFolder
 
 Folder = TypeVar("Folder", bound=RunFolder)
 THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
-ELSEWHERE = ("bertscore", "env.simulator", "env.record", *THOR)  # may be another when a run is resumed elsewhere
+CREW = ("eval.workers", "eval.launcher", "eval.ray")  # who plays
+ELSEWHERE = ("bertscore", "env.simulator", "env.record", *CREW, *THOR)  # may be another when a run is resumed elsewhere
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
 
@@ -30,12 +31,16 @@ def begin(
     return (kind.resume(path) if path is not None else None), config
 
 
-def use_threads(config: DictConfig) -> None:
-    """As many torch threads as the config says; null leaves the choice to torch."""
-    if config.eval.threads:
+def use_threads(config: DictConfig, processes: int = 1) -> None:
+    """As many torch threads as the config says; null leaves the choice to torch.
+
+    With several processes that is what each has; of torch's choice each takes its share, if it has a model at all.
+    """
+    shared = processes > 1 and config.planner.kind == "kv"
+    if config.eval.threads or shared:
         import torch
 
-        torch.set_num_threads(config.eval.threads)
+        torch.set_num_threads(config.eval.threads or max(1, torch.get_num_threads() // processes))
 
 
 def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence[str]) -> DictConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,17 +13,17 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import keep_agent
-from envs.setting import Episode
 from envs.worlds import world_of
+from eval.crew.base import CrewError, Played, Setup
+from eval.crew.make import make_crew
 from eval.metrics import success_rate, summarize
 from eval.progress import progress
 from eval.resume import begin
+from eval.shard import Shard
 from eval.tables import cost_table, summary_table
-from keep_agent.assemble import demonstration, make_env, make_episodes, make_planner
+from keep_agent.assemble import make_episodes
 from keep_agent.errors import KeepError
-from keep_agent.frames import Frames
-from keep_agent.logging_wandb import RunLog, check_mode, open_log
-from keep_agent.loop import run_episode
+from keep_agent.logging_wandb import check_mode, open_log
 from keep_agent.results import EpisodeResult
 from keep_agent.runfolder import TRACE, RunFolder
 from keep_agent.settings import check_settings
@@ -38,13 +38,14 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     folder is touched.
     """
     earlier, config = begin(RunFolder, config, given, check_settings)
-    episodes = make_episodes(config.env, config.eval)
+    count = len(make_episodes(config.env, config.eval))
+    mine = Shard.parse(config.eval.get("shard")).indices(count)
+    todo = [index for index in mine if earlier is None or index not in earlier.finished]
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_mode(config.wandb.mode)
-    with closing(make_env(config.env, episodes)) as env, closing(make_planner(config)) as planner:
-        if earlier is not None:
-            earlier.check_weights(planner.weights)
-        plain["weights"] = planner.weights
+    with closing(make_crew(config, len(todo))) as crew:
+        _check(crew.setup, count, earlier)
+        plain |= {"weights": crew.setup.weights, "episodes": count}
         run = earlier or RunFolder.create(folder, plain)
         try:
             log = open_log(plain["wandb"], plain, run.path)
@@ -52,40 +53,48 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
             if earlier is None:
                 run.discard()
             raise
-        settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
-        todo = [index for index in range(len(episodes)) if index not in run.finished]
-        with progress(console, "episodes", len(episodes), run, config.eval.progress, lambda: _so_far(run)) as tell:
-            for index in todo:
-                seed, episode = config.eval.seed + index, episodes[index]
-                frames = _frames(config.eval, episode)
-                result, entries = run_episode(env, planner, episode, index=index, seed=seed, frames=frames, **settings)
-                run.commit(result, entries if config.eval.trace else (), frames)
-                log.episode(result)
+        with progress(console, "episodes", len(mine), run, config.eval.progress, lambda: _so_far(run)) as tell:
+            for played in _resumable(crew.play(todo), run):
+                run.commit(played.result, played.entries, played.frames)
+                log.episode(played.result)
                 tell()
-    return _finish(run, log, plain, console)
-
-
-def _frames(evaluation: DictConfig, episode: Episode) -> Frames | None:
-    """Where an episode's pictures go; None if they are not kept, as in runs older than the setting."""
-    kept = evaluation.get("frames") if evaluation.trace else None
-    return Frames(episode.id, kept) if kept else None
-
-
-def _finish(run: RunFolder, log: RunLog, config: Mapping[str, Any], console: Console) -> dict[str, Any]:
     results = sorted(run.results, key=lambda result: result.index)
-    summary = {**summarize(results), "seed": config["eval"]["seed"], "config": config, "versions": versions()}
+    summary = summary_of(results, plain, versions())
     run.write_summary(summary)
     log.finish(summary, results, run.path / TRACE)
-    for table in (summary_table(summary, _title(config)), cost_table(summary)):
-        if table is not None:
-            console.print(table)
-    console.print(f"run folder: {run.path}", soft_wrap=True)
-    _complain(results, run.path)
+    show(summary, results, run.path, console)
     return summary
 
 
-def _complain(results: Sequence[EpisodeResult], path: Path) -> None:
-    """A run in which nothing worked is an error, not a result."""
+def _check(setup: Setup, episodes: int, earlier: RunFolder | None) -> None:
+    """Raises KeepError for players that have other data than this process, or other weights than they had earlier."""
+    if setup.episodes != episodes:
+        raise CrewError(f"{setup.where} has {setup.episodes} episodes, not {episodes}; put the same env.data there")
+    if earlier is not None:
+        earlier.check_weights(setup.weights)
+
+
+def _resumable(played: Iterable[Played], run: RunFolder) -> Iterator[Played]:
+    """Processes that do not live cost what they were playing, and nothing else."""
+    try:
+        yield from played
+    except CrewError as error:
+        raise CrewError(f"{error}; go on with eval.resume={run.path}") from error
+
+
+def summary_of(
+    results: Sequence[EpisodeResult], config: Mapping[str, Any], versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """What ``summary.json`` holds, from results in the order of their index."""
+    return {**summarize(results), "seed": config["eval"]["seed"], "config": config, "versions": versions}
+
+
+def show(summary: Mapping[str, Any], results: Sequence[EpisodeResult], path: Path, console: Console) -> None:
+    """The tables of a run, and where it is. Raises KeepError if all crashed: that is no result."""
+    for table in (summary_table(summary, _title(summary["config"])), cost_table(summary)):
+        if table is not None:
+            console.print(table)
+    console.print(f"run folder: {path}", soft_wrap=True)
     if results and all(result.crashed for result in results):
         raise KeepError(f"all {len(results)} episodes crashed, the first with {results[0].error!r}; see {path / TRACE}")
 
@@ -96,7 +105,8 @@ def _title(config: Mapping[str, Any]) -> str:
     world, source = world_of(env["id"]).label(env), env["data"] or "embedded"
     name = planner if memory == planner else f"{planner} with memory={memory}"
     setting = f"{env['skills']} + {env['observability']}, {config['prompt']['style']}"
-    return f"{name} in {world}: {source}, {env['split']}, {setting}"
+    shard = f", shard {config['eval']['shard']}" if config["eval"].get("shard") else ""
+    return f"{name} in {world}: {source}, {env['split']}, {setting}{shard}"
 
 
 def _so_far(run: RunFolder) -> str:

@@ -11,8 +11,7 @@ from eval.tables import make_console
 
 def main() -> None:
     """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
-    console = make_console()
-    sys.exit(hydra_command("wah", lambda config, folder, given: evaluate(config, folder, console, given)))
+    sys.exit(hydra_command("wah", lambda config, folder, given: evaluate(config, folder, make_console(), given)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium
 
     register(id="Alfred-v0", entry_point="envs.alfred.env:AlfredEnv")
     register(id="WatchAndHelp-v0", entry_point="envs.wah.env:WatchAndHelpEnv")
+    register(id="ALFWorld-v0", entry_point="envs.alfworld.env:AlfworldEnv")
 
 if TYPE_CHECKING:
     from envs.fact import Fact

@@ -16,12 +16,16 @@ LEAST = {
     "eval.episodes": 1,
     "eval.seed": 0,
     "eval.threads": 1,
+    "eval.workers": 1,
     "prompt.budget": 1,
     "prompt.examples": 0,
 }
-OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads")  # null leaves the choice to us
+OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
 SWITCHES = ("eval.trace", "eval.progress")
-WORDS = {"eval.frames": tuple(ENDINGS)}  # or null, which is what a config without the key says
+WORDS = {  # or null, which is what a config without the key says
+    "eval.frames": tuple(ENDINGS),
+    "eval.launcher": ("local", "ray"),
+}
 
 
 def check_settings(

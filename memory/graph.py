@@ -387,8 +387,8 @@ def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
 
     Static groups in the order in which they became static; then single segments, what the agent did since it last
     finished a task behind the others; the agent's own segment last. Among single segments, and within a group, by last
-    change and then by creation: so what was written at once stays together, and the latest word comes last. What changes
-    rarely stands in front, where a prefix can be reused.
+    change and then by creation: so what was written at once stays together, and the latest word comes last. What
+    changes rarely stands in front, where a prefix can be reused.
     """
     graph = store.graph
     finished = max((store.get(id).created for id in store.of("task")), default=-1)

@@ -1,4 +1,4 @@
-"""What a page of results is made of, from ``configs/suite/NAME.yaml``."""
+"""What a page of results is made of, from ``pages/NAME.yaml``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from envs.worlds import WORLDS
 from keep_agent.errors import ConfigError
 
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
+_FOLDER = files("eval.suite").joinpath("pages")
 DATA = "DATA"  # in overrides: the folder of official data
 
 
@@ -69,7 +70,7 @@ class Page:
 
 def pages() -> list[str]:
     """The pages there are."""
-    return sorted(path.name.removesuffix(".yaml") for path in files("configs").joinpath("suite").iterdir())
+    return sorted(path.name.removesuffix(".yaml") for path in _FOLDER.iterdir())
 
 
 def read_page(name: str, data: str | None) -> Page:
@@ -81,7 +82,7 @@ def read_page(name: str, data: str | None) -> Page:
     if path is None and name not in pages():
         raise ConfigError(f"there is no page {name!r}; choose one of: {', '.join(pages())}, or give a .yaml file")
     try:
-        text = (path or files("configs").joinpath("suite", f"{name}.yaml")).read_text(encoding="utf-8")
+        text = (path or _FOLDER.joinpath(f"{name}.yaml")).read_text(encoding="utf-8")
         told = yaml.safe_load(text)
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error

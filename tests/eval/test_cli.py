@@ -12,6 +12,7 @@ import pytest
 import wandb
 
 from eval import alfred, compare
+from eval.crew import player
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.overrides import expand_model
@@ -77,11 +78,9 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatc
         commits.append(0)
         return play(*given, **named)
 
-    from eval import run as runs
-
-    play = runs.run_episode
+    play = player.run_episode
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "run_episode", interrupting)
+        patch.setattr(player, "run_episode", interrupting)
         code, out, _ = call(alfred.main, *arguments, "eval.out=part")
     folder = the_run(Path("part"))
     assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")

@@ -14,6 +14,7 @@ import pytest
 from envs.worlds import world_of
 from eval import alfred
 from eval import run as runs
+from eval.crew import player
 from keep_agent import frames
 from keep_agent.frames import FRAMES
 from keep_agent.guard import BAD_INPUT
@@ -29,8 +30,8 @@ SETTING = ("planner=random", "eval.episodes=3", "env.max_steps=4")
 @pytest.fixture
 def call(call: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """eval.alfred in a world with pictures."""
-    make_env = runs.make_env
-    monkeypatch.setattr(runs, "make_env", lambda *given: Pictured(make_env(*given), restarts=(2,)))
+    make_env = player.make_env
+    monkeypatch.setattr(player, "make_env", lambda *given: Pictured(make_env(*given), restarts=(2,)))
     return partial(call, alfred.main)
 
 

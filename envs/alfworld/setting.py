@@ -1,0 +1,55 @@
+"""ALFWorld with its choices made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from envs.alfworld.commands import Commands
+from envs.alfworld.engine import Engines
+from envs.alfworld.expert import Expert
+from envs.alfworld.grounded import GroundedSkills
+from envs.alfworld.knowledge import Knowledge
+from envs.alfworld.scene import Episode, Task
+from envs.alfworld.world import World
+from envs.setting import OBSERVABILITIES, Observability, SkillSet, check_choice, checked_steps
+
+Scored = Literal["final", "ever"]
+SCORED: tuple[Scored, ...] = ("final", "ever")
+SKILL_SETS: dict[str, type[SkillSet]] = {"grounded": GroundedSkills, "commands": Commands}
+MAX_STEPS = 60  # per task, as for ALFRED's instance-level skills; ALFWorld's own limit is 50 commands
+
+
+@dataclass
+class AlfworldSetting:
+    """Raises ConfigError for bad choices. Whoever plays knows what the text tells; only the expert knows all."""
+
+    skills: str = "grounded"
+    observability: Observability = "partial"
+    scored: Scored = "final"  # is the goal to hold at the end, or at any time? ALFWorld ends a game when it first does
+    max_steps: int | None = None  # per task
+    space: SkillSet = field(init=False)
+    engines: Engines = field(init=False, default_factory=Engines)
+
+    def __post_init__(self) -> None:
+        check_choice("skills", self.skills, SKILL_SETS)
+        check_choice("observability", self.observability, OBSERVABILITIES)
+        check_choice("scored", self.scored, SCORED)
+        self.max_steps = checked_steps(self.max_steps, MAX_STEPS)
+        self.space = SKILL_SETS[self.skills]()
+
+    def begin(self, episode: Episode) -> World:
+        return World(episode.scene, self.engines)
+
+    def knowledge(self, world: World) -> Knowledge:
+        return Knowledge(world)
+
+    def conditions(self, world: World, task: Task) -> tuple[int, int]:
+        """The engine tells whether the goal holds, not how much of it."""
+        return int(world.reached if self.scored == "ever" else world.won), 1
+
+    def expert(self, observability: Observability | None = None) -> Expert:
+        return Expert(self.skills)
+
+    def close(self) -> None:
+        """Engines end with the process."""

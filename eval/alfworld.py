@@ -1,0 +1,18 @@
+"""ALFWorld's games in its own TextWorld engine: ``python -m eval.alfworld env.data=FOLDER [planner=NAME] ...``"""
+
+from __future__ import annotations
+
+import sys
+
+from eval.cli import hydra_command
+from eval.run import evaluate
+from eval.tables import make_console
+
+
+def main() -> None:
+    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
+    sys.exit(hydra_command("alfworld", lambda config, folder, given: evaluate(config, folder, make_console(), given)))
+
+
+if __name__ == "__main__":
+    main()

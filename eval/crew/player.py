@@ -1,0 +1,40 @@
+"""A world and a planner in this process."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import ExitStack, closing
+
+from omegaconf import DictConfig
+
+from eval.crew.base import Played, Setup
+from keep_agent.assemble import demonstration, make_env, make_episodes, make_planner
+from keep_agent.frames import Frames
+from keep_agent.loop import run_episode
+
+
+class Player:
+    """Plays any episode of a config. Raises KeepError for what cannot be loaded or put together."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self._config = config
+        self._episodes = make_episodes(config.env, config.eval)
+        self._settings = {"skills": config.env.skills, "demonstrate": demonstration(config.env)}
+        with ExitStack() as stack:
+            self._env = stack.enter_context(closing(make_env(config.env, self._episodes)))
+            self._planner = stack.enter_context(closing(make_planner(config)))
+            self._open = stack.pop_all()
+        self.setup = Setup(self._planner.weights, len(self._episodes), platform.node())
+
+    def play(self, index: int) -> Played:
+        """The episode of that number."""
+        evaluation, episode = self._config.eval, self._episodes[index]
+        kept = evaluation.get("frames") if evaluation.trace else None  # runs older than the setting kept none
+        frames = Frames(episode.id, kept) if kept else None
+        seed = evaluation.seed + index
+        given = {"index": index, "seed": seed, "frames": frames, **self._settings}
+        result, entries = run_episode(self._env, self._planner, episode, **given)
+        return Played(result, entries if evaluation.trace else (), frames)
+
+    def close(self) -> None:
+        self._open.close()

@@ -1,0 +1,114 @@
+"""Generated ALFRED houses as games of ALFWorld: ``python -m eval.games --out FOLDER [--split test] [--houses 20]``.
+
+The same houses, tasks and words in another engine: play them with `python -m eval.alfworld env.data=FOLDER
+env.split=test`, and with `python -m eval.alfred env.skills=grounded env.observability=partial`. Only houses that
+ALFWorld can express as they are become games. Rules, grammar and goals are those of the installed alfworld.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from envs.alfred.episodes import load_episodes
+from envs.alfred.scene import Episode
+from envs.alfworld.engine import Engine
+from envs.alfworld.episodes import FILE_NAME
+from eval.problem import problem, why_not
+from eval.tables import make_console
+from keep_agent.errors import ConfigError
+from keep_agent.guard import guarded
+from memory.disk.atomic import write_atomic
+
+UNKNOWN = "UNKNOWN GOAL"  # where alfworld's grammar wants the task's words
+OF_GRAMMAR = frozenset("#{}[]|")  # characters that mean something there
+
+
+def game_of(episode: Episode, engine: Engine) -> dict[str, Any]:
+    """The content of its ``game.tw-pddl``, with the engine's solution. Raises ConfigError for words it cannot hold."""
+    from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH
+
+    task = episode.tasks[0]
+    if OF_GRAMMAR & set(task.instruction):
+        raise ConfigError(f"{task.instruction!r} holds one of {' '.join(sorted(OF_GRAMMAR))}: no words for a game")
+    words = json.dumps(task.instruction)[1:-1]
+    game: dict[str, Any] = {
+        "pddl_domain": Path(ALFRED_PDDL_PATH).read_text(encoding="utf-8"),
+        "grammar": Path(ALFRED_TWL2_PATH).read_text(encoding="utf-8").replace(UNKNOWN, words),
+        "pddl_problem": problem(episode.scene, task),
+    }
+    engine.load(game, episode.id)
+    walkthrough = engine.plan()
+    return {**game, "solvable": bool(walkthrough), "walkthrough": walkthrough or None}
+
+
+def trajectory_of(episode: Episode) -> dict[str, Any]:
+    """What ALFWorld's own tools read beside a game, in ``traj_data.json``."""
+    task = episode.tasks[0]
+    return {
+        "task_id": episode.id,
+        "task_type": task.type,
+        "pddl_params": {
+            "object_target": task.object_target,
+            "parent_target": task.parent_target,
+            "toggle_target": task.toggle_target,
+            "mrecep_target": task.mrecep_target,
+            "object_sliced": task.sliced,
+        },
+        "turk_annotations": {"anns": [{"task_desc": task.instruction}]},
+    }
+
+
+def folder_of(episode: Episode) -> str:
+    """TASK/TRIAL, as ALFRED names them."""
+    task = episode.tasks[0]
+    place = task.parent_target or task.toggle_target
+    return f"{task.type}-{task.object_target}-None-{place}-{episode.scene.room}/{episode.id}"
+
+
+def write(episode: Episode, out: Path, engine: Engine) -> None:
+    """A game's two files, the game itself last; one that is there is kept."""
+    folder = out / folder_of(episode)
+    if (folder / FILE_NAME).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "traj_data.json", json.dumps(trajectory_of(episode), indent=1) + "\n")
+    write_atomic(folder / FILE_NAME, json.dumps(game_of(episode, engine)))
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", required=True, type=Path, help="folder for the games; those that are there are kept")
+    p.add_argument("--split", default="test", help="train, valid or test (default %(default)s)")
+    p.add_argument("--houses", type=int, default=20, help="so many houses are looked at (default %(default)s)")
+    p.add_argument("--seed", type=int, default=0, help="another seed, other houses (default %(default)s)")
+    return p
+
+
+def run(arguments: Sequence[str]) -> None:
+    args = parser().parse_args(arguments)
+    left_out: Counter[str] = Counter()
+    engine = Engine()
+    episodes = load_episodes(None, args.split, seed=args.seed, limit=args.houses)
+    for episode in episodes:
+        reason = why_not(episode)
+        left_out[reason] += 1
+        if not reason:
+            write(episode, args.out / args.split, engine)
+    written = left_out.pop("", 0)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.most_common()) or "none"
+    make_console().print(f"{written} games in {args.out / args.split}; houses left out: {reasons}", soft_wrap=True)
+
+
+def main() -> None:
+    """Exit code 0: done; 2: bad input, one line on standard error."""
+    sys.exit(guarded(lambda: run(sys.argv[1:])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Which games are found under a folder, and what is said about folders and files that hold none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.alfworld.episodes import FILE_NAME, load_episodes
+from envs.alfworld.kind import WORLD
+from keep_agent.errors import ConfigError, DataError
+
+GRAMMAR = r'grammar :: """{"task": [{"rhs": "Your task is to: put a \"hot\" cup in cabinet."}]}""";'
+
+
+def place(root: Path, name: str, **changes: Any) -> Path:
+    """A file in ALFWorld's layout; it is read, not played."""
+    file = root / name / FILE_NAME
+    file.parent.mkdir(parents=True)
+    game = {"pddl_domain": "", "grammar": GRAMMAR, "pddl_problem": "", "solvable": True}
+    file.write_text(json.dumps(game | changes))
+    return file
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "json_2.1.1"
+    for trial in ("trial_B", "trial_A"):
+        place(folder, f"valid_seen/pick_heat_then_place_in_recep-Cup-None-Cabinet-10/{trial}")
+    place(folder, "valid_seen/pick_two_obj_and_place-CD-None-Safe-302/trial_C")
+    place(folder, "valid_seen/look_at_obj_in_light-CD-None-DeskLamp-302/trial_D", solvable=False)
+    place(folder, "valid_seen/pick_and_place_with_movable_recep-CD-Bowl-Safe-302/trial_E")
+    place(folder, "valid_seen/pick_and_place_simple-AppleSliced-None-Fridge-10/trial_F")
+    place(folder, "train/pick_and_place_simple-CD-None-Safe-302/trial_G")
+    return folder
+
+
+def test_games_that_alfworld_would_play_by_task_and_trial(root: Path) -> None:
+    for data in (root, root.parent):
+        episodes = load_episodes(str(data), "valid_seen")
+        assert [episode.id for episode in episodes] == ["trial_A", "trial_B", "trial_C"]
+    (task,) = episodes[0].tasks
+    assert (task.id, task.type) == ("trial_A", "pick_heat_then_place_in_recep")
+    assert task.instruction == 'put a "hot" cup in cabinet'
+    assert [episode.id for episode in WORLD.training(str(root))] == ["trial_G"]
+
+
+def test_a_limit_draws_with_the_seed(root: Path) -> None:
+    drawn = {seed: [e.id for e in load_episodes(str(root), "valid_seen", seed=seed, limit=2)] for seed in range(9)}
+    assert {len(set(ids)) for ids in drawn.values()} == {2} and len(set(map(tuple, drawn.values()))) > 1
+    assert drawn[3] == [episode.id for episode in load_episodes(str(root), "valid_seen", seed=3, limit=2)]
+    assert len(load_episodes(str(root), "valid_seen", limit=9)) == 3
+
+
+@pytest.mark.parametrize(
+    ("choices", "sentence"),
+    [
+        ({"data": None}, "env.data is not set; name ALFWorld's folder json_2.1.1, or write games"),
+        ({"split": "test"}, "no split 'test'.*choose one of train, valid_seen"),
+        ({"stream": 2}, "stream of 2 tasks; a game of ALFWorld is one task"),
+        ({"limit": 0}, "limit of 0 episodes"),
+    ],
+)
+def test_settings_that_cannot_work(root: Path, choices: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_episodes(**{"data": str(root), "split": "valid_seen"} | choices)
+
+
+def test_folders_without_games(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    place(tmp_path / "unsolved", "train/pick_and_place_simple-CD-None-Safe-302/trial_H", solvable=None)
+    for name, sentence in (("nowhere", "is no folder"), ("empty", "no games of ALFWorld"), ("unsolved", "solvable")):
+        with pytest.raises(DataError, match=sentence):
+            load_episodes(str(tmp_path / name), "train")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("{", "cannot be read"), ("[]", "is no game"), ('{"grammar": ""}', "no pddl_domain, pddl_problem")],
+)
+def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
+    file = place(root, "valid_unseen/pick_and_place_simple-CD-None-Safe-302/trial_I")
+    file.write_text(text)
+    with pytest.raises(DataError, match=f"trial_I.*{sentence}"):
+        load_episodes(str(root), "valid_unseen")
+
+
+def test_a_game_without_a_task_is_damaged(root: Path) -> None:
+    place(root, "valid_unseen/pick_and_place_simple-CD-None-Safe-302/trial_J", grammar="grammar")
+    with pytest.raises(DataError, match="trial_J.*asks for nothing"):
+        load_episodes(str(root), "valid_unseen")[0]
+
+
+def test_games_are_no_rollouts_to_learn_from(root: Path) -> None:
+    (episode,) = load_episodes(str(root), "train")
+    with pytest.raises(ConfigError, match="recorded in ALFRED"):
+        WORLD.recorded("grounded", "partial", episode, None)
+    assert WORLD.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction

@@ -1,0 +1,119 @@
+"""``eval.games`` and ``eval.alfworld`` as a user calls them: the same houses in ALFWorld's engine and in ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envs.alfred.episodes import load_episodes
+from envs.alfworld.episodes import FILE_NAME
+from eval import alfred, alfworld, compare, games
+from eval.problem import why_not
+from keep_agent.errors import ConfigError
+from keep_agent.guard import BAD_INPUT
+from keep_agent.runfolder import EPISODES, SUMMARY, find_runs
+
+Command = Callable[..., tuple[int, str, str]]
+HOUSES = 4  # the first of the split `test`
+GROUNDED = ("env.skills=grounded", "env.observability=partial")
+
+
+@pytest.fixture
+def engine() -> None:
+    for name in ("textworld", "alfworld"):
+        pytest.importorskip(name, reason=f"needs ALFWorld's own engine, {name} is missing: the extra alfworld")
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / SUMMARY).read_text())
+
+
+def played(folder: Path) -> set[str]:
+    return {json.loads(line)["id"] for line in (folder / EPISODES).read_text().splitlines()}
+
+
+def test_the_experts_solve_the_same_houses_in_both_engines(engine: None, call: Command) -> None:
+    code, out, _ = call(games.main, "--out", "games", "--houses", str(HOUSES))
+    assert code == 0 and "games in games/test; houses left out:" in out
+    written = sorted(Path("games/test").glob(f"*/*/{FILE_NAME}"))
+    before = [file.stat().st_mtime_ns for file in written]
+    wanted = {one.id for one in load_episodes(None, "test", limit=HOUSES) if not why_not(one)}
+    assert {file.parent.name for file in written} == wanted and len(wanted) > 1
+    call(games.main, "--out", "games", "--houses", str(HOUSES))
+    assert [file.stat().st_mtime_ns for file in written] == before, "what is there is kept"
+
+    run = ("planner=expert", "env.data=games", "env.split=test", "eval.out=both")
+    assert call(alfworld.main, *run)[0] == 0
+    assert call(alfred.main, "planner=expert", *GROUNDED, f"eval.episodes={HOUSES}", "eval.out=both")[0] == 0
+    theirs, ours = sorted(find_runs(Path("both")))
+    assert summary(theirs)["success_rate"] == summary(ours)["success_rate"] == 1.0
+    assert played(theirs) == wanted <= played(ours)
+    code, out, _ = call(compare.main, "both")
+    assert code == 0 and f"{len(wanted)}" in out
+
+
+def test_alfworld_itself_finds_the_games(engine: None, call: Command, tmp_path: Path) -> None:
+    from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
+
+    assert call(games.main, "--out", "games", "--houses", "2")[0] == 0
+    dataset = {"eval_id_data_path": str(tmp_path / "games"), "num_eval_games": 0}
+    config = {"env": {"goal_desc_human_anns_prob": 0, "task_types": [1, 2, 3, 4, 5, 6]}, "dataset": dataset}
+    found = AlfredTWEnv(config, train_eval="eval_in_distribution").game_files
+    assert {Path(file) for file in found} == set((tmp_path / "games").glob(f"*/*/*/{FILE_NAME}")) != set()
+
+
+def test_chance_plays_the_commands_as_they_are(engine: None, call: Command) -> None:
+    assert call(games.main, "--out", "games", "--houses", "1")[0] == 0
+    run = ("env.data=games", "env.split=test", "env.skills=commands", "env.max_steps=5", "env.scored=ever")
+    code, out, _ = call(alfworld.main, "planner=random", *run, "eval.out=runs")
+    assert code == 0 and "ALFWorld's TextWorld engine" in out
+    (folder,) = find_runs(Path("runs"))
+    assert (summary(folder)["tasks"], summary(folder)["crashed"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ((), "env.data is not set; name ALFWorld's folder json_2.1.1, or write games with python -m eval.games"),
+        (("env.data=nowhere",), "nowhere is no folder"),
+        (("env.data=.",), "no games of ALFWorld in ."),
+    ],
+)
+def test_bad_input_is_one_line(overrides: tuple[str, ...], sentence: str, call: Command, tmp_path: Path) -> None:
+    code, _, err = call(alfworld.main, "planner=random", *overrides)
+    assert (code, err.count("\n")) == (BAD_INPUT, 1) and sentence in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_extra_nothing_is_played(call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "alfworld"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "alfworld", None)
+    file = tmp_path / "games" / "test" / "pick_and_place_simple-CD-None-Safe-1" / "trial" / FILE_NAME
+    file.parent.mkdir(parents=True)
+    game = {"pddl_domain": "", "grammar": '"Your task is to: tidy up."', "pddl_problem": "", "solvable": True}
+    file.write_text(json.dumps(game))
+    code, _, err = call(alfworld.main, "planner=random", "env.data=games", "env.split=test")
+    assert code == BAD_INPUT and "pip install 'keep-agent[alfworld]'" in err
+    assert call(games.main, "--out", "more")[0] == BAD_INPUT
+    assert [path.name for path in tmp_path.iterdir()] == ["games"]
+
+
+def test_houses_that_alfworld_cannot_express() -> None:
+    reasons = {why_not(one) for one in load_episodes(None, "test", limit=60)}
+    assert reasons == {"", "slices", "movable receptacles", "things on the floor", "things in things"}
+    assert why_not(load_episodes(None, "test", stream=2, limit=1)[0]) == "several tasks"
+
+
+def test_words_that_a_grammar_cannot_hold() -> None:
+    (house,) = load_episodes(None, "test", limit=1)
+    worded = replace(house, tasks=(replace(house.tasks[0], instruction="put #1 in {2}"),))
+    pytest.importorskip("alfworld", reason="needs the extra alfworld")
+    with pytest.raises(ConfigError, match="holds one of"):
+        games.game_of(worded, None)
