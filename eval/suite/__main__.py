@@ -1,6 +1,6 @@
 """Whole tables of results: ``python -m eval.suite [PAGE ...] [--data FOLDER] [KEY=VALUE ...]``.
 
-A page (eval/suite/pages/PAGE.yaml, or a .yaml file of yours) names rows, such as planners, and settings, such as ALFRED's
+A page (one of eval/suite/pages, or a .yaml file of yours) names rows, such as planners, and settings, such as ALFRED's
 valid_seen. Every row is played in every setting; runs that are finished stay, one that was interrupted goes on. Then
 the page is written with paired differences, their intervals, and the commands that made it.
 """
