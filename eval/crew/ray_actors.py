@@ -6,6 +6,7 @@ import logging
 import math
 import platform
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ except ImportError as error:
     raise ConfigError("eval.launcher=ray needs Ray: pip install 'keep-agent[ray]'; or eval.launcher=local") from error
 
 GRACE = 10.0  # seconds in which an actor may end its simulator
+ANSWER = 10.0  # seconds in which a cluster can be reached
 PATIENCE = 5.0  # seconds of silence after which to see whether there is still room for anyone
 LOST = (RayActorError, ObjectLostError, OutOfMemoryError)
 
@@ -119,12 +121,20 @@ def _join(address: str | None) -> None:
     """Connect to a cluster, or start one. Raises ConfigError if it cannot be."""
     started = {} if address else {"include_dashboard": False}
     try:
+        if address not in (None, "auto"):
+            _knock(address)
         with _own_signals():
             ray.init(address or "local", logging_level=logging.WARNING, log_to_driver=False, **started)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"eval.ray.address={address} cannot be joined ({error}); give HOST:PORT of a running head, or null"
+            f"eval.ray.address={address} cannot be joined ({error}); give HOST:PORT of a running head, auto or null"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises OSError or ValueError at once where Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=ANSWER).close()
 
 
 @contextmanager

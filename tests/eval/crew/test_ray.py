@@ -103,6 +103,8 @@ def test_a_model_on_a_cluster_decides_as_here(call: Command, cluster: Cluster, t
 def test_what_a_node_lacks_is_one_line_that_names_it(call: Command, cluster: Cluster) -> None:
     for arguments, named in (
         (("planner=keep", "model=/no/where"), ["node ", "/no/where"]),
+        (("planner=random", "eval.ray.address=127.0.0.1:1"), ["eval.ray.address=127.0.0.1:1", "HOST:PORT"]),
+        (("planner=random", "eval.ray.address=x"), ["eval.ray.address=x", "HOST:PORT"]),
         (("planner=random", "eval.workers=2"), ["eval.workers=2", "has it for 1", "add nodes"]),
         (("planner=random", "eval.ray.num_gpus=1"), ["eval.workers=1", "has it for 0", "eval.ray.num_gpus=1"]),
         (("planner=random", "eval.ray.num_cpus=-1"), ["eval.ray.num_cpus=-1", "from 0"]),
