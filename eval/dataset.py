@@ -1,8 +1,8 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
 The scripted expert acts in generated houses of both worlds and, where given, in ALFRED's official train split. A share
-of its steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover. A file
-NAME.json beside the rollouts says how they were made.
+of its steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover. What
+ALFRED's annotators wrote, step by step too, goes into lessons. A file NAME.json beside them says how they were made.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 from rich.progress import track
 
+from envs.alfred.lessons import told
+from envs.alfred.trajectories import Corpus
 from envs.fact import Fact
 from envs.setting import OBSERVABILITIES, Episode, Expert, Knowledge, Setting, Task, succeeded
 from envs.worlds import WORLDS, World, world_of
@@ -26,6 +28,7 @@ from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
 from keep_agent.loop import DONE
 from memory.disk.atomic import write_atomic
+from planners.lessons import ENDING, Lesson, write_lessons
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
 
 SETTINGS = ("lota+full", "grounded+partial")
@@ -131,6 +134,11 @@ def official(data: str) -> Iterator[Source]:
         number += count
 
 
+def lessons(data: str) -> Iterator[Lesson]:
+    """All annotations of ALFRED's official train split, with what they mean."""
+    return (Lesson(one.text, one.goal, one.steps) for one in told(Corpus(data), "train"))
+
+
 def _write(out: Path, name: str, sources: Sequence[Source], recorder: Recorder) -> tuple[int, int]:
     rollouts = [recorder.rollout(source) for source in sources]
     kept = [r for r in rollouts if recorder.perturb or all(task.success for task in r.tasks)]
@@ -183,6 +191,8 @@ def run(args: argparse.Namespace) -> None:
         sources += islice(official(args.data), args.trials)
     rng.shuffle(sources)
     _record(out / f"{args.name}.json", args)
+    if args.data and not (file := out / f"{args.name}{ENDING}").exists():
+        print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
     jobs = [(s, number) for number in range(0, len(sources), PER_FILE) for s in settings]
     for (skills, observability), number in track(jobs, description="rollouts"):
         name = f"{args.name}-{skills}-{observability}-{number // PER_FILE:03d}"

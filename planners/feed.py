@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from keep_agent.errors import DataError
+from planners.lessons import endless_lessons
+from planners.lessons import packs as lesson_packs
 from planners.packed_attention import Batch, collate, rounded
 from planners.packing import Encode, Mix, Pack, Packer
 from planners.prompt import TYPE_LEVEL
@@ -44,6 +46,8 @@ LEVELS = (
     Level(120, ("plain", "linked"), 0.03, 0.25, 200, "step", 2.0),
 )
 RECALLED = 0.1
+LESSONS = 0.2  # share of batches, where there are any
+AT_ONCE = 1024  # lessons of a window
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 PASSED_OVER = 0.2  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 DECIDED = 0.6  # share of decisions, the rest are trajectories
@@ -104,12 +108,15 @@ class Feed:
         seed: int,
         level: int = 0,
         transcript: int = TRANSCRIPT,
+        lessons: Sequence[Path] = (),
     ) -> None:
         self.level = level
         self._trajectories = trajectories(transcript)
         self._source = shuffled(files, seed)
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2)
+        self._encode = encode
+        self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
         self._mixed = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
         self._queue: queue.Queue[tuple[int, Batch] | BaseException] = queue.Queue(maxsize=8)
@@ -146,6 +153,8 @@ class Feed:
 
     def _window(self, level: Level) -> list[Pack]:
         """A few dozen packs of one kind, so that batches are of even length."""
+        if self._lessons and self._rng.random() < LESSONS:
+            return list(lesson_packs(self._lessons(AT_ONCE), self._encode, self._tokens, self._rng))
         mix = self._draw(level)
         if mix.recall:
             self._packer.mix = mix

@@ -31,6 +31,7 @@ IGNORE = -100
 WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # how often steps are shown, by the verb of the label
 FOCUSED = ("pick", "put", "slice", "turn", "sit")  # verbs whose target is what the steps before them are for
 Encode = Callable[[str], Sequence[int]]
+Part = tuple[str, bool]  # text, whether it is supervised
 
 
 @dataclass(slots=True)
@@ -231,7 +232,7 @@ class Packer:
         parts = [part for replay, said in zip(replays, wordings, strict=True) for part in self._told(replay, said)]
         return self._slot("trajectory", parts[len(replays[0].news) :], frozenset())
 
-    def _told(self, replay: _Replay, wording: str) -> list[tuple[str, bool]]:
+    def _told(self, replay: _Replay, wording: str) -> list[Part]:
         """What a task adds to a transcript, from the news since the last one on."""
         parts = [(line.text, False) for line in replay.news]
         parts.append((task_line(replay.skills, wording), False))
@@ -273,14 +274,19 @@ class Packer:
         parts += [part for question, answer in chosen for part in ((question, False), (f"{answer}\n", True))]
         return self._slot("probe", parts, frozenset(hidden & kept))
 
-    def _slot(self, kind: str, parts: list[tuple[str, bool]], hidden: frozenset[str]) -> Slot:
-        ids: list[int] = []
-        labels: list[int] = []
-        for text, supervised in parts:
-            piece = self._encode(text)
-            ids += piece
-            labels += piece if supervised else [IGNORE] * len(piece)
-        return Slot(kind, tuple(ids), tuple(labels), hidden)
+    def _slot(self, kind: str, parts: Sequence[Part], hidden: frozenset[str]) -> Slot:
+        return make_slot(kind, parts, self._encode, hidden)
+
+
+def make_slot(kind: str, parts: Sequence[Part], encode: Encode, hidden: frozenset[str] = frozenset()) -> Slot:
+    """A slot of texts, each encoded alone."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for text, supervised in parts:
+        piece = encode(text)
+        ids += piece
+        labels += piece if supervised else [IGNORE] * len(piece)
+    return Slot(kind, tuple(ids), tuple(labels), hidden)
 
 
 class _Replay:
@@ -346,9 +352,9 @@ class _Replay:
             known |= {fact.id: fact for fact in step.facts}
         return foci
 
-    def wanted(self) -> list[tuple[str, bool]]:
+    def wanted(self) -> list[Part]:
         """The types that are picked up and put into next."""
-        parts: list[tuple[str, bool]] = []
+        parts: list[Part] = []
         for cue, verb in (("find", "pick"), ("put", "put")):
             if target := self._next(0, (verb,)):
                 parts += [(cue, False), (f"{target[0]}\n", True)]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -25,12 +25,13 @@ from transformers import Qwen2ForCausalLM
 from keep_agent.errors import KeepError
 from planners.checkpoint import HISTORY, Shape, build, deepen, load_planner, load_weights, save_planner, widen
 from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files
+from planners.lessons import lesson_files, read_lessons
 from planners.optimizers import KINDS, Optimizers
 from planners.packed_attention import Batch
 from planners.packing import IGNORE
 from planners.parallel import ALONE, Team, in_parallel
 from planners.precision import PRECISIONS, faster_precision
-from planners.prompt import Turn
+from planners.prompt import Turn, clean
 from planners.records import Rollout, read_rollouts
 from planners.seeding import seed_induction
 from planners.styles import make_style
@@ -38,7 +39,7 @@ from planners.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
 
 MASTER, STATE = "master.safetensors", "optimizer.safetensors"  # float32 weights; state of the optimisers
 OWN_WORDS = (
-    "task lota grounded next failed agent at start holding nothing hand floor unseen there now gone "
+    "task lota grounded next goal failed agent at start holding nothing hand floor unseen there now gone "
     "did finished succeeded after steps where door state\n"
 )
 
@@ -55,8 +56,8 @@ class Progress:
     curve: list[dict] = field(default_factory=list)
 
 
-def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
-    """Texts and entity names of up to ``limit`` rollouts, for the tokenizer."""
+def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> tuple[list[str], set[str]]:
+    """Texts and entity names of up to ``limit`` rollouts and lessons of each file, for the tokenizer."""
     texts: list[str] = [
         "abcdefghijklmnopqrstuvwxyz " + " ".join(f"a{c}" for c in "abcdefghijklmnopqrstuvwxyz") + "\n"
     ] * 4
@@ -65,6 +66,9 @@ def corpus(files: Iterable[Path], limit: int) -> tuple[list[str], set[str]]:
     for path in files:
         for rollout in islice(read_rollouts(path), limit):
             texts += rollout_texts(rollout)
+    for path in lessons:
+        for lesson in islice(read_lessons(path), limit):
+            texts += [clean(text) for text in (lesson.text, *chain.from_iterable(lesson.steps))]
     for text in texts:
         names.update(word for word in text.split() if _is_entity(word))
     highest: dict[str, int] = {}
@@ -160,7 +164,7 @@ class Trainer:
     def __init__(self, args: argparse.Namespace, team: Team = ALONE) -> None:
         self.args, self.team = args, team
         self.out = Path(args.out)
-        self.files = rollout_files(Path(args.data))
+        self.files, self.lessons = rollout_files(Path(args.data)), lesson_files(Path(args.data))
         self.made = [json.loads(path.read_text()) for path in sorted(Path(args.data).glob("*.json"))]
         self.progress = Progress()
         self.calls: list[dict] = []  # settings of the calls that trained these weights, this one included
@@ -178,6 +182,7 @@ class Trainer:
         self.feed = Feed(
             self.files, lambda text: encode(text).ids, ids[BOS], ids[PAD], args.batch_tokens,
             args.seed + self.progress.step + 7919 * team.rank, self.progress.level, args.transcript,
+            self.lessons,
         )  # fmt: skip
 
     def _start(self) -> tuple[Qwen2ForCausalLM, object]:
@@ -189,10 +194,11 @@ class Trainer:
             if self.resumed:
                 load_weights(model, load_file(self.out / MASTER), self.out / MASTER)
             else:
-                widen(model, tokenizer, extend_tokenizer(tokenizer, *corpus(self.files, self.args.corpus)))
+                texts, names = corpus(self.files, self.args.corpus, self.lessons)
+                widen(model, tokenizer, extend_tokenizer(tokenizer, texts, names))
                 model = deepen(model, self.args.deepen or len(model.model.layers))
             return model, tokenizer
-        texts, names = corpus(self.files, self.args.corpus)
+        texts, names = corpus(self.files, self.args.corpus, self.lessons)
         tokenizer = train_tokenizer(texts, names, self.args.vocab)
         shape = Shape(self.args.hidden, self.args.layers, self.args.heads, self.args.intermediate)
         model = build(shape.config(tokenizer))

@@ -106,9 +106,9 @@ class Corpus:
         """Every trajectory of every split that shows its demonstration, with the steps of that."""
         for split, source in self.sources.items():
             for file, text in source.read():
-                content = _decode(file, text)
-                if _playable(content):
-                    yield _guarded(file, _trajectory, split, file, content), _guarded(file, _steps, content)
+                content = decode(file, text)
+                if playable(content):
+                    yield guarded_read(file, _trajectory, split, file, content), guarded_read(file, _steps, content)
 
 
 def _find_root(path: Path) -> Path:
@@ -142,7 +142,8 @@ def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{archive} cannot be unpacked ({error}); {_REMEDY} and unpack it there") from error
 
 
-def _decode(file: str, text: bytes) -> dict[str, Any]:
+def decode(file: str, text: bytes) -> dict[str, Any]:
+    """The content of a traj_data.json. Raises DataError with the file's name."""
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -154,17 +155,18 @@ def _decode(file: str, text: bytes) -> dict[str, Any]:
 
 def parse(split: str, file: str, text: bytes) -> Trajectory:
     """One traj_data.json. Raises DataError with the file's name."""
-    content = _decode(file, text)
-    if not _playable(content):
+    content = decode(file, text)
+    if not playable(content):
         raise DataError(f"{file} has no pddl_params or plan; a split without them (a test split) cannot be played")
-    return _guarded(file, _trajectory, split, file, content)
+    return guarded_read(file, _trajectory, split, file, content)
 
 
-def _playable(content: dict[str, Any]) -> bool:
+def playable(content: dict[str, Any]) -> bool:
+    """Whether it shows its goal and demonstration; those of a test split do not."""
     return "pddl_params" in content and "plan" in content
 
 
-def _guarded(file: str, read: Callable[..., T], *arguments: Any) -> T:
+def guarded_read(file: str, read: Callable[..., T], *arguments: Any) -> T:
     """What ``read`` makes of the arguments; a content that is not as expected is the file's fault."""
     try:
         return read(*arguments)

@@ -1,0 +1,109 @@
+"""Lessons: what annotators wrote, and what it means; no house, no memory. They teach words, and cost next to nothing.
+
+``NAME.lessons.gz`` holds one JSON object a line: a task as its annotator worded it, with its goal, and that annotator's
+instructions step by step, each with what it asks for. `eval.dataset` writes them, `planners.train` reads them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import DataError
+from memory.disk.atomic import clean, replacing
+from planners.packing import Encode, Pack, Part, Slot, make_slot
+from planners.prompt import task_line
+
+ENDING = ".lessons.gz"
+VERSION = 1
+GOAL = "goal"  # the cue for what an instruction means
+SKILLS = ("lota", "grounded")  # both learn the words
+WHOLE = 0.4  # share of lessons about the task, the others are about a few of its steps
+SPAN = 3  # steps at most
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One annotation."""
+
+    text: str
+    goal: str  # "find mug heat mug put coffeemachine"
+    steps: tuple[tuple[str, str], ...]  # ("turn left and walk to the desk", "go desk")
+
+    def drawn(self, rng: random.Random) -> tuple[str, str]:
+        """(instruction, goal) of the task, or of up to `SPAN` neighbouring steps."""
+        if not self.steps or rng.random() < WHOLE:
+            return self.text, self.goal
+        length = rng.randint(1, min(SPAN, len(self.steps)))
+        first = rng.randint(0, len(self.steps) - length)
+        texts, goals = zip(*self.steps[first : first + length], strict=True)
+        return " ".join(texts), " ".join(goals)
+
+
+def lesson_files(data: Path) -> list[Path]:
+    """The files of a folder, sorted; there may be none."""
+    return sorted(data.glob(f"*{ENDING}"))
+
+
+def write_lessons(path: Path, lessons: Iterable[Lesson]) -> int:
+    """Write a whole file or nothing; returns the number of lessons."""
+    clean(path.parent)
+    count = 0
+    with replacing(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
+        for lesson in lessons:
+            stream.write(json.dumps({"version": VERSION, **asdict(lesson)}, separators=(",", ":")) + "\n")
+            count += 1
+    return count
+
+
+def read_lessons(path: Path) -> Iterator[Lesson]:
+    """Lessons of one file; raises `DataError` naming file and line when it is not such a file."""
+    number = 0
+    try:
+        with gzip.open(path, "rt") as stream:
+            for line in stream:
+                yield _unpack(json.loads(line))
+                number += 1
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}:{number + 1} is no lesson ({error}); write it anew with eval.dataset") from error
+
+
+def _unpack(row: dict[str, Any]) -> Lesson:
+    if row["version"] != VERSION:
+        raise ValueError(f"version {row['version']!r}, not {VERSION}")
+    return Lesson(row["text"], row["goal"], tuple((text, goal) for text, goal in row["steps"]))
+
+
+def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[Pack]:
+    """Packs of about ``tokens`` rows: slots without a memory, those of a pack about as long as each other."""
+    slots = sorted((_slot(*lesson.drawn(rng), encode, rng) for lesson in lessons), key=lambda slot: len(slot.ids))
+    first = 0
+    for number, slot in enumerate(slots):
+        if number > first and (number + 1 - first) * len(slot.ids) > tokens:
+            yield Pack((), tuple(slots[first:number]))
+            first = number
+    if first < len(slots):
+        yield Pack((), tuple(slots[first:]))
+
+
+def _slot(text: str, goal: str, encode: Encode, rng: random.Random) -> Slot:
+    parts: list[Part] = [(task_line(rng.choice(SKILLS), text) + GOAL, False), (f"{goal}\n", True)]
+    return make_slot("lesson", parts, encode)
+
+
+def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int], list[Lesson]]:
+    """Draws so many at a time, each once before any comes again."""
+    every = [lesson for path in files for lesson in read_lessons(path)]
+    left: list[Lesson] = []
+
+    def draw(count: int) -> list[Lesson]:
+        if len(left) < count:
+            left.extend(rng.sample(every, len(every)))
+        return [left.pop() for _ in range(min(count, len(left)))]
+
+    return draw
