@@ -223,13 +223,12 @@ class KVPlanner:
         return self._format.query(self._skills, self._instruction, self._turns[before:], self._now, before)
 
     def _history(self, until: int) -> list[Edit]:
-        """Segments of the task's turns up to ``until`` that are not written yet."""
-        edits = []
-        while self._told < until:
-            self._done += 1
-            edits.append(history_edit(self._done, entity_text(self._turns[self._told].skill)))
-            self._told += 1
-        return edits
+        """Segments of the task's turns up to ``until`` that are not written yet; what failed was not done."""
+        until = max(until, self._told)
+        turns, self._told = self._turns[self._told : until], until
+        numbered = enumerate(turns, self._done + 1)
+        self._done += len(turns)
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if not turn.failure]
 
     def _choose(self, prefill: Any, admissible: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """(skill, best candidates, rows scored or tokens decoded)."""

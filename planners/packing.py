@@ -322,9 +322,9 @@ class _Replay:
         self.touched = {id.split("/")[0] for id in changed} | _named(task)
 
     def history(self, first: int, last: int) -> list[Edit]:
-        """Segments of the turns ``first`` to ``last`` (not included) of this task."""
+        """Segments of the turns ``first`` to ``last`` (not included) of this task that did not fail."""
         turns = enumerate(self.turns[max(0, first) : max(0, last)], self._done + max(0, first) + 1)
-        return [history_edit(number, entity_text(turn.skill)) for number, turn in turns]
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in turns if not turn.failure]
 
     def moved(self, index: int) -> dict[str, FactRecord]:
         """Facts that the steps before ``index`` changed, as they are by then."""

@@ -6,6 +6,7 @@ products, and threads wait for each other after every one.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
 
 
 def _join(rank: int, size: int, meet: str, work: Callable[..., None], args: tuple[object, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # comes when the caller dies; background jobs ignore it
     distributed.init_process_group(
         "gloo", init_method=f"file://{meet}", rank=rank, world_size=size, timeout=timedelta(minutes=30)
     )
