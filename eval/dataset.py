@@ -3,6 +3,8 @@
 The scripted expert acts in generated houses of both worlds and, where given, in ALFRED's official train split. A share
 of its steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover. What
 ALFRED's annotators wrote, step by step too, goes into lessons. A file NAME.json beside them says how they were made.
+
+With --acting a planner acts instead, and the labels are still the expert's: `--acting planner=prefix_cache model=RUN`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -21,93 +23,19 @@ from rich.progress import track
 
 from envs.alfred.lessons import told
 from envs.alfred.trajectories import Corpus
-from envs.fact import Fact
-from envs.setting import OBSERVABILITIES, Episode, Expert, Knowledge, Setting, Task, succeeded
+from envs.setting import OBSERVABILITIES
 from envs.worlds import WORLDS, World, world_of
+from eval.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
-from keep_agent.loop import DONE
 from memory.disk.atomic import write_atomic
+from planners.base import Planner
 from planners.lessons import ENDING, Lesson, write_lessons
-from planners.records import FactRecord, Rollout, StepRecord, TaskRecord, write_rollouts
+from planners.records import write_rollouts
 
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
 PER_FILE = 1000
-
-
-def _facts(facts: Sequence[Fact]) -> tuple[FactRecord, ...]:
-    return tuple(FactRecord(f.id, f.category, f.type, f.place, f.holds, f.states, f.gone, f.sees) for f in facts)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Episodes of one house to record, made when they are asked for: a graph takes a megabyte.
-
-    Several episodes are one trial in the words of several annotators; one is rephrased.
-    """
-
-    world: World
-    episodes: Sequence[Episode]
-    wordings: int = 1
-
-    def told(self, rng: random.Random) -> tuple[Episode, list[list[str]]]:
-        """The episode, with several distinct wordings of each of its tasks, its own among them."""
-        first, *others = self.episodes
-        if others:
-            return first, [[episode.tasks[0].instruction for episode in self.episodes]]
-        return first, [self._wordings(first, task, rng) for task in first.tasks]
-
-    def _wordings(self, episode: Episode, task: Task, rng: random.Random) -> list[str]:
-        reworded = (self.world.reword(episode, task, rng) for _ in range(self.wordings - 1))
-        return list(dict.fromkeys([task.instruction, *reworded]))
-
-
-@dataclass(frozen=True, slots=True)
-class Play:
-    """An episode as it is being played."""
-
-    setting: Setting
-    house: Any
-    knowledge: Knowledge
-    expert: Expert
-
-
-class Recorder:
-    """Plays episodes with the expert, perturbed now and then, and records what the agent would see."""
-
-    def __init__(self, skills: str, observability: str, perturb: float, seed: int) -> None:
-        self.skills, self.observability, self.perturb = skills, observability, perturb
-        self._rng = random.Random(seed)
-
-    def rollout(self, source: Source) -> Rollout:
-        episode, wordings = source.told(self._rng)
-        setting = source.world.recorded(self.skills, self.observability, episode, self._rng)
-        house = setting.begin(episode)
-        play = Play(setting, house, setting.knowledge(house), setting.expert())
-        tasks = []
-        for task, texts in zip(episode.tasks, wordings, strict=True):
-            house.begin_task()
-            tasks.append(self._task(play, task, texts))
-        return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
-
-    def _task(self, play: Play, task: Task, texts: Sequence[str]) -> TaskRecord:
-        setting, house, knowledge = play.setting, play.house, play.knowledge
-        first, steps = _facts(knowledge.update()), []
-        rate = self.perturb if self._rng.random() < 0.6 else 0.0
-        while len(steps) < setting.max_steps:
-            label = play.expert.act(house, task, knowledge)
-            skill = label
-            if label != DONE and self._rng.random() < rate:
-                skill = self._rng.choice(
-                    [s for s in setting.space.admissible(house, knowledge) if s != DONE] or [label]
-                )
-            if skill == DONE:
-                steps.append(StepRecord(skill, label, "", ()))
-                break
-            outcome = setting.space.execute(house, skill)
-            steps.append(StepRecord(skill, label, "" if outcome.ok else outcome.message, _facts(knowledge.update())))
-        return TaskRecord(tuple(texts), first, tuple(steps), succeeded(setting, house, task))
 
 
 def generated(world: World, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
@@ -154,10 +82,24 @@ def _setting(text: str) -> tuple[str, str]:
     return skills, observability
 
 
+def _acting(overrides: Sequence[str]) -> Planner:
+    """A planner from the settings of `eval.alfred`. Raises ConfigError for one without a model."""
+    from hydra import compose, initialize_config_module  # here: the expert needs neither this nor a model
+
+    from keep_agent.assemble import make_planner
+    from keep_agent.overrides import expand_model
+
+    with initialize_config_module("configs", version_base="1.3"):
+        config = compose("alfred", expand_model(overrides))
+    if config.planner.kind != "kv":
+        raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")
+    return make_planner(config)
+
+
 def _record(file: Path, args: argparse.Namespace) -> None:
     """Write down how the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
     made = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
-    made = {key: value for key, value in made.items() if key != "stream" or value}  # folders older than the setting
+    made = {key: value for key, value in made.items() if key not in ("stream", "acting") or value}  # older folders
     if args.worlds == ["alfred"]:
         del made["worlds"]  # as in folders from before there was another
     made["official"] = bool(args.data)
@@ -194,13 +136,15 @@ def run(args: argparse.Namespace) -> None:
     if args.data and not (file := out / f"{args.name}{ENDING}").exists():
         print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
     jobs = [(s, number) for number in range(0, len(sources), PER_FILE) for s in settings]
-    for (skills, observability), number in track(jobs, description="rollouts"):
-        name = f"{args.name}-{skills}-{observability}-{number // PER_FILE:03d}"
-        if (out / f"{name}.jsonl.gz").exists():
-            continue
-        recorder = Recorder(skills, observability, args.perturb, args.seed + number)
-        kept, won = _write(out, name, sources[number : number + PER_FILE], recorder)
-        print(f"{name}: {kept} houses, {won} tasks solved", flush=True)
+    with ExitStack() as stack:
+        planner = stack.enter_context(closing(_acting(args.acting))) if args.acting else None
+        for (skills, observability), number in track(jobs, description="rollouts"):
+            name = f"{args.name}-{skills}-{observability}-{number // PER_FILE:03d}"
+            if (out / f"{name}.jsonl.gz").exists():
+                continue
+            recorder = Recorder(skills, observability, args.perturb, args.seed + number, planner)
+            kept, won = _write(out, name, sources[number : number + PER_FILE], recorder)
+            print(f"{name}: {kept} houses, {won} tasks solved", flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -215,6 +159,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")
     p.add_argument(
         "--perturb", type=float, default=0.1, help="share of random steps in perturbed rollouts (default 0.1)"
+    )
+    p.add_argument(
+        "--acting", nargs="+", default=[], metavar="KEY=VALUE", help="settings of a planner that acts (see eval.alfred)"
     )
     p.add_argument("--wordings", type=int, default=4, help="phrasings of each generated task")
     p.add_argument("--name", default="rollouts", help="prefix of the files")

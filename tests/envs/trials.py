@@ -38,7 +38,8 @@ def pick(number: int, kind: str, position: tuple[float, float, float], place: Pl
     low = [{"api_action": {"action": "PickupObject", "objectId": thing}, "high_idx": number}]
     if place is not None and place[0] == "Drawer":
         low.insert(0, {"api_action": {"action": "OpenObject", "objectId": official(*place)}, "high_idx": number})
-    return [{"planner_action": action, "high_idx": number}, *low]
+    asked = {"action": "PickupObject", "args": [kind.lower()]}
+    return [{"planner_action": action, "discrete_action": asked, "high_idx": number}, *low]
 
 
 def trial(
@@ -46,6 +47,8 @@ def trial(
 ) -> Any:
     """The content of a traj_data.json; steps are high_pddl and low_actions entries as ``pick`` makes them."""
     task = {"object_target": "Book", "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}
+    high = [step for step in steps if "planner_action" in step]
+    told = [f"{step['discrete_action']['action']} number {number}" for number, step in enumerate(high, 1)]
     return {
         "task_id": name,
         "task_type": changes.get("task_type", "pick_and_place_simple"),
@@ -58,9 +61,14 @@ def trial(
                 {"objectName": f"{kind}_0a1b", "position": {"x": x, "y": y, "z": z}} for kind, (x, y, z) in poses
             ],
         },
-        "turk_annotations": {"anns": [{"task_desc": "Put a book on the bed. "}, {"task_desc": "move the book"}]},
+        "turk_annotations": {
+            "anns": [
+                {"task_desc": "Put a book on the bed. ", "high_descs": told},
+                {"task_desc": "move the book", "high_descs": [*told, "then rest"]},
+            ]
+        },
         "plan": {
-            "high_pddl": [step for step in steps if "planner_action" in step],
+            "high_pddl": high,
             "low_actions": [step for step in steps if "api_action" in step],
         },
     }
@@ -69,7 +77,11 @@ def trial(
 def toggle(number: int) -> list[dict[str, Any]]:
     """The steps of switching the lamp on."""
     return [
-        {"planner_action": {"action": "ToggleObject", "objectId": LAMP}, "high_idx": number},
+        {
+            "planner_action": {"action": "ToggleObject", "objectId": LAMP},
+            "discrete_action": {"action": "ToggleObject", "args": ["desklamp"]},
+            "high_idx": number,
+        },
         {"api_action": {"action": "ToggleObjectOn", "objectId": LAMP}, "high_idx": number},
     ]
 
