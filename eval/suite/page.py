@@ -11,7 +11,7 @@ from rich.table import Table
 
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
-from eval.suite.play import printed
+from eval.suite.play import placed, printed
 from eval.tables import bounds, markdown, number, percent
 from keep_agent.runfolder import SUMMARY
 
@@ -38,7 +38,7 @@ def render(page: Page, out: Path, command: str) -> str:
     for title, words in page.commands.items():
         if (file := printed(out, title)).exists():
             text = file.read_text(encoding="utf-8").strip()
-            parts += [f"## {title}", f"```sh\npython -m {shlex.join(words)}\n```", text]
+            parts += [f"## {title}", f"```sh\npython -m {shlex.join(placed(words, out))}\n```", text]
     return "\n\n".join(parts) + "\n"
 
 

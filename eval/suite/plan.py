@@ -17,6 +17,7 @@ from keep_agent.errors import ConfigError
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
 _FOLDER = files("eval.suite").joinpath("pages")
 DATA = "DATA"  # in overrides: the folder of official data
+RUNS = "RUNS"  # in commands: the folder of the page's runs
 
 
 @dataclass(frozen=True, slots=True)

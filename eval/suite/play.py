@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_module
 from rich.console import Console
 
 from eval.run import evaluate
-from eval.suite.plan import Cell, Page
+from eval.suite.plan import RUNS, Cell, Page
 from keep_agent.errors import KeepError
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY
@@ -33,12 +33,17 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
         file = printed(out, title)
         if not file.exists():
             console.print(f"{page.name}: {title}", highlight=False)
-            write_atomic(file, _output(words))
+            write_atomic(file, _output(placed(words, out)))
 
 
 def printed(out: Path, title: str) -> Path:
     """Where what a command printed is kept."""
     return out / "".join(letter if letter.isalnum() else "-" for letter in title.lower()).strip("-")
+
+
+def placed(words: Sequence[str], out: Path) -> list[str]:
+    """The words of a command, with the page's runs where they are."""
+    return [word.replace(RUNS, str(out)) for word in words]
 
 
 def _play(cell: Cell, folder: Path, extra: Sequence[str], console: Console) -> None:

@@ -1,0 +1,64 @@
+"""Anatomy of a run: changes counted by kind, layers summed; and a run of a real model, whose rows it must repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval import alfred, anatomy
+from keep_agent.trace import read_trace
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def step(episode: str, written: list[tuple[str, str | None]], **more: Any) -> dict[str, Any]:
+    facts = [
+        {"id": name.split("/")[0], "category": "object" if name.startswith("mug") else "receptacle"}
+        for name, _ in written
+        if not name.startswith(("did", "task"))
+    ]
+    usual = {"token_ids": [0] * 10, "active_rows": [10, 4], "loads": [[0, 2, 0.0, 1.0, 600]]}
+    return {"event": "step", "episode": episode, "facts": facts, "extra": {"written": written}, **usual, **more}
+
+
+def test_changes_are_those_of_segments_that_were_there() -> None:
+    entries = [
+        {"event": "episode", "episode": "a"},
+        step("a", [("desk_1", "desk"), ("mug_1", "mug desk"), ("did_1", "did")]),
+        step("a", [("mug_1", "mug hand")]),
+        step("a", [("mug_1", None), ("task_1", "finished")]),
+        {"event": "episode", "episode": "b"},
+        step("b", [("mug_1", "mug desk")]),  # another house, another mug
+    ]
+    kinds, layers = anatomy.read(entries)
+    mugs = kinds["object"]
+    assert (mugs.segments, mugs.changes, mugs.alive, len(mugs.changed)) == (2, 1, 3, 1)
+    assert mugs.rate == pytest.approx(100 / 3)
+    assert kinds["what was done"].alive == 3 and kinds["finished tasks"].alive == 1 and kinds["receptacle"].changes == 0
+    assert layers.steps == 4 and layers.computed == {0: 40, 1: 16} and layers.loaded == {0: 1200, 1: 1200}
+
+
+def test_a_run_is_told_as_its_trace_has_it(call: Command, tiny_model: Path) -> None:
+    given = "planner=keep", f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=3"
+    assert call(alfred.main, *given, "eval.out=runs")[0] == 0
+    (run,) = Path("runs").iterdir()
+    steps = [entry for entry in read_trace(run / "trace.jsonl") if entry["event"] == "step"]
+    code, out, _ = call(anatomy.main, str(run), "--markdown")
+    assert code == 0
+    rows = [line.split(" | ") for line in out.splitlines() if line.startswith("| 0 |") or line.startswith("| 1 |")]
+    for layer, row in enumerate(rows):
+        computed = sum(entry["active_rows"][layer] for entry in steps) / len(steps)
+        assert row[1] == f"{computed:.1f}"
+    assert len(rows) == 2
+
+
+def test_a_run_without_a_model_is_one_line(call: Command) -> None:
+    assert call(alfred.main, "planner=random", "eval.episodes=1", "eval.out=runs")[0] == 0
+    (run,) = Path("runs").iterdir()
+    code, out, err = call(anatomy.main, str(run))
+    assert code == 2 and out == "" and err.count("\n") == 1 and "no step of a planner with a model" in err
+    code, _, err = call(anatomy.main, "nowhere")
+    assert code == 2 and "nowhere has no trace.jsonl" in err
