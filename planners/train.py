@@ -214,8 +214,10 @@ class Trainer:
         save_planner(self.model, self.tokenizer, history, self.out, more)
 
     def rate(self, share: float, steps_here: int) -> float:
-        """Learning rate: warm-up over 100 steps, constant, then linear to 2 % over the last ``--decay`` share."""
-        warm = min(1.0, (steps_here + 1) / 100)
+        """Learning rate: warm-up, short for a run that goes on, constant, then linear to 2 % over the last ``--decay``
+        share.
+        """
+        warm = min(1.0, (steps_here + 1) / (20 if self.resumed else 100))
         decay = self.args.decay
         tail = 1.0 if share < 1 - decay else max(0.02, (1 - share) / decay)
         return self.args.lr * warm * tail
