@@ -1,7 +1,7 @@
 """Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
 
-The scripted expert acts in generated houses of both worlds and, where given, in ALFRED's official train split. A share
-of its steps is replaced by random skills; the label stays the expert's, so that a planner learns to recover. What
+The scripted expert acts in generated houses of both worlds and, where given, in ALFRED's official train split. Now
+and then it takes random steps, some in a row; the label stays the expert's, so that a planner learns to recover. What
 ALFRED's annotators wrote, step by step too, goes into lessons. A file NAME.json beside them says how they were made.
 
 With --acting a planner acts instead, and the labels are still the expert's: `--acting planner=prefix_cache model=RUN`.
@@ -158,7 +158,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
     p.add_argument("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")
     p.add_argument(
-        "--perturb", type=float, default=0.1, help="share of random steps in perturbed rollouts (default 0.1)"
+        "--perturb",
+        type=float,
+        default=0.07,
+        help="share of steps that begin a row of random ones, in perturbed rollouts (default 0.07)",
     )
     p.add_argument(
         "--acting", nargs="+", default=[], metavar="KEY=VALUE", help="settings of a planner that acts (see eval.alfred)"

@@ -7,6 +7,7 @@ arXiv 1011.0686): so a planner learns what to do where its own mistakes lead.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from planners.base import Finished, Planner
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord
 
 DISTURBED = 0.6  # share of tasks in which a share of the expert's steps is random
+LASTING = 0.5  # chance that a random step is followed by another: a wrong turn is seldom just one step
 ASTRAY = 12  # steps against the expert's advice after which it takes over
 
 
@@ -68,6 +70,7 @@ class Recorder:
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._planner = planner
         self._rng = random.Random(seed)
+        self._lost = False  # was the last step a random one?
 
     def rollout(self, source: Source) -> Rollout:
         episode, wordings = source.told(self._rng)
@@ -93,7 +96,7 @@ class Recorder:
             self._planner.reset(said[0], self.skills)
 
     def _task(self, play: Play, task: Task, texts: Sequence[str]) -> TaskRecord:
-        first, steps = self._news(play), []
+        first, steps, self._lost = self._news(play), [], False
         rate = self.perturb if self._rng.random() < DISTURBED else 0.0
         while len(steps) < play.setting.max_steps:
             label = play.expert.act(play.house, task, play.knowledge)
@@ -123,9 +126,18 @@ class Recorder:
         if self._planner is not None:
             decided = self._planner.decide(play.admissible(), {}).skill
             chosen = decided if astray < ASTRAY else label
-        elif self._rng.random() < rate:
-            chosen = self._rng.choice([skill for skill in play.admissible() if skill != DONE] or [label])
+        elif self._rng.random() < (LASTING if self._lost else rate):
+            chosen = self._any(play) or label
+        self._lost = rate > 0 and chosen != label
         return label if chosen == DONE else chosen
+
+    def _any(self, play: Play) -> str | None:
+        """A random skill, each verb as likely as another: of most skills there would be little but "go to"."""
+        verbs: dict[str, list[str]] = defaultdict(list)
+        for skill in play.admissible():
+            if skill != DONE:
+                verbs[skill.split()[0]].append(skill)
+        return self._rng.choice(verbs[self._rng.choice(sorted(verbs))]) if verbs else None
 
 
 def _records(facts: Sequence[Fact]) -> tuple[FactRecord, ...]:
