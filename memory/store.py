@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError, DataError
@@ -47,7 +48,7 @@ class SegmentStore:
         self.step = 0
         self._segments: dict[str, Segment] = {}
         self._tokens: dict[str, tuple[int, ...]] = {}
-        self._of: dict[str, set[str]] = {category: set() for category in CATEGORIES}
+        self._of: dict[str, dict[str, None]] = {category: {} for category in CATEGORIES}  # the latest last
         self._behind: dict[tuple[str, str], set[str]] = {}  # by parent and category
         self._created = 0
         if self._graph is not None:
@@ -104,7 +105,13 @@ class SegmentStore:
 
     def of(self, category: str) -> Collection[str]:
         """Ids of the segments of a category."""
-        return self._of[category]
+        return self._of[category].keys()
+
+    def done_lately(self, most: int) -> list[str]:
+        """Ids of what the agent did since it last finished a task, the latest first, ``most`` at most."""
+        finished = max((self._segments[id].created for id in self._of["task"]), default=-1)
+        latest = islice(reversed(self._of["history"]), most)
+        return list(takewhile(lambda id: self._segments[id].created > finished, latest))
 
     def behind(self, parent: str, category: str) -> Collection[str]:
         """Ids of the segments of a category that refer back to ``parent``, whether or not that is in the store."""
@@ -152,13 +159,13 @@ class SegmentStore:
 
     def _enter(self, segment: Segment) -> None:
         self._segments[segment.id] = segment
-        self._of[segment.category].add(segment.id)
+        self._of[segment.category].setdefault(segment.id)
         if segment.parent is not None:
             self._behind.setdefault((segment.parent, segment.category), set()).add(segment.id)
 
     def _leave(self, segment: Segment) -> None:
         """What is found by category and by parent; its place in the order of creation stays."""
-        self._of[segment.category].remove(segment.id)
+        del self._of[segment.category][segment.id]
         if segment.parent is not None:
             key = segment.parent, segment.category
             self._behind[key].remove(segment.id)

@@ -32,12 +32,14 @@ class Embedding:
     ``mixed``: KEEP's granularity (arXiv 2602.23592, section 4.1), static groups as a whole, dynamic segments singly.
     What the budget could never hold, because a group is too large or brings too many others, is taken singly too; so is
     the rest of a group of which another segment brought a part. The paper does not say how a group is scored;
-    ``group_score`` offers its best member (default) or the mean. The agent's own segment is always in. Ties go to what
-    is older. An amendment is a segment that refers back to one of its own category: a later word on the same thing.
+    ``group_score`` offers its best member (default) or the mean. The agent's own segment is always in, and so are the
+    ``recent`` last things it did in this task, in a quarter of the budget at most. Ties go to what is older. An
+    amendment is a segment that refers back to one of its own category: a later word on the same thing.
     """
 
     mixed: bool = True
     group_score: str = "max"
+    recent: int = 12
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __post_init__(self) -> None:
@@ -50,7 +52,8 @@ class Embedding:
             return prompt_order((segment.id for segment in store), store)
         scores = store.graph.scores(query)
         ranking = self._ranking(scores, store, budget)
-        chosen, waiting = set(store.of("agent")), list(islice(ranking, 1))
+        chosen = {*store.of("agent"), *store.done_lately(min(self.recent, budget // 4))}
+        waiting = list(islice(ranking, 1))
         room = budget - len(chosen)
         while waiting and len(chosen) < budget:
             *_, item, whole = heappop(waiting)

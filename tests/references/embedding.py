@@ -22,6 +22,9 @@ def select(stage: Embedding, query: str, store: SegmentStore, budget: int) -> li
         best = max(values) if stage.group_score == "max" else sum(values) / len(values)
         return -best, store.get(waiting[0][0]).created, waiting[0]
 
+    finished = max((segment.created for segment in store if segment.category == "task"), default=-1)
+    done = [s.id for s in store if s.category == "history" and s.created > finished]
+    agents |= set(sorted(done, key=lambda id: -store.get(id).created)[: min(stage.recent, budget // 4)])
     chosen, waiting = agents, {(item, True) for item in items.values()}
     while waiting and (len(chosen) < budget or len(store) <= budget):
         item, whole = first = min(waiting, key=rank)
