@@ -47,11 +47,13 @@ def test_what_was_done_last_in_this_task_is_always_in() -> None:
     store = house(0)
     for number in range(8):
         store.put(f"did_{number}", "history", f"did go to shelf_{number}\n")
+    store.graph.update(store)
     chosen = Embedding(recent=2).select("mug_7", store, 12)
     assert [id for id in chosen if id.startswith("did")] == ["did_6", "did_7"]
     assert [id for id in Embedding().select("mug_7", store, 12) if id.startswith("did")] == ["did_5", "did_6", "did_7"]
     store.put("task_1", "task", "finished it\n")
     store.put("did_8", "history", "did open shelf_8\n")
+    store.graph.update(store)
     assert [id for id in Embedding().select("mug_7", store, 12) if id.startswith("did")] == ["did_8"]
 
 
