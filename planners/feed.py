@@ -109,13 +109,15 @@ class Feed:
         level: int = 0,
         transcript: int = TRANSCRIPT,
         lessons: Sequence[Path] = (),
+        apart: float = 0.0,
     ) -> None:
+        """``apart``: share of batches whose memories are encoded line by line."""
         self.level = level
         self._trajectories = trajectories(transcript)
         self._source = shuffled(files, seed)
         self._rng = random.Random(seed + 1)
         self._packer = Packer(encode, LOOKUPS, seed + 2)
-        self._encode = encode
+        self._encode, self._apart = encode, apart
         self._lessons = endless_lessons(lessons, random.Random(seed + 3)) if lessons else None
         self._bos, self._pad, self._tokens = bos, pad, tokens
         self._mixed = len({rollout.skills for path in files for rollout in islice(read_rollouts(path), 1)}) > 1
@@ -147,7 +149,8 @@ class Feed:
                     drawn += [(level, packs) for packs in self._batches(self._window(LEVELS[level]))]
                 self._rng.shuffle(drawn)
                 for level, packs in drawn:
-                    self._queue.put((level, collate(packs, self._bos, self._pad)))
+                    apart = self._rng.random() < self._apart
+                    self._queue.put((level, collate(packs, self._bos, self._pad, apart=apart)))
         except BaseException as error:  # handed to the training thread
             self._queue.put(error)
 

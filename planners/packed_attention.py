@@ -23,6 +23,7 @@ class Batch:
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), what a slot sees of memory and itself.
     One slot that goes on where one memory ends is ``causal``: nothing is padded, and the bias is empty.
+    memory_bias: (B, 1, M, M), where lines of the memory do not see each other; None where all see what stands before.
     """
 
     ids: torch.Tensor
@@ -33,6 +34,7 @@ class Batch:
     slots: int
     kinds: tuple[tuple[str, ...], ...]
     causal: bool = False
+    memory_bias: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         moved = {
@@ -45,8 +47,13 @@ def rounded(length: int, unit: int = 16) -> int:
     return -(-length // unit) * unit
 
 
-def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16) -> Batch:
-    """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time."""
+def collate(
+    packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torch.bfloat16, apart: bool = False
+) -> Batch:
+    """Pad packs to a batch. The memory starts with the BOS token, as the context prefix does at run time.
+
+    ``apart``: its lines see themselves and that token only, as blocks that are encoded one by one.
+    """
     if len(packs) == 1 and len(packs[0].slots) == 1 and not packs[0].slots[0].hidden:
         return _alone(packs[0], bos, dtype)
     memory = rounded(1 + max(pack.memory_tokens for pack in packs))
@@ -57,13 +64,15 @@ def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torc
     labels = torch.full((len(packs), rows), IGNORE)
     positions = torch.zeros(len(packs), rows, dtype=torch.long)
     seen = torch.zeros(len(packs), slots, 1, memory, dtype=torch.bool)
+    lines = torch.full((len(packs), memory), -1)  # the number of a row's line; 0: BOS
     for b, pack in enumerate(packs):
         start = 1
-        ids[b, 0] = bos
+        ids[b, 0], lines[b, 0] = bos, 0
         places: dict[str, slice] = {}
-        for name, tokens in pack.memory:
+        for number, (name, tokens) in enumerate(pack.memory, 1):
             places[name] = slice(start, start + len(tokens))
             ids[b, places[name]] = torch.tensor(tokens)
+            lines[b, places[name]] = number
             start += len(tokens)
         positions[b, :memory] = torch.arange(memory)
         for s, slot in enumerate(pack.slots):
@@ -77,8 +86,18 @@ def collate(packs: Sequence[Pack], bos: int, pad: int, dtype: torch.dtype = torc
     own = torch.ones(width, width, dtype=torch.bool).tril().expand(len(packs), slots, width, width)
     visible = torch.cat([seen.expand(-1, -1, width, -1), own], -1).flatten(0, 1)[:, None]
     kinds = tuple(tuple(slot.kind for slot in pack.slots) for pack in packs)
-    slot_bias = torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, HIDE)
-    return Batch(ids, positions, labels, slot_bias, memory, slots, kinds)
+    memory_bias = _bias(_apart(lines)[:, None], dtype) if apart else None
+    return Batch(ids, positions, labels, _bias(visible, dtype), memory, slots, kinds, memory_bias=memory_bias)
+
+
+def _bias(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, HIDE)
+
+
+def _apart(lines: torch.Tensor) -> torch.Tensor:
+    """(B, M, M): what stands before in the same line, and the first row, from the lines (B, M) of rows."""
+    same = lines[:, :, None] == lines[:, None, :]
+    return (same | (lines == 0)[:, None, :]).tril()
 
 
 def _alone(pack: Pack, bos: int, dtype: torch.dtype) -> Batch:
@@ -122,7 +141,10 @@ def packed_attention(
         return torch.cat([shared, asked], 3).flatten(0, 1)
 
     (memory_query, slot_query), keys, values = apart(query), apart(key), apart(value)
-    memory_out = attend(memory_query, keys[0], values[0], is_causal=True)  # what is padded comes last, and is not read
+    if pack.memory_bias is None:  # what is padded comes last, and is not read
+        memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
+    else:
+        memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))
     slot_out = attend(slot_query.flatten(0, 1), joined(*keys), joined(*values), attn_mask=pack.slot_bias.to(dtype))
     slot_out = slot_out.view(batch, slots, heads, width, dim).transpose(1, 2).flatten(2, 3)
     return torch.cat([memory_out, slot_out], 2).transpose(1, 2), None

@@ -182,7 +182,7 @@ class Trainer:
         self.feed = Feed(
             self.files, lambda text: encode(text).ids, ids[BOS], ids[PAD], args.batch_tokens,
             args.seed + self.progress.step + 7919 * team.rank, self.progress.level, args.transcript,
-            self.lessons,
+            self.lessons, args.apart,
         )  # fmt: skip
 
     def _start(self) -> tuple[Qwen2ForCausalLM, object]:
@@ -318,6 +318,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--accumulate", type=int, default=3, help="batches of an optimiser step, over all processes (default 3)"
     )
+    p.add_argument(
+        "--apart", type=float, default=0.0, help="share of batches whose memory lines do not see each other, as reused "
+        "blocks do not (default 0)"
+    )  # fmt: skip
     p.add_argument("--optimizer", choices=KINDS, default="adamw", help="muon needs torch 2.9 or newer")
     p.add_argument(
         "--precision", choices=PRECISIONS, default="auto", help="of products (default: what is faster on this machine)"

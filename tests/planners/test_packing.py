@@ -99,6 +99,19 @@ def test_a_batch_lets_slots_see_the_memory_but_not_each_other(tokenizer: Tokeniz
         assert torch.equal(batch.slot_bias[number, 0, :, batch.memory :] == 0, torch.ones(width, width).tril() == 1)
 
 
+def test_lines_that_are_apart_see_themselves_and_the_first_token(tokenizer: Tokenizer, make_rollout: Make) -> None:
+    (pack,) = packs_of(tokenizer, make_rollout(1), "plain", trajectories=0, steps=2, probes=0)
+    batch = collate([pack], tokenizer.token_to_id(BOS), tokenizer.token_to_id(PAD), apart=True)
+    visible = batch.memory_bias[0, 0] == 0
+    start = 1
+    for _, ids in pack.memory:
+        stop = start + len(ids)
+        assert visible[start:stop, 0].all() and not visible[start:stop, 1:start].any()
+        assert torch.equal(visible[start:stop, start:stop], torch.ones(len(ids), len(ids)).tril() == 1)
+        start = stop
+    assert collate([pack], 0, 0).memory_bias is None
+
+
 def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tokenizer, make_rollout: Make) -> None:
     rollout = replace(make_rollout(1), skills="lota")
     (pack,) = packs_of(tokenizer, rollout, "plain", plans=3)
