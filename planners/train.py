@@ -7,6 +7,7 @@ induction-seeded start and a curriculum from a dozen memory lines to whole house
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
@@ -38,6 +40,7 @@ from planners.styles import make_style
 from planners.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
 
 MASTER, STATE = "master.safetensors", "optimizer.safetensors"  # float32 weights; state of the optimisers
+AVERAGE = "average.safetensors"  # the running mean of the float32 weights, which is what ships
 OWN_WORDS = (
     "task lota grounded next goal failed agent at start holding nothing hand floor unseen there now gone "
     "did finished succeeded after steps where door state\n"
@@ -177,6 +180,7 @@ class Trainer:
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
         if self.resumed:
             self.optimizers.load(load_file(self.out / STATE))
+        self.average = self._average()
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
         self.feed = Feed(
@@ -205,13 +209,19 @@ class Trainer:
         seed_induction(model, self.args.seed)
         return model, tokenizer
 
+    def _average(self) -> Qwen2ForCausalLM:
+        """The running mean as it was saved; it begins with the weights themselves."""
+        average = copy.deepcopy(self.model).eval().requires_grad_(False)
+        if self.resumed and (file := self.out / AVERAGE).exists():
+            load_weights(average, load_file(file), file)
+        return average.to(self.args.device)
+
     def save(self) -> None:
-        """Weights in bf16 (what ships), and beside them the float32 master copy and the optimiser's state."""
+        """The running mean in bf16 (what ships), and beside it in float32, the weights and the optimiser's state."""
         shape = asdict(Shape.of(self.model.config))
         history = {"calls": self.calls, "shape": shape, "progress": vars(self.progress)}
-        master = {name: p.detach().cpu().contiguous() for name, p in self.model.named_parameters()}
-        more = {MASTER: master, STATE: self.optimizers.state()}
-        save_planner(self.model, self.tokenizer, history, self.out, more)
+        more = {MASTER: _tensors(self.model), AVERAGE: _tensors(self.average), STATE: self.optimizers.state()}
+        save_planner(self.average, self.tokenizer, history, self.out, more)
 
     def rate(self, share: float, steps_here: int) -> float:
         """Learning rate: warm-up, short for a run that goes on, constant, then linear to 2 % over the last ``--decay``
@@ -268,7 +278,16 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item()
         self.optimizers.step()
         self.progress.step += 1
+        if self.team.leads:
+            self._follow()
         return [Outcome(loss, norm, scores) for loss, scores in seen]
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """The running mean takes a step towards the weights; at first it is the mean of all there were."""
+        share = max(1 - self.args.average, 1 / (self.progress.step + 1))
+        for mean, parameter in zip(self.average.parameters(), self.model.parameters(), strict=True):
+            mean.lerp_(parameter, share)
 
     def _advance(self, level: int, scores: Scores) -> None:
         progress = self.progress
@@ -297,6 +316,10 @@ class Trainer:
         row |= {key: round(value, 4) for key, value in means.items()} | exact
         progress.curve.append(row)
         print(json.dumps(row), flush=True)
+
+
+def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -329,6 +352,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--deepen", type=int, default=0, help="layers to have with --init; those added change nothing yet")
     p.add_argument("--lr", type=float, default=6e-4)
     p.add_argument("--decay", type=float, default=0.4, help="share of the time in which the rate falls (default 0.4)")
+    p.add_argument(
+        "--average", type=float, default=0.998, help="what the running mean of the weights keeps of itself at a step; "
+        "it is what ships (default 0.998; 0: the weights themselves)"
+    )  # fmt: skip
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--vocab", type=int, default=4096)
     p.add_argument("--corpus", type=int, default=2000, help="rollouts of each file read for the tokenizer")

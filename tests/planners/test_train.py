@@ -197,3 +197,20 @@ def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) 
     save_file(state, tmp_path / WEIGHTS)
     with pytest.raises(ModelError, match="first model.norm.weight"):
         load_planner(tmp_path)
+
+
+def test_what_ships_is_the_running_mean(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trainer = Trainer(arguments(data, run, 0.2))
+    before = [p.detach().clone() for p in trainer.average.parameters()]
+    trainer.run()
+    trainer.close()
+    master, mean = (load_file(run / name) for name in ("master.safetensors", "average.safetensors"))
+    shipped = load_file(run / "model.safetensors")
+    moved = [not torch.equal(a, b) for a, b in zip(before, trainer.average.parameters(), strict=True)]
+    assert all(moved) and not any(p.requires_grad for p in trainer.average.parameters())
+    for name, tensor in mean.items():
+        assert torch.equal(shipped[name], tensor.bfloat16()) and not torch.equal(tensor, master[name])
+    again = Trainer(arguments(data, run, 0.0))
+    again.close()
+    assert all(torch.equal(p, mean[name]) for name, p in again.average.named_parameters())
