@@ -390,8 +390,7 @@ def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
     change and then by creation: so what was written at once stays together, and the latest word comes last. What
     changes rarely stands in front, where a prefix can be reused.
     """
-    graph = store.graph
-    finished = max((store.get(id).created for id in store.of("task")), default=-1)
+    graph, finished = store.graph, store.finished
 
     def key(segment: Segment) -> tuple[int, int, int, int, int]:
         written = segment.last_changed, segment.created

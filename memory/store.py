@@ -107,10 +107,14 @@ class SegmentStore:
         """Ids of the segments of a category."""
         return self._of[category].keys()
 
+    @property
+    def finished(self) -> int:
+        """When the last finished task was written, in the order of creation; -1 if there is none."""
+        return max((self._segments[id].created for id in self._of["task"]), default=-1)
+
     def done_lately(self, most: int) -> list[str]:
         """Ids of what the agent did since it last finished a task, the latest first, ``most`` at most."""
-        finished = max((self._segments[id].created for id in self._of["task"]), default=-1)
-        latest = islice(reversed(self._of["history"]), most)
+        finished, latest = self.finished, islice(reversed(self._of["history"]), most)
         return list(takewhile(lambda id: self._segments[id].created > finished, latest))
 
     def behind(self, parent: str, category: str) -> Collection[str]:

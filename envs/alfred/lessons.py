@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.alfred.trajectories import Corpus, decode, guarded_read, playable
+from envs.alfred.trajectories import Corpus, guarded_read
 
 _VERBS = {
     "GotoLocation": "go",
@@ -38,10 +38,8 @@ class Told:
 
 def told(corpus: Corpus, split: str) -> Iterator[Told]:
     """Every annotation of a split. Raises DataError for damaged files."""
-    for file, text in corpus.sources[split].read():
-        content = decode(file, text)
-        if playable(content):
-            yield from guarded_read(file, _annotations, content)
+    for file, content in corpus.sources[split].playable():
+        yield from guarded_read(file, _annotations, content)
 
 
 def _annotations(content: Mapping[str, Any]) -> list[Told]:

@@ -72,6 +72,13 @@ class Source:
             except OSError as error:
                 raise DataError(f"{path} cannot be read ({error}); {_REMEDY}") from error
 
+    def playable(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(name of the file, decoded content) of those that show their goal and demonstration."""
+        for file, text in self.read():
+            content = _decode(file, text)
+            if _playable(content):
+                yield file, content
+
 
 class Corpus:
     """All trajectories under a folder. Raises DataError for a missing path or a wrong layout."""
@@ -105,10 +112,8 @@ class Corpus:
     def demonstrations(self) -> Iterator[tuple[Trajectory, list[Step]]]:
         """Every trajectory of every split that shows its demonstration, with the steps of that."""
         for split, source in self.sources.items():
-            for file, text in source.read():
-                content = decode(file, text)
-                if playable(content):
-                    yield guarded_read(file, _trajectory, split, file, content), guarded_read(file, _steps, content)
+            for file, content in source.playable():
+                yield guarded_read(file, _trajectory, split, file, content), guarded_read(file, _steps, content)
 
 
 def _find_root(path: Path) -> Path:
@@ -142,8 +147,7 @@ def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{archive} cannot be unpacked ({error}); {_REMEDY} and unpack it there") from error
 
 
-def decode(file: str, text: bytes) -> dict[str, Any]:
-    """The content of a traj_data.json. Raises DataError with the file's name."""
+def _decode(file: str, text: bytes) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -155,14 +159,13 @@ def decode(file: str, text: bytes) -> dict[str, Any]:
 
 def parse(split: str, file: str, text: bytes) -> Trajectory:
     """One traj_data.json. Raises DataError with the file's name."""
-    content = decode(file, text)
-    if not playable(content):
+    content = _decode(file, text)
+    if not _playable(content):
         raise DataError(f"{file} has no pddl_params or plan; a split without them (a test split) cannot be played")
     return guarded_read(file, _trajectory, split, file, content)
 
 
-def playable(content: dict[str, Any]) -> bool:
-    """Whether it shows its goal and demonstration; those of a test split do not."""
+def _playable(content: dict[str, Any]) -> bool:
     return "pddl_params" in content and "plan" in content
 
 
