@@ -6,16 +6,13 @@ instructions step by step, each with what it asks for. `eval.dataset` writes the
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from keep_agent.errors import DataError
-from memory.disk.atomic import clean, replacing
+from planners.json_lines import read_lines, write_lines
 from planners.packing import Encode, Pack, Part, Slot, make_slot
 from planners.prompt import task_line
 
@@ -52,30 +49,15 @@ def lesson_files(data: Path) -> list[Path]:
 
 def write_lessons(path: Path, lessons: Iterable[Lesson]) -> int:
     """Write a whole file or nothing; returns the number of lessons."""
-    clean(path.parent)
-    count = 0
-    with replacing(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
-        for lesson in lessons:
-            stream.write(json.dumps({"version": VERSION, **asdict(lesson)}, separators=(",", ":")) + "\n")
-            count += 1
-    return count
+    return write_lines(path, ({"version": VERSION, **asdict(lesson)} for lesson in lessons))
 
 
 def read_lessons(path: Path) -> Iterator[Lesson]:
     """Lessons of one file; raises `DataError` naming file and line when it is not such a file."""
-    number = 0
-    try:
-        with gzip.open(path, "rt") as stream:
-            for line in stream:
-                yield _unpack(json.loads(line))
-                number += 1
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}:{number + 1} is no lesson ({error}); write it anew with eval.dataset") from error
+    return read_lines(path, VERSION, "lesson", _unpack)
 
 
 def _unpack(row: dict[str, Any]) -> Lesson:
-    if row["version"] != VERSION:
-        raise ValueError(f"version {row['version']!r}, not {VERSION}")
     return Lesson(row["text"], row["goal"], tuple((text, goal) for text, goal in row["steps"]))
 
 

@@ -6,14 +6,11 @@ stay structured, so that every prompt style can be rendered from the same file.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from keep_agent.errors import DataError
-from memory.disk.atomic import clean, replacing
+from planners.json_lines import read_lines, write_lines
 
 VERSION = 2
 
@@ -102,26 +99,9 @@ def _unpack(row: dict) -> Rollout:
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> int:
     """Write a whole file or nothing; returns the number of rollouts."""
-    clean(path.parent)  # of what a killed writer left half done
-    count = 0
-    with replacing(path) as file, gzip.open(file, "wt", compresslevel=4) as stream:
-        for rollout in rollouts:
-            stream.write(json.dumps(_pack(rollout), separators=(",", ":")) + "\n")
-            count += 1
-    return count
+    return write_lines(path, map(_pack, rollouts))
 
 
 def read_rollouts(path: Path) -> Iterator[Rollout]:
     """Rollouts of one file; raises `DataError` naming file and line when it is not such a file."""
-    number = 0
-    try:
-        with gzip.open(path, "rt") as stream:
-            for number, line in enumerate(stream, 1):
-                row = json.loads(line)
-                if row.get("version") != VERSION:
-                    raise DataError(f"{path}:{number} has version {row.get('version')!r}, not {VERSION}; write it anew")
-                yield _unpack(row)
-    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}:{number + 1} is no rollout ({error}); write it anew with eval.dataset") from error
+    return read_lines(path, VERSION, "rollout", _unpack)
