@@ -15,7 +15,7 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,8 @@ def run(args: argparse.Namespace) -> None:
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
     sources = [source for found in houses for source in found]
     if args.data:
-        sources += islice(official(args.data), args.trials)
+        trials = list(official(args.data))  # sorted by kind of task
+        sources += trials if args.trials is None else rng.sample(trials, min(args.trials, len(trials)))
     rng.shuffle(sources)
     _record(out / f"{args.name}.json", args)
     if args.data and not (file := out / f"{args.name}{ENDING}").exists():
@@ -151,7 +152,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
     p.add_argument("--data", default="", help="official json_2.1.0 folder; its train split is added")
-    p.add_argument("--trials", type=int, default=None, help="at most so many official trials")
+    p.add_argument("--trials", type=int, default=None, help="so many official trials, drawn at random (default: all)")
     p.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), help="generated worlds (default: all)")
     p.add_argument("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
     p.add_argument("--first", type=int, default=0, help="first generated house")

@@ -46,16 +46,18 @@ LEVELS = (
     Level(120, ("plain", "linked"), 0.03, 0.25, 200, "step", 2.0),
 )
 RECALLED = 0.1
-LESSONS = 0.2  # share of batches, where there are any
+LESSONS = 0.12  # share of batches, where there are any
 AT_ONCE = 1024  # lessons of a window
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
-PASSED_OVER = 0.2  # share of type-level rollouts left out of decisions: plans without memory teach most of them
+TEMPLATED = 0.7  # share of generated rollouts left out of plans: what people wrote is what takes long to learn
+PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans without memory teach most of them
 DECIDED = 0.6  # share of decisions, the rest are trajectories
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
-DECISIONS = Mix(trajectories=0, steps=6, probes=1, questions=8)
+DECISIONS = Mix(trajectories=0, steps=8, probes=1, questions=8, easy=0.5)
 PLANS = Mix(plans=4)
 HOUSED = Mix(plans=6, housed=True)
 RECALL = Mix(probes=6, questions=6, recall=True)
+OFFICIAL = "trial_"  # how the sources of annotated rollouts begin
 TRANSCRIPT = 1500  # tokens of a trajectory
 
 
@@ -63,7 +65,7 @@ def trajectories(transcript: int) -> Mix:
     """The other layout, with eight times the decisions per row. Long ones come one to a pack, which is computed as
     one causal sequence, and from a few tasks of a stream only, since they overlap."""
     if transcript <= TRANSCRIPT:
-        return Mix(trajectories=2, steps=0, probes=0, transcript=transcript)
+        return Mix(trajectories=2, steps=0, probes=0, transcript=transcript, easy=0.5)
     return Mix(trajectories=1, steps=0, probes=0, transcript=transcript, starts=2)
 
 
@@ -163,7 +165,7 @@ class Feed:
             self._packer.mix = mix
             size = LEAST + round((level.recall - LEAST) * self._rng.random() ** 2)  # short ones teach the look-up
             return [self._packer.recall(self._rng.randint(max(LEAST, size * 4 // 5), size)) for _ in range(24)]
-        self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines * 2 // 3, level.lines))
+        self._packer.mix = replace(mix, memory_lines=self._rng.randint(level.lines // 3, level.lines))
         packs: list[Pack] = []
         while len(packs) < (96 if mix.plans else 24):
             rollout = next(self._source)
@@ -174,14 +176,16 @@ class Feed:
         return sorted(packs, key=_width)
 
     def _left_out(self, rollout: Rollout, mix: Mix) -> bool:
-        return rollout.skills == TYPE_LEVEL and not mix.plans and self._mixed and self._rng.random() < PASSED_OVER
+        if mix.plans:
+            return not rollout.source.startswith(OFFICIAL) and self._rng.random() < TEMPLATED
+        return rollout.skills == TYPE_LEVEL and self._mixed and self._rng.random() < PASSED_OVER
 
     def _draw(self, level: Level) -> Mix:
         chance = self._rng.random()
         if chance < level.lookups:
             return LOOKUPS
         if chance < level.lookups + level.plans:
-            return HOUSED if self._rng.random() < 0.5 else PLANS
+            return HOUSED if self._rng.random() < 0.7 else PLANS
         if level.recall and self._rng.random() < RECALLED:
             return RECALL
         return DECISIONS if self._rng.random() < DECIDED else self._trajectories

@@ -122,6 +122,7 @@ class Mix:
     housed: bool = False  # plans and goals over the memory that there is when the task begins
     recall: bool = False  # made-up memories instead of rollouts
     transcript: int = 0  # tokens that a trajectory may take with the tasks that follow; 0: one task
+    easy: float = 1.0  # share of the tasks for which one thing is picked up that a pack begins with
     starts: int = 0  # tasks of a rollout, drawn, that a pack begins with; 0: each of them
 
 
@@ -148,7 +149,7 @@ class Packer:
             store.apply(replay.history(max(0, len(task.steps) - PROGRESS), len(task.steps)))
             done += len(task.steps)
             told = set(store.apply([task_edit(number, task.instructions[0].lower(), task.success, len(task.steps))]))
-        firsts = [number for number, replay in enumerate(replays) if replay.task.steps]
+        firsts = [number for number, replay in enumerate(replays) if replay.task.steps and self._wanted(replay.task)]
         if 0 < self.mix.starts < len(firsts):
             firsts = sorted(self.random.sample(firsts, self.mix.starts))
         yield from (self._pack(replays[first:]) for first in firsts)
@@ -187,6 +188,11 @@ class Packer:
             slots.append(self._step(self._wording(task), replay, index, ids))
         slots += [slot for _ in range(self.mix.probes) if (slot := self._probe(task, replay, ids))]
         return Pack(self._lines(shown), tuple(slots))
+
+    def _wanted(self, task: TaskRecord) -> bool:
+        """Two things to carry are where plans go wrong, so that such tasks are seen more often."""
+        picked = sum(step.label.startswith("pick") for step in task.steps)
+        return picked > 1 or self.mix.easy == 1.0 or self.random.random() < self.mix.easy
 
     def _lines(self, lines: Sequence[Line]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple((line.id, self._encode(line.text)) for line in lines)
