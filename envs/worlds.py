@@ -41,6 +41,10 @@ class World(Protocol):
         """Another wording of an embedded task."""
         ...
 
+    def asked_for(self, task: Any) -> str:
+        """What a task asks for in plain words and the types of its facts, always in the same order."""
+        ...
+
     def label(self, env: Mapping[str, Any]) -> str:
         """What a run is said to be played in, by the config of its ``env``; an older one may lack newer keys."""
         ...

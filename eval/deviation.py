@@ -170,7 +170,7 @@ def make_planners(
     """Planners of one setting that share the engine, the prompt format and the encoder."""
     setting = next(iter(configs.values()))
     examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
-    prompt_format = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
+    prompt_format = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start, setting.prompt.goal)
     encoder = make_encoder(setting.prompt.encoder)
     methods = {name: make_method(config.memory) for name, config in configs.items()}
     return {name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()}

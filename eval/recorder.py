@@ -82,7 +82,7 @@ class Recorder:
         for task, texts in zip(episode.tasks, wordings, strict=True):
             house.begin_task()
             self._begin(said, tasks)
-            tasks.append(self._task(play, task, texts))
+            tasks.append(self._task(play, task, texts, source.world.asked_for(task)))
         return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
 
     def _begin(self, said: Sequence[str], before: Sequence[TaskRecord]) -> None:
@@ -95,7 +95,7 @@ class Recorder:
         else:
             self._planner.reset(said[0], self.skills)
 
-    def _task(self, play: Play, task: Task, texts: Sequence[str]) -> TaskRecord:
+    def _task(self, play: Play, task: Task, texts: Sequence[str], goal: str) -> TaskRecord:
         first, steps, self._lost = self._news(play), [], False
         rate = self.perturb if self._rng.random() < DISTURBED else 0.0
         while len(steps) < play.setting.max_steps:
@@ -109,7 +109,8 @@ class Recorder:
             steps.append(StepRecord(skill, label, failure, self._news(play) if outcome else ()))
             if outcome is None:
                 break
-        return TaskRecord(tuple(texts), first, tuple(steps), succeeded(play.setting, play.house, task))
+        success = succeeded(play.setting, play.house, task)
+        return TaskRecord(tuple(texts), first, tuple(steps), success, goal)
 
     def _news(self, play: Play) -> tuple[FactRecord, ...]:
         """What the agent has learnt since the last call."""

@@ -58,7 +58,7 @@ def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
     method = make_method(config.memory)
     engine = make_engine(config)
     tokenizer = make_tokenizer(config.model, engine.model)
-    prompt_format = make_format(config.prompt.format, tokenizer, examples, config.prompt.start)
+    prompt_format = make_format(config.prompt.format, tokenizer, examples, config.prompt.start, config.prompt.goal)
     encoder = make_encoder(config.prompt.encoder)
     _warm_up(engine, prompt_format, encoder)
     return Brain(engine, method, tokenizer, prompt_format, encoder, config)

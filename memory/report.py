@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class Timings:
     load: float = 0.0  # waiting for transfers
     prefill: float = 0.0
 
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(**{part: value + getattr(other, part) for part, value in asdict(self).items()})
+
     @property
     def total(self) -> float:
         return sum(getattr(self, field.name) for field in fields(self))
@@ -59,6 +62,11 @@ class Counts:
     loaded_bytes: int
     prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
     live_tokens: int = 0  # rows that survive the turn
+
+    def behind(self, other: Counts) -> Counts:
+        """Those of this prompt and of one that left nothing behind."""
+        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return Counts(**(sums | {"layers": self.layers, "live_tokens": self.live_tokens}))
 
     @property
     def computed_ratio(self) -> float:
@@ -88,6 +96,11 @@ class Prefill:
     cold: bool  # the first prompt since the session was reset; what was asked aside before does not count
     after_ms: float  # harvesting and forgetting, after the logits
     reads: Reads  # of the cache for this prompt and all that was decoded and scored behind it: grows
+
+    def behind(self, other: Prefill) -> Prefill:
+        """This prompt, with what another cost that had to be asked first."""
+        flips = (*other.flips, *self.flips)
+        return replace(self, flips=flips, counts=self.counts.behind(other.counts), timings=other.timings + self.timings)
 
     @property
     def logits(self) -> torch.Tensor:

@@ -43,10 +43,10 @@ LEVELS = (
     Level(20, ("plain", "linked"), 0.15, 0.35, 20, "step", 0.65),
     Level(36, ("plain", "linked"), 0.1, 0.2, 60, "step", 0.72),
     Level(60, ("plain", "linked"), 0.1, 0.15, 120, "step", 0.80),
-    Level(120, ("plain", "linked"), 0.03, 0.25, 200, "step", 2.0),
+    Level(120, ("plain", "linked"), 0.03, 0.35, 200, "step", 2.0),
 )
 RECALLED = 0.1
-LESSONS = 0.12  # share of batches, where there are any
+LESSONS = 0.2  # share of batches, where there are any
 AT_ONCE = 1024  # lessons of a window
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 TEMPLATED = 0.7  # share of generated rollouts left out of plans: what people wrote is what takes long to learn

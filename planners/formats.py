@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.errors import ConfigError, ModelError
-from planners.prompt import CUE, FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, clean, query_text, task_line
+from planners.prompt import (
+    CUE,
+    FOCUS,
+    PROGRESS,
+    TYPE_LEVEL,
+    Turn,
+    candidate_text,
+    clean,
+    goal_query,
+    query_text,
+    task_line,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,6 +48,13 @@ class Format(Protocol):
 
     def line(self, text: str) -> list[int]:
         """Token ids of one segment."""
+        ...
+
+    def goal(self, skills: str, instruction: str) -> list[int]:
+        """The end of a prompt behind which the model says what an instruction asks for; empty: it is not asked.
+
+        What it says goes behind the instruction wherever that is told (`planners.prompt.understood`).
+        """
         ...
 
     def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
@@ -110,14 +128,15 @@ class Splicer:
 class PlainFormat:
     """planner-tiny's own format: nothing but lines.
 
-    Prompts begin with the tokenizer's start token, or with the one named ``start`` where it has none.
+    Prompts begin with the tokenizer's start token, or with the one named ``start`` where it has none. ``goals``: the
+    model says first what an instruction asks for.
     """
 
     name = "default"
     progress = PROGRESS
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None) -> None:
-        self._splice = Splicer(tokenizer)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = True) -> None:
+        self._splice, self._goals = Splicer(tokenizer), goals
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
     def context(self) -> list[int]:
@@ -126,6 +145,9 @@ class PlainFormat:
 
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
+
+    def goal(self, skills: str, instruction: str) -> list[int]:
+        return self._splice.lines(goal_query(skills, instruction)) if self._goals else []
 
     def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
         return self._splice.lines(task_line(skills, instruction) + now)
@@ -197,6 +219,9 @@ class LotaFormat:
     def line(self, text: str) -> list[int]:
         return self._splice.lines(text)
 
+    def goal(self, skills: str, instruction: str) -> list[int]:
+        return []
+
     def opening(self, skills: str, instruction: str, now: str = "", again: bool = False) -> list[int]:
         turn = f"{now}Human: {clean(instruction)}{self._after}Robot:"
         return self._splice.lines(self._next_turn + turn if again else turn)
@@ -237,13 +262,17 @@ def _numbered(skills: Sequence[str]) -> str:
 
 
 def make_format(
-    name: str, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = (), start: str | None = None
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example] = (),
+    start: str | None = None,
+    goals: bool = True,
 ) -> Format:
     """A prompt format by name; raises `ConfigError` naming the known ones, or for examples it has no place for."""
     if name == "default":
         if examples:
             raise ConfigError(f"prompt=default shows no examples, {len(examples)} were given; use prompt=lota or 0")
-        return PlainFormat(tokenizer, start)
+        return PlainFormat(tokenizer, start, goals)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)
     raise ConfigError(f"unknown prompt format {name!r}; choose one of: default, lota")

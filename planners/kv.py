@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
 from planners.base import Decision, Finished
-from planners.prompt import Turn, clean, entity_text
+from planners.prompt import Turn, clean, entity_text, understood
 from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 POLICIES = ("score", "generate")
 REDUCTIONS = ("sum", "mean")
 SHOWN = 5  # best candidates kept for the trace
+GOAL_TOKENS = 64  # at most, for what an instruction asks for
 
 
 class KVPlanner:
@@ -55,6 +56,7 @@ class KVPlanner:
         self._policy, self._reduce, self._max_new_tokens = policy, reduce, max_new_tokens
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
         self._instruction, self._skills = "", ""
+        self._goal = ""  # what the instruction asks for, as the model said before its first skill
         self._now = ""  # the agent's own line: part of every query, never of the memory
         self._decided = ""
         self._focus: list[int] = []  # what the last decision was for, as the model wrote it
@@ -80,7 +82,7 @@ class KVPlanner:
 
     def begin(self, instruction: str, skills: str) -> None:
         """A task in the house as it is remembered; the one before is finished."""
-        self._instruction, self._skills = instruction, skills
+        self._instruction, self._skills, self._goal = instruction, skills, ""
 
     def observe(self, facts: Sequence[FactView]) -> None:
         self.write(self._style.edits(facts))
@@ -104,8 +106,10 @@ class KVPlanner:
 
     def ready(self) -> Prefill:
         """The prompt up to the place where the next skill is expected."""
-        asked = clean(self._instruction)
-        return self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self.opening())
+        reading = self._understand()
+        asked = clean(self._told_task)
+        prefill = self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self.opening())
+        return prefill if reading is None else prefill.behind(reading)
 
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
         """One of ``admissible`` behind the prompt that is ready."""
@@ -115,6 +119,8 @@ class KVPlanner:
         took = (time.perf_counter() - began) * 1e3
         extra: dict[str, Any] = {"written": list(self._written.items())}
         self._written = {}
+        if self._goal:
+            extra["understood"] = self._goal
         if self._focus:
             extra["focus"] = self._format.decode(self._focus)
         return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
@@ -148,7 +154,7 @@ class KVPlanner:
         self.write(edits)
         self.session.advance()  # what the next task brings stands behind what this one left
         self._turns, self._told = [], 0
-        self._instruction = following or ""
+        self._instruction, self._goal = following or "", ""
 
     @property
     def state(self) -> PlannerState:
@@ -157,6 +163,7 @@ class KVPlanner:
             style=self._style.name,
             instruction=self._instruction,
             skills=self._skills,
+            goal=self._goal,
             now=self._now,
             turns=tuple(self._turns),
             told=self._told,
@@ -171,6 +178,7 @@ class KVPlanner:
         self.session.load(found.memory, blocks)
         self._style.restore(self.session.store)
         self._instruction, self._skills, self._now = found.instruction, found.skills, found.now
+        self._goal = found.goal
         self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks
         self._acting, self._torn = found.acting, True
         self._decided, self._focus, self._written = "", [], {one.id: one.text for one in self.session.store}
@@ -216,11 +224,28 @@ class KVPlanner:
 
     def opening(self) -> list[int]:
         """What tells the task in a transcript."""
-        return self._format.opening(self._skills, self._instruction, self._now, self._tasks > 0)
+        return self._format.opening(self._skills, self._told_task, self._now, self._tasks > 0)
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - self._format.progress)
-        return self._format.query(self._skills, self._instruction, self._turns[before:], self._now, before)
+        return self._format.query(self._skills, self._told_task, self._turns[before:], self._now, before)
+
+    @property
+    def _told_task(self) -> str:
+        """The instruction, with what it asks for once the model has said that."""
+        return understood(self._instruction, self._goal)
+
+    def _understand(self) -> Prefill | None:
+        """Have the model say what a new instruction asks for, behind the memory: then it need not work that out at
+        every step, and sticks to it. What is asked aside leaves no trace in a transcript.
+        """
+        cue = [] if self._goal or self._turns else self._format.goal(self._skills, self._instruction)
+        if not cue:
+            return None
+        prefill = self.session.prefill(clean(self._instruction), cue, lasting=False)
+        ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
+        self._goal = clean(self._format.decode(ids))
+        return prefill
 
     def _history(self, until: int) -> list[Edit]:
         """Segments of the task's turns up to ``until`` that are not written yet; what failed was not done."""

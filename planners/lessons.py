@@ -14,11 +14,10 @@ from typing import Any
 
 from planners.json_lines import read_lines, write_lines
 from planners.packing import Encode, Pack, Part, Slot, make_slot
-from planners.prompt import task_line
+from planners.prompt import goal_query
 
 ENDING = ".lessons.gz"
 VERSION = 1
-GOAL = "goal"  # the cue for what an instruction means
 SKILLS = ("lota", "grounded")  # both learn the words
 WHOLE = 0.4  # share of lessons about the task, the others are about a few of its steps
 SPAN = 3  # steps at most
@@ -74,7 +73,7 @@ def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Ra
 
 
 def _slot(text: str, goal: str, encode: Encode, rng: random.Random) -> Slot:
-    parts: list[Part] = [(task_line(rng.choice(SKILLS), text) + GOAL, False), (f"{goal}\n", True)]
+    parts: list[Part] = [(goal_query(rng.choice(SKILLS), text), False), (f"{goal}\n", True)]
     return make_slot("lesson", parts, encode)
 
 

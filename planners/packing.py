@@ -2,9 +2,10 @@
 
 A pack is ``[memory][slot][slot]...``. Six kinds of slots:
 
-* *plan*: a whole task's skills, every one supervised, over the memory at its beginning or over none at all. Cheap: it
-  teaches what instructions mean, and what they can mean in this house, where skills name types;
-* *goal*: the types an instruction wants picked up and put into: the same where skills name instances;
+* *plan*: a whole task's skills, every one supervised, over no memory at all. Cheap: it teaches what instructions mean,
+  where skills name types;
+* *goal*: what an instruction asks for: what it means, or over the memory at its beginning what it can mean in this
+  house;
 * *trajectory*: a whole task in the `append` layout, and those that follow it in the stream, supervised at every step;
 * *step*: one decision in the `memory` layout. What changed since the memory was written is hidden from
   the slot and repeated, in its new version, in the slot's own tail. Where skills name instances, the *focus* comes
@@ -22,7 +23,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, takewhile
 
-from planners.prompt import CUE, FOCUS, PROGRESS, TYPE_LEVEL, Turn, candidate_text, entity_text, query_text, task_line
+from planners.prompt import (
+    CUE,
+    FOCUS,
+    PROGRESS,
+    TYPE_LEVEL,
+    Turn,
+    candidate_text,
+    entity_text,
+    goal_query,
+    query_text,
+    understood,
+)
 from planners.recall import KINDS, Asked, make_scene
 from planners.records import FactRecord, Rollout, TaskRecord
 from planners.styles import Edit, PromptStyle, history_edit, make_style, task_edit
@@ -119,7 +131,7 @@ class Mix:
     probes: int = 2  # probe slots, each with several questions
     questions: int = 6
     plans: int = 0  # wordings of a plan or goal; with them nothing else is packed
-    housed: bool = False  # plans and goals over the memory that there is when the task begins
+    housed: bool = False  # goals over the memory that there is when the task begins
     recall: bool = False  # made-up memories instead of rollouts
     transcript: int = 0  # tokens that a trajectory may take with the tasks that follow; 0: one task
     easy: float = 1.0  # share of the tasks for which one thing is picked up that a pack begins with
@@ -177,7 +189,7 @@ class Packer:
         replay, task = replays[0], replays[0].task
         if self.mix.plans:
             wordings = self.random.sample(task.instructions, min(self.mix.plans, len(task.instructions)))
-            plain = self._plan if replay.skills == TYPE_LEVEL else self._goal
+            plain = self._plan if replay.skills == TYPE_LEVEL and not self.mix.housed else self._goal
             shown = self._sample_lines(replay.memory, replay.touched) if self.mix.housed else []
             return Pack(self._lines(shown), tuple(plain(wording, replay) for wording in wordings))
         told = self._together(replays) if self.mix.trajectories else [replay]
@@ -241,7 +253,7 @@ class Packer:
     def _told(self, replay: _Replay, wording: str) -> list[Part]:
         """What a task adds to a transcript, from the news since the last one on."""
         parts = [(line.text, False) for line in replay.news]
-        parts.append((task_line(replay.skills, wording), False))
+        parts += replay.asking(wording)
         for index, (step, turn) in enumerate(zip(replay.task.steps, replay.turns, strict=True)):
             parts += [(replay.now[index] + CUE, False), (replay.focus[index], True)]
             parts.append((candidate_text(step.skill), step.skill == step.label))
@@ -251,7 +263,7 @@ class Packer:
         return parts
 
     def _plan(self, wording: str, replay: _Replay) -> Slot:
-        parts = [(task_line(replay.skills, wording), False)]
+        parts = replay.asking(wording)
         for step, turn in zip(replay.task.steps, replay.turns, strict=True):
             parts += [(CUE, False), (candidate_text(step.skill), step.skill == step.label)]
             if turn.failure:
@@ -259,7 +271,7 @@ class Packer:
         return self._slot("plan", parts, frozenset())
 
     def _goal(self, wording: str, replay: _Replay) -> Slot:
-        return self._slot("goal", [(task_line(replay.skills, wording), False), *replay.wanted()], frozenset())
+        return self._slot("goal", replay.asking(wording), frozenset())
 
     def _step(self, wording: str, replay: _Replay, index: int, kept: set[str]) -> Slot:
         lines, hidden = replay.tails[index]
@@ -336,9 +348,14 @@ class _Replay:
         """Facts that the steps before ``index`` changed, as they are by then."""
         return {fact.id: fact for step in self.task.steps[:index] for fact in step.facts}
 
+    def asking(self, wording: str) -> list[Part]:
+        """The task's line: the model is to say what the instruction asks for."""
+        return [(goal_query(self.skills, wording), False), (f"{self.task.goal}\n", True)]
+
     def query(self, wording: str, index: int) -> str:
         """The fresh end of the prompt at step ``index``."""
-        return query_text(self.skills, wording, self.turns[max(0, index - PROGRESS) : index], self.now[index])
+        asked = understood(wording, self.task.goal)
+        return query_text(self.skills, asked, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
     def _foci(self) -> list[str]:
         """What each step is for: the type that is used next, which one, and where that is.
@@ -357,14 +374,6 @@ class _Replay:
             foci.append(" ".join(words) + " ")
             known |= {fact.id: fact for fact in step.facts}
         return foci
-
-    def wanted(self) -> list[Part]:
-        """The types that are picked up and put into next."""
-        parts: list[Part] = []
-        for cue, verb in (("find", "pick"), ("put", "put")):
-            if target := self._next(0, (verb,)):
-                parts += [(cue, False), (f"{target[0]}\n", True)]
-        return parts
 
     def _next(self, index: int, verbs: Sequence[str]) -> list[str] | None:
         """Type and number of what the first label from step ``index`` on with one of ``verbs`` names last."""

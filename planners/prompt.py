@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CUE = "next"
+GOAL = "goal"  # the cue for what an instruction asks for
 FOCUS = 3  # tokens before an instance-level skill: the type it is for, which one, and where to be for it
 TYPE_LEVEL = "lota"  # skills that name types; all others name instances
 PROGRESS = 16  # turns of a task that a query tells; what came before is memory
@@ -41,6 +42,16 @@ class Turn:
 
 def task_line(skills: str, instruction: str) -> str:
     return f"task {skills} {clean(instruction)}\n"
+
+
+def goal_query(skills: str, instruction: str) -> str:
+    """The end of a prompt behind which the model says what the instruction asks for; nothing ends the line yet."""
+    return f"task {skills} {clean(instruction)} {GOAL}"
+
+
+def understood(instruction: str, goal: str) -> str:
+    """An instruction with what it asks for behind it, as tasks are told once that was said."""
+    return f"{instruction} {GOAL} {goal}" if goal else instruction
 
 
 def query_text(skills: str, instruction: str, turns: Sequence[Turn], now: str = "") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from planners.json_lines import read_lines, write_lines
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class TaskRecord:
     facts: tuple[FactRecord, ...]  # changed when the task began (all of them for the first)
     steps: tuple[StepRecord, ...]
     success: bool
+    goal: str = ""  # what all of the wordings ask for, as a row of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def _pack(rollout: Rollout) -> dict:
             "facts": [_pack_fact(fact) for fact in task.facts],
             "steps": [[s.skill, s.label, s.failure, [_pack_fact(f) for f in s.facts]] for s in task.steps],
             "success": task.success,
+            "goal": task.goal,
         }
         for task in rollout.tasks
     ]
@@ -91,6 +93,7 @@ def _unpack(row: dict) -> Rollout:
             tuple(map(_fact, task["facts"])),
             tuple(StepRecord(s[0], s[1], s[2], tuple(map(_fact, s[3]))) for s in task["steps"]),
             task["success"],
+            task["goal"],
         )
         for task in row["tasks"]
     )

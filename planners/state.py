@@ -18,6 +18,7 @@ class PlannerState:
     style: str
     instruction: str
     skills: str
+    goal: str
     now: str
     turns: tuple[Turn, ...]
     told: int
@@ -32,8 +33,8 @@ class PlannerState:
 
 
 KINDS = {
-    "style": str, "instruction": str, "skills": str, "now": str, "turns": list, "told": int, "done": int, "tasks": int,
-    "acting": bool, "memory": dict,
+    "style": str, "instruction": str, "skills": str, "goal": str, "now": str, "turns": list, "told": int, "done": int,
+    "tasks": int, "acting": bool, "memory": dict,
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from envs.alfred.episodes import load_episodes
+from envs.alfred.lessons import asked_for
 from envs.alfred.phrases import phrase
 from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
@@ -36,6 +37,9 @@ class Alfred:
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
         """Without names that mean something else in this room."""
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
+
+    def asked_for(self, task: Task) -> str:
+        return asked_for(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
         """Results in AI2-THOR 5 are not to be compared with those in 2.1, which ALFRED was recorded in."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envs.alfred.scene import Task
 from envs.alfred.trajectories import Corpus, guarded_read
 
 _VERBS = {
@@ -36,6 +37,19 @@ class Told:
     steps: tuple[tuple[str, str], ...]
 
 
+def asked_for(task: Task) -> str:
+    """What a task asks for, as a row of steps, always in the same order: "find mug heat mug put coffeemachine"."""
+    thing, place = task.object_target.lower(), task.parent_target.lower()
+    steps = [f"slice {thing}"] if task.sliced else []
+    steps.append(f"find {thing}")
+    if treated := _TREATED.get(task.type):
+        steps.append(f"{treated} {thing}")
+    if carrier := task.mrecep_target.lower():
+        steps += [f"put {carrier}", f"find {carrier}"]
+    steps.append(f"put {place}" if place else f"turn {task.toggle_target.lower()}")
+    return " ".join(steps * 2 if task.type == "pick_two_obj_and_place" else steps)
+
+
 def told(corpus: Corpus, split: str) -> Iterator[Told]:
     """Every annotation of a split. Raises DataError for damaged files."""
     for file, content in corpus.sources[split].playable():
@@ -43,7 +57,7 @@ def told(corpus: Corpus, split: str) -> Iterator[Told]:
 
 
 def _annotations(content: Mapping[str, Any]) -> list[Told]:
-    goal = _goal(content["task_type"], content["pddl_params"])
+    goal = asked_for(_task(content["task_type"], content["pddl_params"]))
     actions = [entry["discrete_action"] for entry in content["plan"]["high_pddl"]]
     asked = [_asked(action) for action in actions if action["action"] in _VERBS]
     found = []
@@ -65,14 +79,6 @@ def _asked(action: Mapping[str, Any]) -> str:
     return f"{_VERBS[action['action']]} {named[-1]}" if named else ""
 
 
-def _goal(kind: str, params: Mapping[str, Any]) -> str:
-    """The task as a row of steps, always in the same order."""
-    thing, place = params["object_target"].lower(), params["parent_target"].lower()
-    steps = [f"slice {thing}"] if params["object_sliced"] else []
-    steps.append(f"find {thing}")
-    if treated := _TREATED.get(kind):
-        steps.append(f"{treated} {thing}")
-    if carrier := params["mrecep_target"].lower():
-        steps += [f"put {carrier}", f"find {carrier}"]
-    steps.append(f"put {place}" if place else f"turn {params['toggle_target'].lower()}")
-    return " ".join(steps * 2 if kind == "pick_two_obj_and_place" else steps)
+def _task(kind: str, params: Mapping[str, Any]) -> Task:
+    targets = (params[f"{name}_target"] for name in ("object", "parent", "toggle", "mrecep"))
+    return Task(kind, *targets, params["object_sliced"])

@@ -37,6 +37,9 @@ class Alfworld:
         """A game is worded once."""
         return task.instruction
 
+    def asked_for(self, task: Task) -> str:
+        raise ConfigError("ALFWorld's games are a test: what their tasks ask for is not for training")
+
     def label(self, env: Mapping[str, Any]) -> str:
         return "ALFWorld's TextWorld engine"
 

@@ -18,6 +18,7 @@ from envs.wah.state import HomeState
 from keep_agent.errors import DataError
 
 RELATIONS = {"on": ON, "inside": INSIDE}
+_ALONE = {"turnOn": "turn", "sit": "sit"}
 _LATE = ("turnOn", "holds", "sit")
 FORMS = "on_CLASS_PLACE, inside_CLASS_PLACE, turnOn_PLACE, holds_CLASS or sit_PLACE"
 
@@ -50,6 +51,15 @@ def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
 def goal_of(task: Task) -> tuple[Predicate, ...]:
     """The predicates of a task: asked for at every step, parsed once."""
     return parse_goal(task.goal)
+
+
+def asked_for(goal: Sequence[Predicate]) -> str:
+    """A goal in words, always in the same order: "find plate find plate put dishwasher turn dishwasher"."""
+    carried = [one for one in goal if one.thing]
+    words = [f"find {one.thing}" for one in carried for _ in range(one.count)]
+    words += [f"put {place}" for place in sorted({one.place for one in carried if one.place})]
+    words += [f"{_ALONE[one.kind]} {one.place}" for one in goal if not one.thing]
+    return " ".join(words)
 
 
 def _predicate(text: str, count: int) -> Predicate:

@@ -8,6 +8,7 @@ from typing import Any
 
 from envs.setting import Observability
 from envs.wah.episodes import load_episodes
+from envs.wah.goals import asked_for, goal_of
 from envs.wah.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Task
 from envs.wah.setting import WahSetting
@@ -40,6 +41,9 @@ class WatchAndHelp:
 
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
         return phrase(task.type, task.goal, rng)
+
+    def asked_for(self, task: Task) -> str:
+        return asked_for(goal_of(task))
 
     def label(self, env: Mapping[str, Any]) -> str:
         return "WatchAndHelp-v0"

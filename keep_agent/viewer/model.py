@@ -50,6 +50,7 @@ class StepView:
     ok: bool
     message: str
     goal: tuple[int, int] | None
+    understood: str  # what the model says that the instruction asks for
     focus: str
     scores: tuple[tuple[str, float], ...]
     prompt: PromptView | None  # None: no model decided
@@ -93,6 +94,7 @@ def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
         ok=told.ok,
         message=str(entry.get("message", "")),
         goal=told.goal,
+        understood=str(entry.get("extra", {}).get("understood", "")),
         focus=str(entry.get("extra", {}).get("focus", "")),
         scores=tuple((str(skill), float(score)) for skill, score in entry.get("scores", ())),
         prompt=_prompt(entry, episode, step) if "segments" in entry else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,13 +21,14 @@ from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
 from memory.recompute.none import Nothing
+from memory.report import Prefill
 from memory.retrieval.all import All
 from memory.session import MemorySession
 from planners.base import Finished
 from planners.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
 from planners.formats import PlainFormat
 from planners.kv import KVPlanner
-from planners.packing import IGNORE, Mix, Pack, Packer, Slot
+from planners.packing import IGNORE, Mix, Pack, Packer, Slot, _Replay
 from planners.records import Rollout
 from planners.tokenizer import load_tokenizer
 
@@ -50,7 +52,11 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
 
 
 class EveryStep(Packer):
-    """Packs all steps of a task, in their order."""
+    """Packs all steps of a task, in their order, and its goal."""
+
+    def _pack(self, replays: Sequence[_Replay]) -> Pack:
+        pack = super()._pack(replays)
+        return replace(pack, slots=(*pack.slots, self._goal(replays[0].task.instructions[0], replays[0])))
 
     def _some_steps(self, task: object) -> list[int]:
         return list(range(len(task.steps)))
@@ -70,11 +76,22 @@ def trained(pack: Pack, slot: Slot, start: Sequence[int]) -> list[int]:
 def prompts(
     rollout: Rollout, packs: Sequence[Pack], style: str, layout: str, form: PlainFormat, engine: Engine
 ) -> list[list[list[int]]]:
-    """The planner's prompts by task and step, on the rollout's skills and the focus that was trained."""
+    """The planner's prompts by task and step, on the rollout's skills and the goals and foci that were trained.
+
+    Before the prompt of a task's first step stands the one that asks for its goal.
+    """
     stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
     method = MemoryMethod("test", All(), *stages, Serial(), layout=layout, grouping=UNGROUPED)
     session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
     planner = KVPlanner(session, form, style)
+    asked_for, prefill = [], session.prefill
+
+    def watched(*given: object, **named: object) -> Prefill:
+        made = prefill(*given, **named)
+        asked_for.append(made.layout.token_ids.tolist())
+        return made
+
+    session.prefill = watched
     foci = [[slot.ids[asked(slot) :] for slot in pack.slots if slot.kind == "step"] for pack in packs]
     planner.reset(rollout.tasks[0].instructions[0], rollout.skills)
     facts, seen = [], []
@@ -82,10 +99,14 @@ def prompts(
         facts += task.facts
         seen.append([])
         for step, answer in zip(task.steps, wanted, strict=True):
-            session.generate = lambda prefill, count, *_, answer=answer, **__: list(answer[:count])
+            goal = form.line(task.goal)
+            session.generate = lambda *given, answer=answer, goal=goal, keep=False: (
+                list(answer[: given[1]]) if keep else goal
+            )
             planner.observe(facts)
-            decision = planner.decide([step.skill], {})
-            seen[-1].append(decision.prefill.layout.token_ids.tolist())
+            planner.decide([step.skill], {})
+            seen[-1] += asked_for
+            asked_for.clear()
             planner.feedback(step.skill, not step.failure, step.failure)
             facts = list(step.facts)
         following = rollout.tasks[len(seen)].instructions[0] if len(seen) < len(rollout.tasks) else None
@@ -109,7 +130,9 @@ def test_trained_prompts_are_the_planners(
         for pack, found in zip(packs, rebuilt, strict=True):
             steps = [slot for slot in pack.slots if slot.kind == "step"]
             longest = max(longest, len(steps))
-            for slot, prompt in zip(steps, found, strict=True):
+            (goal,) = (slot for slot in pack.slots if slot.kind == "goal")
+            assert found[0] == trained(pack, goal, form.context())[: asked(goal) - len(goal.ids)]
+            for slot, prompt in zip(steps, found[1:], strict=True):
                 whole = trained(pack, slot, form.context())
                 assert prompt == whole[: asked(slot) - len(slot.ids)]
         (told,) = (slot for slot in packs[0].slots if slot.kind == "trajectory")

@@ -38,7 +38,9 @@ def rollout(seed: int = 0, receptacles: int = 6, objects: int = 6) -> Rollout:
         ),
         _step("done"),
     )
-    task = TaskRecord((f"Put {name} on the table.",), (*cabinets, table, *things, AGENT), steps, True)
+    task = TaskRecord(
+        (f"Put {name} on the table.",), (*cabinets, table, *things, AGENT), steps, True, "find mug put diningtable"
+    )
     return Rollout(f"test:{seed}", "grounded", "full", (task,))
 
 

@@ -24,7 +24,7 @@ from memory.session import MemorySession
 from memory.store import SegmentStore
 from planners.base import Decision, Finished
 from planners.formats import LotaFormat, PlainFormat
-from planners.kv import KVPlanner
+from planners.kv import GOAL_TOKENS, KVPlanner
 from planners.prompt import PROGRESS
 from planners.records import FactRecord
 from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
@@ -59,10 +59,12 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         yield made
 
 
-def make(engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str = "memory", **settings: object) -> KVPlanner:
+def make(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str = "memory", goals: bool = False, **settings: object
+) -> KVPlanner:
     stages = (Prefix(), Nothing()) if layout == "append" else (PerSegment(), Full())
     method = MemoryMethod("test", All(), *stages, Serial(), layout=layout)
-    form = PlainFormat(tokenizer)
+    form = PlainFormat(tokenizer, goals=goals)
     session = MemorySession(engine, method, CachedEncoder(HashedNgrams()), form.line, 40, form.context())
     return KVPlanner(session, form, **settings)
 
@@ -227,7 +229,10 @@ class Dictated:
 def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
     tokenizer: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast
 ) -> None:
-    for form, text in ((PlainFormat(tokenizer), "go to cabinet_2"), (LotaFormat(chat), " go to cabinet 2")):
+    for form, text in (
+        (PlainFormat(tokenizer, goals=False), "go to cabinet_2"),
+        (LotaFormat(chat), " go to cabinet 2"),
+    ):
         ids = form.line(text)
         planner = KVPlanner(Dictated(ids), form, policy="generate")
         planner.reset("Get the mug", "grounded")
@@ -271,3 +276,40 @@ def test_a_long_task_tells_its_last_turns_and_remembers_the_rest(
     planner.finish_task(Finished("Get the mug", False, PROGRESS + 3), "again")
     lines = prompt(tokenizer, planner.decide(SKILLS, {}))
     assert lines.count("did go to cabinet_2") == PROGRESS
+
+
+@pytest.mark.parametrize("layout", ["memory", "append"])
+def test_the_model_says_first_what_an_instruction_asks_for(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str
+) -> None:
+    planner = make(engine, tokenizer, layout, goals=True)
+    first, second, last = play(planner, forced=True)
+    goal = first.extra["understood"]
+    assert goal and second.extra["understood"] == last.extra["understood"] == goal
+    (line,) = (line for line in prompt(tokenizer, first) if line.startswith("task"))
+    assert _joined([line]) == _joined([f"task grounded get the mug goal {goal}"])
+    counts = second.prefill.counts
+    assert first.prefill.counts.prompt_tokens > first.prefill.layout.rows  # two prompts, both counted
+    assert counts.prompt_tokens == second.prefill.layout.rows
+    planner.finish_task(Finished("Get the mug", True, 2), "Open it")
+    assert planner.state.goal == ""
+    later = planner.decide(SKILLS, {})
+    assert any(line.startswith("task grounded open it goal") for line in prompt(tokenizer, later))
+
+
+def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    planner = make(engine, tokenizer, goals=True)
+    planner.reset("Get the mug", "grounded")
+    planner.observe(FACTS)
+    form, lines = PlainFormat(tokenizer), ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
+    ids = torch.tensor([*form.context(), *form.line("".join(f"{line}\n" for line in lines))])
+    ids = torch.cat([ids, torch.tensor(form.goal("grounded", "Get the mug"))])
+    for _ in range(GOAL_TOKENS):
+        following = engine.forward_plain(ids)[-1].argmax()
+        if int(following) in form.stops():
+            break
+        ids = torch.cat([ids, following[None]])
+    written = tokenizer.decode(ids.tolist()).split(" goal ")[1]
+    assert planner.decide(SKILLS, {}).extra["understood"] == " ".join(written.lower().split())

@@ -17,6 +17,7 @@ from planners.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import rollout_texts
 
 Make = Callable[..., Rollout]
+GOAL = "find mug put diningtable"
 
 
 @pytest.fixture
@@ -117,24 +118,30 @@ def test_plans_have_no_memory_and_every_right_skill_is_supervised(tokenizer: Tok
     (pack,) = packs_of(tokenizer, rollout, "plain", plans=3)
     assert pack.memory == () and len(pack.slots) == 1
     told = [line.strip() for line in read(tokenizer, supervised(pack.slots[0])).split("\n")]
-    expected = [step.skill for step in rollout.tasks[0].steps if step.skill == step.label]
+    expected = [GOAL, *(step.skill for step in rollout.tasks[0].steps if step.skill == step.label)]
     assert len([line for line in told if line]) == len(expected)
     assert "agent at" not in read(tokenizer, pack.slots[0].ids)
 
 
-def test_plans_and_goals_may_stand_behind_the_house_they_are_for(tokenizer: Tokenizer, make_rollout: Make) -> None:
+def test_goals_may_stand_behind_the_house_they_are_for(tokenizer: Tokenizer, make_rollout: Make) -> None:
     """An instruction can mean only what is there."""
-    for skills, kind in (("lota", "plan"), ("grounded", "goal")):
+    for skills in ("lota", "grounded"):
         rollout = replace(make_rollout(1), skills=skills)
         (pack,) = packs_of(tokenizer, rollout, "plain", plans=3, housed=True)
         told = "".join(read(tokenizer, ids) for _, ids in pack.memory)
-        assert [slot.kind for slot in pack.slots] == [kind] and "mug_" in told and not pack.slots[0].hidden
+        assert [slot.kind for slot in pack.slots] == ["goal"] and "mug_" in told and not pack.slots[0].hidden
 
 
-def test_goals_name_the_types_that_are_picked_up_and_put_into(tokenizer: Tokenizer, make_rollout: Make) -> None:
+def test_goals_are_said_behind_the_instruction_and_told_with_it(tokenizer: Tokenizer, make_rollout: Make) -> None:
     (pack,) = packs_of(tokenizer, make_rollout(1), "plain", plans=3)
     assert pack.memory == ()
-    assert read(tokenizer, supervised(pack.slots[0])).split() == ["mug", "diningtable"]
+    assert read(tokenizer, supervised(pack.slots[0])).strip() == GOAL
+    (pack,) = packs_of(tokenizer, make_rollout(1), "plain", trajectories=1, steps=99, probes=0)
+    *steps, told = sorted(pack.slots, key=lambda slot: slot.kind)
+    for slot in steps:
+        line = next(line for line in read(tokenizer, slot.ids).split("\n") if line.strip().startswith("task"))
+        assert line.strip().endswith(f"goal {GOAL}") and GOAL not in read(tokenizer, supervised(slot))
+    assert read(tokenizer, supervised(told)).split("\n")[0].strip() == GOAL
 
 
 def test_the_focus_says_what_a_step_is_for_and_which_one_as_far_as_the_agent_knows(
@@ -147,7 +154,7 @@ def test_the_focus_says_what_a_step_is_for_and_which_one_as_far_as_the_agent_kno
     def foci(told: Rollout) -> list[str]:
         (pack,) = packs_of(tokenizer, told, "plain", trajectories=1, steps=0, probes=0)
         words = [line.split() for line in read(tokenizer, supervised(pack.slots[0])).split("\n")]
-        return list(dict.fromkeys(" ".join(line[:FOCUS]) for line in words if line))
+        return list(dict.fromkeys(" ".join(line[:FOCUS]) for line in words[1:] if line))
 
     table = "diningtable diningtable_1 diningtable_1"
     assert foci(rollout) == [f"mug {mug.id} {mug.place}", table, "nothing nothing nothing"]

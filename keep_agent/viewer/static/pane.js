@@ -104,6 +104,7 @@ function tags(view) {
   if (view.prompt?.cold) found.push("cold: first prompt after a reset");
   for (const flip of view.prompt?.flips ?? []) found.push(`group ${flip.group} became ${flip.static ? "static" : "dynamic"}`);
   if (view.restarted) found.push("the simulator was restarted");
+  if (view.understood) found.push(`understood: ${view.understood}`);
   if (view.focus) found.push(`wrote first: ${view.focus}`);
   return found.map((words) => html("span", { class: "tag" }, words));
 }

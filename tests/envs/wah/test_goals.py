@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from envs.wah.goals import Predicate, best_place, goal_conditions, goal_counts, parse_goal, place_class
+from envs.wah.goals import Predicate, asked_for, best_place, goal_conditions, goal_counts, parse_goal, place_class
 from envs.wah.home import Home
 from keep_agent.errors import DataError
 from tests.envs.wah.conftest import Trace
@@ -50,6 +50,12 @@ def test_a_goal_is_read_part_by_part() -> None:
 
 def test_names_of_the_older_simulator_are_those_of_graphs_that_were_read() -> None:
     assert goal(inside_wine_kitchencabinets=1) == goal(inside_wine_kitchencabinet=1)
+
+
+def test_a_goal_is_told_in_words_in_the_same_order() -> None:
+    loaded = goal(inside_plate_dishwasher=2, inside_cutleryfork_dishwasher=1, turnOn_dishwasher=1)
+    assert asked_for(loaded) == "find plate find plate find cutleryfork put dishwasher turn dishwasher"
+    assert asked_for(goal(holds_book=1, sit_sofa=1)) == "find book sit sofa"
 
 
 def test_a_goal_is_about_one_place() -> None:
