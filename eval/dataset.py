@@ -36,6 +36,7 @@ from planners.records import write_rollouts
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
 PER_FILE = 1000
+ACTED_PER_FILE = 50  # a planner is slow: less is lost when it is interrupted
 
 
 def generated(world: World, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
@@ -136,15 +137,16 @@ def run(args: argparse.Namespace) -> None:
     _record(out / f"{args.name}.json", args)
     if args.data and not (file := out / f"{args.name}{ENDING}").exists():
         print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
-    jobs = [(s, number) for number in range(0, len(sources), PER_FILE) for s in settings]
+    size = ACTED_PER_FILE if args.acting else PER_FILE
+    jobs = [(s, number) for number in range(0, len(sources), size) for s in settings]
     with ExitStack() as stack:
         planner = stack.enter_context(closing(_acting(args.acting))) if args.acting else None
         for (skills, observability), number in track(jobs, description="rollouts"):
-            name = f"{args.name}-{skills}-{observability}-{number // PER_FILE:03d}"
+            name = f"{args.name}-{skills}-{observability}-{number // size:03d}"
             if (out / f"{name}.jsonl.gz").exists():
                 continue
             recorder = Recorder(skills, observability, args.perturb, args.seed + number, planner)
-            kept, won = _write(out, name, sources[number : number + PER_FILE], recorder)
+            kept, won = _write(out, name, sources[number : number + size], recorder)
             print(f"{name}: {kept} houses, {won} tasks solved", flush=True)
 
 
