@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ class Timings:
     prefill: float = 0.0
 
     def __add__(self, other: Timings) -> Timings:
-        return Timings(**{part: value + getattr(other, part) for part, value in asdict(self).items()})
+        return Timings(**_sums(self, other))
 
     @property
     def total(self) -> float:
@@ -65,8 +65,7 @@ class Counts:
 
     def behind(self, other: Counts) -> Counts:
         """Those of this prompt and of one that left nothing behind."""
-        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
-        return Counts(**(sums | {"layers": self.layers, "live_tokens": self.live_tokens}))
+        return Counts(**(_sums(self, other) | {"layers": self.layers, "live_tokens": self.live_tokens}))
 
     @property
     def computed_ratio(self) -> float:
@@ -81,6 +80,11 @@ class Counts:
     @property
     def kv_hit_rate(self) -> float:
         return self.hit_tokens / self.memory_tokens if self.memory_tokens else 0.0
+
+
+def _sums(one: Timings | Counts, other: Timings | Counts) -> dict[str, Any]:
+    """By field, of two of a kind."""
+    return {name: value + getattr(other, name) for name, value in asdict(one).items()}
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ class PlainFormat:
     name = "default"
     progress = PROGRESS
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = True) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, start: str | None = None, goals: bool = False) -> None:
         self._splice, self._goals = Splicer(tokenizer), goals
         self._start = tokenizer.bos_token_id if start is None else self._splice.token(start)
 
@@ -266,7 +266,7 @@ def make_format(
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[Example] = (),
     start: str | None = None,
-    goals: bool = True,
+    goals: bool = False,
 ) -> Format:
     """A prompt format by name; raises `ConfigError` naming the known ones, or for examples it has no place for."""
     if name == "default":

@@ -154,7 +154,7 @@ class KVPlanner:
         self.write(edits)
         self.session.advance()  # what the next task brings stands behind what this one left
         self._turns, self._told = [], 0
-        self._instruction, self._goal = following or "", ""
+        self.begin(following or "", self._skills)
 
     @property
     def state(self) -> PlannerState:
@@ -177,8 +177,8 @@ class KVPlanner:
         """Remember what `state` gave, and nothing else; ``blocks=False``: what was encoded stays."""
         self.session.load(found.memory, blocks)
         self._style.restore(self.session.store)
-        self._instruction, self._skills, self._now = found.instruction, found.skills, found.now
-        self._goal = found.goal
+        self.begin(found.instruction, found.skills)
+        self._goal, self._now = found.goal, found.now
         self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks
         self._acting, self._torn = found.acting, True
         self._decided, self._focus, self._written = "", [], {one.id: one.text for one in self.session.store}

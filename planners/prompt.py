@@ -46,7 +46,7 @@ def task_line(skills: str, instruction: str) -> str:
 
 def goal_query(skills: str, instruction: str) -> str:
     """The end of a prompt behind which the model says what the instruction asks for; nothing ends the line yet."""
-    return f"task {skills} {clean(instruction)} {GOAL}"
+    return task_line(skills, f"{instruction} {GOAL}").removesuffix("\n")
 
 
 def understood(instruction: str, goal: str) -> str:

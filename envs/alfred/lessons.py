@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envs.alfred.official import make_task
 from envs.alfred.scene import Task
 from envs.alfred.trajectories import Corpus, guarded_read
 
@@ -57,7 +58,7 @@ def told(corpus: Corpus, split: str) -> Iterator[Told]:
 
 
 def _annotations(content: Mapping[str, Any]) -> list[Told]:
-    goal = asked_for(_task(content["task_type"], content["pddl_params"]))
+    goal = asked_for(make_task(content["task_type"], content["pddl_params"]))
     actions = [entry["discrete_action"] for entry in content["plan"]["high_pddl"]]
     asked = [_asked(action) for action in actions if action["action"] in _VERBS]
     found = []
@@ -77,8 +78,3 @@ def _asked(action: Mapping[str, Any]) -> str:
     """ "put diningtable"; "" where the demonstration does not say with what."""
     named = [one for one in action["args"] if one]
     return f"{_VERBS[action['action']]} {named[-1]}" if named else ""
-
-
-def _task(kind: str, params: Mapping[str, Any]) -> Task:
-    targets = (params[f"{name}_target"] for name in ("object", "parent", "toggle", "mrecep"))
-    return Task(kind, *targets, params["object_sliced"])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from envs.alfred.mining import Survey
 from envs.alfred.scene import Episode, Scene, Task
@@ -69,16 +70,20 @@ def load_official(
 
 def task_of(trajectory: Trajectory, annotation: int) -> Task:
     """The task of a trial in the words of one annotation."""
-    params = trajectory.params
+    words = trajectory.instructions[annotation]
+    return make_task(trajectory.task_type, trajectory.params, instruction=words, id=trajectory.trial)
+
+
+def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
+    """A task of a kind from ALFRED's own names of its parameters; ``told`` are its instruction and its id."""
     return Task(
-        type=trajectory.task_type,
+        type=kind,
         object_target=params["object_target"],
         parent_target=params["parent_target"],
         toggle_target=params["toggle_target"],
         mrecep_target=params["mrecep_target"],
         sliced=bool(params["object_sliced"]),
-        instruction=trajectory.instructions[annotation],
-        id=trajectory.trial,
+        **told,
     )
 
 

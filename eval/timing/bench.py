@@ -105,7 +105,7 @@ class Bench:
     def _format(self, setting: DictConfig, cell: Cell) -> Format:
         tokenizer = make_tokenizer(setting.model, self._engine.model)
         examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
-        inner = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start, goals=False)
+        inner = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start)
         return Stretched(inner, cell.segment_tokens)
 
     def _encoder(self, name: str) -> SentenceEncoder:

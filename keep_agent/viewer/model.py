@@ -84,7 +84,7 @@ def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
 
 
 def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
-    told = episode.outlines[step]
+    told, extra = episode.outlines[step], entry.get("extra", {})
     return StepView(
         number=step,
         task=told.task,
@@ -94,8 +94,8 @@ def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
         ok=told.ok,
         message=str(entry.get("message", "")),
         goal=told.goal,
-        understood=str(entry.get("extra", {}).get("understood", "")),
-        focus=str(entry.get("extra", {}).get("focus", "")),
+        understood=str(extra.get("understood", "")),
+        focus=str(extra.get("focus", "")),
         scores=tuple((str(skill), float(score)) for skill, score in entry.get("scores", ())),
         prompt=_prompt(entry, episode, step) if "segments" in entry else None,
         world=world(episode.facts, step),

@@ -120,7 +120,7 @@ def prompts(
 def test_trained_prompts_are_the_planners(
     world: str, skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
 ) -> None:
-    form, recorder = PlainFormat(tokenizer), Recorder(skills, observability, 0.3, 1)
+    form, recorder = PlainFormat(tokenizer, goals=True), Recorder(skills, observability, 0.3, 1)
     longest, played = 0, world_of(WORLDS[world])
     for episode in played.training(None, stream=3, limit=4 if world == "alfred" else 2):
         rollout = recorder.rollout(Source(played, [episode]))

@@ -229,10 +229,7 @@ class Dictated:
 def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
     tokenizer: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast
 ) -> None:
-    for form, text in (
-        (PlainFormat(tokenizer, goals=False), "go to cabinet_2"),
-        (LotaFormat(chat), " go to cabinet 2"),
-    ):
+    for form, text in ((PlainFormat(tokenizer), "go to cabinet_2"), (LotaFormat(chat), " go to cabinet 2")):
         ids = form.line(text)
         planner = KVPlanner(Dictated(ids), form, policy="generate")
         planner.reset("Get the mug", "grounded")
@@ -303,7 +300,10 @@ def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(
     planner = make(engine, tokenizer, goals=True)
     planner.reset("Get the mug", "grounded")
     planner.observe(FACTS)
-    form, lines = PlainFormat(tokenizer), ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
+    form, lines = (
+        PlainFormat(tokenizer, goals=True),
+        ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"],
+    )
     ids = torch.tensor([*form.context(), *form.line("".join(f"{line}\n" for line in lines))])
     ids = torch.cat([ids, torch.tensor(form.goal("grounded", "Get the mug"))])
     for _ in range(GOAL_TOKENS):
