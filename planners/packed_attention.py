@@ -15,6 +15,9 @@ from planners.packing import IGNORE, Pack
 
 NAME = "keep_packed"
 HIDE = -1e4
+BY_HAND = 256  # rows of a slot at most that are weighed without a kernel
+
+Pair = Sequence[torch.Tensor]  # of the memory (B, H, M, D) and of the slots (B, H, S*Q, D)
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Batch:
     """Packs as tensors; rows are ``[memory (M)][slots (S x Q)]``, padded.
 
     ids, positions, labels: (B, M + S*Q); slot_bias: (B*S, 1, Q, M+Q), what a slot sees of memory and itself.
-    One slot that goes on where one memory ends is ``causal``: nothing is padded, and the bias is empty.
+    Slots that go on where one memory ends, and see all of it, are ``causal``: the memory is not padded, the bias empty.
     memory_bias: (B, 1, M, M), where lines of the memory do not see each other; None where all see what stands before.
     """
 
@@ -54,11 +57,13 @@ def collate(
 
     ``apart``: its lines see themselves and that token only, as blocks that are encoded one by one.
     """
-    if len(packs) == 1 and len(packs[0].slots) == 1 and not packs[0].slots[0].hidden:
-        return _alone(packs[0], bos, dtype)
-    memory = rounded(1 + max(pack.memory_tokens for pack in packs))
     slots = max(len(pack.slots) for pack in packs)
-    width = rounded(max(len(slot.ids) for pack in packs for slot in pack.slots))
+    width = max(len(slot.ids) for pack in packs for slot in pack.slots)
+    alone = len(packs) == 1 and not apart and not any(slot.hidden for slot in packs[0].slots)
+    causal = alone and (slots == 1 or width > BY_HAND)
+    width = width if causal else rounded(width)
+    memory = 1 + max(pack.memory_tokens for pack in packs)
+    memory = memory if causal else rounded(memory)
     rows = memory + slots * width
     ids = torch.full((len(packs), rows), pad)
     labels = torch.full((len(packs), rows), IGNORE)
@@ -83,9 +88,11 @@ def collate(
             seen[b, s, 0, :start] = True
             for name in slot.hidden:
                 seen[b, s, 0, places[name]] = False
+    kinds = tuple(tuple(slot.kind for slot in pack.slots) for pack in packs)
+    if causal:
+        return Batch(ids, positions, labels, torch.zeros(0, dtype=dtype), memory, slots, kinds, causal=True)
     own = torch.ones(width, width, dtype=torch.bool).tril().expand(len(packs), slots, width, width)
     visible = torch.cat([seen.expand(-1, -1, width, -1), own], -1).flatten(0, 1)[:, None]
-    kinds = tuple(tuple(slot.kind for slot in pack.slots) for pack in packs)
     memory_bias = _bias(_apart(lines)[:, None], dtype) if apart else None
     return Batch(ids, positions, labels, _bias(visible, dtype), memory, slots, kinds, memory_bias=memory_bias)
 
@@ -98,15 +105,6 @@ def _apart(lines: torch.Tensor) -> torch.Tensor:
     """(B, M, M): what stands before in the same line, and the first row, from the lines (B, M) of rows."""
     same = lines[:, :, None] == lines[:, None, :]
     return (same | (lines == 0)[:, None, :]).tril()
-
-
-def _alone(pack: Pack, bos: int, dtype: torch.dtype) -> Batch:
-    (slot,) = pack.slots
-    told = [bos, *(token for _, ids in pack.memory for token in ids)]
-    ids, labels = torch.tensor([[*told, *slot.ids]]), torch.tensor([[IGNORE] * len(told) + list(slot.labels)])
-    nothing = torch.zeros(0, dtype=dtype)
-    places = torch.arange(ids.shape[1])[None]
-    return Batch(ids, places, labels, nothing, len(told), 1, ((slot.kind,),), causal=True)
 
 
 def packed_attention(
@@ -124,30 +122,58 @@ def packed_attention(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     attend = partial(F.scaled_dot_product_attention, scale=scaling)  # its kernels never hold a matrix of weights
-    if pack.causal:
-        return attend(query, key, value, is_causal=True).transpose(1, 2), None
-    batch, heads, rows, dim = query.shape
-    memory, slots = pack.memory, pack.slots
-    width = (rows - memory) // slots
-
-    def apart(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Memory rows (B, H, M, D) and slot rows (B, S, H, Q, D)."""
-        told, asked = x.split([memory, slots * width], 2)
-        return told, asked.reshape(batch, heads, slots, width, dim).transpose(1, 2)
-
-    def joined(told: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
-        """What a slot may see, (B*S, H, M+Q, D): every slot has the memory before it."""
-        shared = told[:, None].expand(batch, slots, heads, memory, dim)
-        return torch.cat([shared, asked], 3).flatten(0, 1)
-
-    (memory_query, slot_query), keys, values = apart(query), apart(key), apart(value)
+    sizes = [pack.memory, query.shape[2] - pack.memory]
+    queries, keys, values = (x.split(sizes, 2) for x in (query, key, value))
+    if pack.causal:  # every slot computes the memory once more: that is less than to mask it
+        out = attend(*(_behind(*pair, pack.slots) for pair in (queries, keys, values)), is_causal=True)
+        told, asked = out.split([pack.memory, out.shape[2] - pack.memory], 2)
+        return torch.cat([told[:1], _in_a_row(asked, pack.slots)], 2).transpose(1, 2), None
+    memory_query, slot_query = queries
     if pack.memory_bias is None:  # what is padded comes last, and is not read
         memory_out = attend(memory_query, keys[0], values[0], is_causal=True)
     else:
         memory_out = attend(memory_query, keys[0], values[0], attn_mask=pack.memory_bias.to(dtype))
-    slot_out = attend(slot_query.flatten(0, 1), joined(*keys), joined(*values), attn_mask=pack.slot_bias.to(dtype))
-    slot_out = slot_out.view(batch, slots, heads, width, dim).transpose(1, 2).flatten(2, 3)
+    # on a CPU the kernels' backward is slow in bfloat16: two products are up to five times as quick for short slots
+    by_hand = device == "cpu" and dtype is torch.bfloat16 and sizes[1] // pack.slots <= BY_HAND
+    slot_out = (_weighed if by_hand else _attended)(slot_query, keys, values, pack, scaling)
     return torch.cat([memory_out, slot_out], 2).transpose(1, 2), None
+
+
+def _behind(told: torch.Tensor, asked: torch.Tensor, slots: int) -> torch.Tensor:
+    """Every slot as a row of a batch of its own, behind a copy of the memory: (B*S, H, M+Q, D)."""
+    batch, heads, memory, dim = told.shape
+    single = asked.unflatten(2, (slots, -1)).transpose(1, 2)
+    return torch.cat([told[:, None].expand(batch, slots, heads, memory, dim), single], 3).flatten(0, 1)
+
+
+def _in_a_row(single: torch.Tensor, slots: int) -> torch.Tensor:
+    """Slots (B*S, H, Q, D) beside each other: (B, H, S*Q, D)."""
+    return single.unflatten(0, (-1, slots)).transpose(1, 2).flatten(2, 3)
+
+
+def _attended(query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None) -> torch.Tensor:
+    """What the slots' queries (B, H, S*Q, D) find in the memory and in their slot, through a kernel."""
+    single = query.unflatten(2, (pack.slots, -1)).transpose(1, 2).flatten(0, 1)
+    bias = pack.slot_bias.to(query.dtype)
+    found = F.scaled_dot_product_attention(
+        single, _behind(*keys, pack.slots), _behind(*values, pack.slots), attn_mask=bias, scale=scaling
+    )
+    return _in_a_row(found, pack.slots)
+
+
+def _weighed(query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None) -> torch.Tensor:
+    """The same with its weights written out, so that all slots read the memory in one product."""
+    batch, heads, rows, dim = query.shape
+    shape = (batch, heads, pack.slots, rows // pack.slots)
+    query = query * (dim**-0.5 if scaling is None else scaling)
+    (memory_keys, own_keys), (memory_values, own_values) = keys, values
+    far = (query @ memory_keys.transpose(2, 3)).view(*shape, pack.memory)
+    own = query.reshape(*shape, dim) @ own_keys.reshape(*shape, dim).transpose(3, 4)
+    bias = pack.slot_bias.to(query.dtype).view(batch, pack.slots, 1, shape[3], -1).transpose(1, 2)
+    weights = torch.softmax(torch.cat([far, own], -1) + bias, -1)  # (B, H, S, Q, M+Q)
+    far, own = weights.split([pack.memory, shape[3]], -1)
+    out = far.reshape(batch, heads, rows, pack.memory) @ memory_values
+    return out + (own @ own_values.reshape(*shape, dim)).view(batch, heads, rows, dim)
 
 
 AttentionInterface.register(NAME, packed_attention)
