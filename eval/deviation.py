@@ -12,14 +12,13 @@ from torch.nn import functional as F
 
 from eval.laws import plain_logits
 from keep_agent.assemble import Oracle, expert_oracle, make_env, make_episodes
-from keep_agent.brain import make_method, plan_with
+from keep_agent.brain import format_of, make_method, plan_with
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.examples import make_examples
 from keep_agent.loop import run_episode
 from memory.encoder import make_encoder
 from memory.engine.engine import Engine
 from planners.base import Decision, Finished
-from planners.formats import make_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -170,7 +169,7 @@ def make_planners(
     """Planners of one setting that share the engine, the prompt format and the encoder."""
     setting = next(iter(configs.values()))
     examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
-    prompt_format = make_format(setting.prompt.format, tokenizer, examples, setting.prompt.start, setting.prompt.goal)
+    prompt_format = format_of(setting.prompt, engine.model, tokenizer, examples)
     encoder = make_encoder(setting.prompt.encoder)
     methods = {name: make_method(config.memory) for name, config in configs.items()}
     return {name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()}

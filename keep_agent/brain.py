@@ -25,7 +25,7 @@ from memory.engine.transport import Throttle
 from memory.method import MemoryMethod
 from memory.session import MemorySession
 from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED, PLANNERS
+from planners.checkpoint import BUNDLED, PLANNERS, SAYS_GOALS
 from planners.formats import Format, make_format
 from planners.kv import KVPlanner
 
@@ -58,10 +58,19 @@ def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
     method = make_method(config.memory)
     engine = make_engine(config)
     tokenizer = make_tokenizer(config.model, engine.model)
-    prompt_format = make_format(config.prompt.format, tokenizer, examples, config.prompt.start, config.prompt.goal)
+    prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
     encoder = make_encoder(config.prompt.encoder)
     _warm_up(engine, prompt_format, encoder)
     return Brain(engine, method, tokenizer, prompt_format, encoder, config)
+
+
+def format_of(
+    prompt: DictConfig, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example] = ()
+) -> Format:
+    """The prompt format of a config. Raises ConfigError for one that cannot be."""
+    learned = bool(getattr(model.module.config, SAYS_GOALS, False))
+    goals = learned if prompt.goal is None else prompt.goal
+    return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
 
 
 def brain_of(overrides: Sequence[str]) -> Brain:

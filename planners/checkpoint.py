@@ -31,6 +31,7 @@ TOKENIZER_CONFIG = {
     "clean_up_tokenization_spaces": False,
 }
 SUMMED = ("config.json", "model.safetensors", "tokenizer.json")
+SAYS_GOALS = "says_goals"  # in config.json: it has learned to say first what an instruction asks for
 WEIGHTS, TOKENIZER, HISTORY = "model.safetensors", "tokenizer.json", "training.json"
 
 

@@ -25,7 +25,17 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import KeepError
-from planners.checkpoint import HISTORY, Shape, build, deepen, load_planner, load_weights, save_planner, widen
+from planners.checkpoint import (
+    HISTORY,
+    SAYS_GOALS,
+    Shape,
+    build,
+    deepen,
+    load_planner,
+    load_weights,
+    save_planner,
+    widen,
+)
 from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files
 from planners.lessons import lesson_files, read_lessons
 from planners.optimizers import KINDS, Optimizers
@@ -175,6 +185,7 @@ class Trainer:
         self.model, self.tokenizer = self._start()
         own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
         self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
+        setattr(self.model.config, SAYS_GOALS, True)
         self.model.to(args.device).train()
         self.precision = PRECISIONS[args.precision] or faster_precision(args.device)
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)

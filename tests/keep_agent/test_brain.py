@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from keep_agent.brain import make_model
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from keep_agent.loop import run_episode
 from keep_agent.results import PARTS, EpisodeResult
+from planners.checkpoint import SAYS_GOALS
 from planners.kv import KVPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.test_loop import world
@@ -108,6 +110,22 @@ def test_generation_is_another_policy(tiny_model: Path) -> None:
     planner = make_planner(config(tiny_model, "planner=keep", "planner.policy=generate", "planner.max_new_tokens=4"))
     result, entries = play(planner, max_steps=2)
     assert not result.crashed, entries[-1]
+
+
+@pytest.mark.parametrize(("learned", "asked"), [(True, None), (False, None), (False, True), (True, False)])
+def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
+    tiny_model: Path, tmp_path: Path, learned: bool, asked: bool | None
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    said = json.loads((model / "config.json").read_text()) | {SAYS_GOALS: learned}
+    (model / "config.json").write_text(json.dumps(said))
+    (model / "SHA256SUMS").unlink(missing_ok=True)  # they are of the other config
+    planner = make_planner(config(model, *([] if asked is None else [f"prompt.goal={asked}"])))
+    _, entries = play(planner, max_steps=2)
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    expected = learned if asked is None else asked
+    assert all(("understood" in entry.get("extra", {})) == expected for entry in steps)
 
 
 def test_an_episode_does_not_depend_on_the_one_before(tiny_model: Path) -> None:

@@ -15,7 +15,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import DataError, ModelError
 from memory.engine.load import load_model
-from planners.checkpoint import WEIGHTS, build, load_planner
+from planners.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
 from planners.optimizers import KINDS
 from planners.packed_attention import collate
 from planners.packing import Mix, Packer
@@ -56,6 +56,7 @@ def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, d
     kept, taken_up = done.optimizers.state(), again.optimizers.state()
     assert kept.keys() == taken_up.keys() and all(torch.equal(kept[key], taken_up[key]) for key in kept)
     assert again.progress.step == first["progress"]["step"]
+    assert json.loads((out / "config.json").read_text())[SAYS_GOALS]
     again.run()
     second = json.loads((out / "training.json").read_text())["progress"]
     assert second["step"] > first["progress"]["step"]
