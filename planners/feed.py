@@ -173,7 +173,7 @@ class Feed:
                 continue
             style = self._rng.choice(level.styles)
             packs += [pack for pack in self._packer.packs(rollout, style) if pack.slots]
-        return sorted(packs, key=_width)
+        return sorted(packs, key=lambda pack: (rounded(_width(pack)), pack.memory_tokens))
 
     def _left_out(self, rollout: Rollout, mix: Mix) -> bool:
         if mix.plans:
