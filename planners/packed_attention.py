@@ -141,23 +141,25 @@ def packed_attention(
 
 def _behind(told: torch.Tensor, asked: torch.Tensor, slots: int) -> torch.Tensor:
     """Every slot as a row of a batch of its own, behind a copy of the memory: (B*S, H, M+Q, D)."""
-    batch, heads, memory, dim = told.shape
-    single = asked.unflatten(2, (slots, -1)).transpose(1, 2)
-    return torch.cat([told[:, None].expand(batch, slots, heads, memory, dim), single], 3).flatten(0, 1)
+    shared = told[:, None].expand(-1, slots, -1, -1, -1).flatten(0, 1)
+    return torch.cat([shared, _singly(asked, slots)], 2)
+
+
+def _singly(row: torch.Tensor, slots: int) -> torch.Tensor:
+    """Slots beside each other (B, H, S*Q, D), each as a row of a batch of its own: (B*S, H, Q, D)."""
+    return row.unflatten(2, (slots, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def _in_a_row(single: torch.Tensor, slots: int) -> torch.Tensor:
-    """Slots (B*S, H, Q, D) beside each other: (B, H, S*Q, D)."""
+    """The way back: (B*S, H, Q, D) to (B, H, S*Q, D)."""
     return single.unflatten(0, (-1, slots)).transpose(1, 2).flatten(2, 3)
 
 
 def _attended(query: torch.Tensor, keys: Pair, values: Pair, pack: Batch, scaling: float | None) -> torch.Tensor:
     """What the slots' queries (B, H, S*Q, D) find in the memory and in their slot, through a kernel."""
-    single = query.unflatten(2, (pack.slots, -1)).transpose(1, 2).flatten(0, 1)
+    single, seen, read = _singly(query, pack.slots), _behind(*keys, pack.slots), _behind(*values, pack.slots)
     bias = pack.slot_bias.to(query.dtype)
-    found = F.scaled_dot_product_attention(
-        single, _behind(*keys, pack.slots), _behind(*values, pack.slots), attn_mask=bias, scale=scaling
-    )
+    found = F.scaled_dot_product_attention(single, seen, read, attn_mask=bias, scale=scaling)
     return _in_a_row(found, pack.slots)
 
 

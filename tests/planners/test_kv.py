@@ -300,10 +300,8 @@ def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(
     planner = make(engine, tokenizer, goals=True)
     planner.reset("Get the mug", "grounded")
     planner.observe(FACTS)
-    form, lines = (
-        PlainFormat(tokenizer, goals=True),
-        ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"],
-    )
+    form = PlainFormat(tokenizer, goals=True)
+    lines = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
     ids = torch.tensor([*form.context(), *form.line("".join(f"{line}\n" for line in lines))])
     ids = torch.cat([ids, torch.tensor(form.goal("grounded", "Get the mug"))])
     for _ in range(GOAL_TOKENS):
