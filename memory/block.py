@@ -67,6 +67,13 @@ class KVBlock:
         return KVBlock(f"{self.identity}[{start}:{stop}]", k, v)
 
 
+def joined(blocks: Sequence[KVBlock]) -> KVBlock | None:
+    """A block without a name of the rows of all, one behind another; None of none."""
+    if len(blocks) < 2:
+        return blocks[0] if blocks else None
+    return KVBlock("", torch.cat([block.k[:] for block in blocks], 2), torch.cat([block.v[:] for block in blocks], 2))
+
+
 def resting(x: torch.Tensor) -> torch.Tensor:
     """Keys or values (layers, kv_heads, tokens, head_dim) in host memory, as a block holds them.
 

@@ -181,14 +181,14 @@ class SegmentGraph:
             new = np.array([segment.id not in self._row for segment in present])
             flips += self._refresh([s for s in present if s.id in self._row], vectors[~new])
             flips += self._insert([s for s in present if s.id not in self._row], vectors[new])
-        return flips + self._settle(store.step) if settle else flips
+        return flips + self._settle(store) if settle else flips
 
     @contextmanager
-    def settled(self, step: int) -> Iterator[None]:
-        """As if an update at ``step`` had made static what is quiet by then."""
-        window = self.grouping.window
+    def settled(self, store: SegmentStore) -> Iterator[None]:
+        """As if an update had made static what is quiet by now."""
+        step, window = store.step, self.grouping.window
         groups = [group for group in self.groups.values() if group.family != "agent" and not group.static]
-        quiet = [group for group in groups if step - group.last_changed >= window]
+        quiet = [g for g in groups if step - g.last_changed >= window and not _in_use(g, store)]
         for group in quiet:
             group.static_since = step
         try:
@@ -325,13 +325,17 @@ class SegmentGraph:
         if group.family != "agent":
             heappush(self._due, (group.last_changed, group.id))
 
-    def _settle(self, step: int) -> list[Flip]:
-        """Groups that were quiet for the whole window become static."""
-        quiet = set()
+    def _settle(self, store: SegmentStore) -> list[Flip]:
+        """Groups that were quiet for the whole window become static; those in use have the window before them again."""
+        quiet, step = set(), store.step
         while self._due and step - self._due[0][0] >= self.grouping.window:
             changed, id = heappop(self._due)
             if id in self.groups and self.groups[id].last_changed == changed:
                 quiet.add(id)
+        for id in [id for id in quiet if _in_use(self.groups[id], store)]:
+            quiet.remove(id)
+            self.groups[id].last_changed = step
+            self._await(self.groups[id])
         for group in map(self.groups.__getitem__, sorted(quiet)):
             group.static_since = step
             self._reopen(group)
@@ -380,6 +384,12 @@ class SegmentGraph:
             edge.pop(kind, None)
             if not edge:
                 self.graph.remove_edge(id, other)
+
+
+def _in_use(group: Group, store: SegmentStore) -> bool:
+    """Does it hold a line of the log, whose place is behind all else until the task is finished?"""
+    latest = next(reversed(group.members))
+    return group.family == "history" and store.get(latest).created > store.finished
 
 
 def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:

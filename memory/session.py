@@ -27,6 +27,7 @@ from memory.engine.extend import Chunking
 from memory.engine.trace import PrefillResult, ScoreResult
 from memory.graph import Flip, SegmentGraph
 from memory.method import MemoryMethod
+from memory.recompute.full import Full
 from memory.report import Prefill, Timings, count
 from memory.snapshot import Snapshot
 from memory.stages import Unit
@@ -86,7 +87,8 @@ class MemorySession:
         """Logits behind ``[context][front_ids][memory][query_ids]``; ``query_text`` is what segments are chosen by.
 
         ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
-        tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
+        tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells
+        it, and a prompt that is rebuilt at every step is computed whole, for what is asked so seldom decides much.
 
         ``instruction_ids`` say what is to be done. From a query on that begins with them, or with the first of them, a
         retention stage keeps those rows until another does.
@@ -106,7 +108,8 @@ class MemorySession:
             self.update(settle=True)
         with clock.part("retrieve"):
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
-            assembler = assembler if lasting else assembler.aside()
+            if not lasting:
+                assembler = Fresh(self.engine) if self._rebuilds else assembler.aside()
             assembler.instruct(common_prefix(query_ids, instruction_ids))
         if not self.method.retrieval.capabilities.latent:  # else only some of the units enter the prompt
             rows = len(context.ids) + sum(len(unit.token_ids) for unit in units) + len(query_ids)
@@ -141,7 +144,7 @@ class MemorySession:
         if self._transcript is not None:
             return 0, 0
         context, self._opened = self._need_context(), 0
-        with self.store.graph.settled(self.store.step):
+        with self.store.graph.settled(self.store):
             units, _, assembler = self._plan(query_text, (), None, (), lasting=False)
         if not self.method.retrieval.capabilities.latent:
             units = _fitting(units, self.engine.spec.max_positions - len(context.ids))
@@ -219,6 +222,11 @@ class MemorySession:
         if blocks:
             self._holder.release()
             self._cold = True
+
+    @property
+    def _rebuilds(self) -> bool:
+        """Is all of a prompt known before it is assembled, the chosen segments' text?"""
+        return self._transcript is None and not self.method.retrieval.capabilities.latent
 
     def _make_transcript(self) -> Transcript:
         room = self.engine.spec.max_positions - len(self._context_ids) - ROOM
@@ -356,7 +364,8 @@ class MemorySession:
             last = self.engine.spec.layers - 1
             result.trace.last_layer = tuple(last if s.stop > prompt.prefix else -1 for s in prompt.layout.segments)
             return result
-        stages = copy.copy(self.method.recompute), copy.copy(self.method.loading)  # they hold one prompt's state
+        recompute = Full() if prompt.layout.fresh.all() else copy.copy(self.method.recompute)
+        stages = recompute, copy.copy(self.method.loading)  # they hold one prompt's state
         harvests = self._assembler.harvests
         given = prompt.context_block, harvests, prompt.slots, prompt.seen_block
         result = self.engine.prefill(prompt.layout, *stages, *given)

@@ -55,13 +55,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Tokens whose keys and values are computed jointly, seeing only themselves and the context prefix."""
+    """Tokens whose keys and values are computed jointly, seeing only themselves, the context prefix and ``behind``."""
 
     kind: str  # "static_group" | "segment" | "block" | "prefix" | "new"
     token_ids: tuple[int, ...]
     spans: tuple[Span, ...]  # in unit coordinates; a fixed-size block may hold parts of segments
     namespace: str = ""
     reusable: bool = True  # False: these rows are always fresh (never looked up or stored)
+    behind: tuple[tuple[int, ...], ...] = ()  # token ids of units it is computed behind, each behind those before it
 
     @classmethod
     def of(cls, kind: str, parts: Iterable[tuple[str, Sequence[int]]]) -> Unit:

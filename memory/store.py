@@ -117,6 +117,11 @@ class SegmentStore:
         finished, latest = self.finished, islice(reversed(self._of["history"]), most)
         return list(takewhile(lambda id: self._segments[id].created > finished, latest))
 
+    @property
+    def log(self) -> list[str]:
+        """Ids of what the agent did since it last finished a task, in the order of its doing."""
+        return self.done_lately(len(self._of["history"]))[::-1]
+
     def behind(self, parent: str, category: str) -> Collection[str]:
         """Ids of the segments of a category that refer back to ``parent``, whether or not that is in the store."""
         return self._behind.get((parent, category), ())

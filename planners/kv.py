@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
 from planners.base import Decision, Finished
-from planners.prompt import Turn, clean, entity_text, understood
+from planners.prompt import Turn, clean, entity_text, in_short, understood
 from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
 
@@ -228,7 +228,8 @@ class KVPlanner:
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - self._format.progress)
-        return self._format.query(self._skills, self._told_task, self._turns[before:], self._now, before)
+        told = self._told_task if self._appends else in_short(self._instruction, self._goal)
+        return self._format.query(self._skills, told, self._turns[before:], self._now, before)
 
     @property
     def _told_task(self) -> str:

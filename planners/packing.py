@@ -32,8 +32,8 @@ from planners.prompt import (
     candidate_text,
     entity_text,
     goal_query,
+    in_short,
     query_text,
-    understood,
 )
 from planners.recall import KINDS, Asked, make_scene
 from planners.records import FactRecord, Rollout, TaskRecord
@@ -354,8 +354,8 @@ class _Replay:
 
     def query(self, wording: str, index: int) -> str:
         """The fresh end of the prompt at step ``index``."""
-        asked = understood(wording, self.task.goal)
-        return query_text(self.skills, asked, self.turns[max(0, index - PROGRESS) : index], self.now[index])
+        told = in_short(wording, self.task.goal)
+        return query_text(self.skills, told, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
     def _foci(self) -> list[str]:
         """What each step is for: the type that is used next, which one, and where that is.

@@ -50,8 +50,13 @@ def goal_query(skills: str, instruction: str) -> str:
 
 
 def understood(instruction: str, goal: str) -> str:
-    """An instruction with what it asks for behind it, as tasks are told once that was said."""
+    """An instruction with what it asks for behind it, as a transcript tells tasks once that was said."""
     return f"{instruction} {GOAL} {goal}" if goal else instruction
+
+
+def in_short(instruction: str, goal: str) -> str:
+    """What a query tells of a task: what it asks for in the instruction's place once that was said."""
+    return f"{GOAL} {goal}" if goal else instruction
 
 
 def query_text(skills: str, instruction: str, turns: Sequence[Turn], now: str = "") -> str:

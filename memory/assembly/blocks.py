@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain, pairwise, takewhile
 
 from memory.assembly.base import Assembled, Assembler, Context
 from memory.assembly.latent import NamedChoice
 from memory.assembly.layout import lay_out, place, uses
 from memory.assembly.lost import Lost
-from memory.block import KVBlock, identity
+from memory.block import KVBlock, identity, joined
 from memory.clock import Clock
 from memory.engine.engine import Engine
 from memory.engine.trace import PrefillResult
@@ -49,20 +49,23 @@ class Blocks(Assembler):
         self.reset()
 
     def reset(self) -> None:
-        self._names: dict[tuple[tuple[int, ...], str], str] = {}
+        self._names: dict[tuple[tuple[tuple[int, ...], ...], tuple[int, ...], str], str] = {}
         self._lost.reset()
 
     def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
         names = [self._name(unit, context) for unit in units]
         blocks = {name: self._holder.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
-        tokens = _tokens(missing.values())
-        carries = self._latent is None and tokens <= CARRIED
-        if missing and not carries:
+        carries = self._latent is None and _tokens(missing.values()) <= CARRIED
+        first = {name: unit for name, unit in missing.items() if unit.behind} if carries else missing
+        tokens = 0
+        if first:
             with clock.part("encode"):
-                for block in self._encode(missing, context, Priority.PLAN):
-                    self._holder.put(block)
+                for block in self._encode(first, context, Priority.PLAN):
+                    tokens += block.tokens
                     blocks[block.identity] = block
+        riding = {name for name in missing if blocks[name] is None}
+        tokens += _tokens(missing[name] for name in riding)
         lost, asked = self._lost.count(names, units), 0
         if self._latent is not None:
             front = (unit.token_ids for name, unit in zip(names, units, strict=True) if not name)
@@ -71,9 +74,9 @@ class Blocks(Assembler):
             units, names = [units[number] for number in chosen], [names[number] for number in chosen]
         hits = [bool(name) and name not in missing for name in names]
         placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
-        if carries:
+        if riding:
             named = zip(placed, names, strict=True)
-            placed = [replace(p, carried=name) if name in missing else p for p, name in named]
+            placed = [replace(p, carried=name) if name in riding else p for p, name in named]
         if placed and self._lossless and context.seen_ids == context.ids:  # the first does stand where it was encoded
             placed[0] = replace(placed[0], exact=bool(placed[0].carried) or placed[0].block is not None)
         return Assembled(
@@ -94,30 +97,60 @@ class Blocks(Assembler):
             if now and _tokens(now.values()) + len(unit.token_ids) > tokens:
                 break
             now[name] = unit
-        for block in self._encode(now, context, Priority.BACKGROUND):
-            self._holder.put(block)
-        encoded = _tokens(now.values())
-        return encoded, _tokens(lacking.values()) - encoded
+        encoded = sum(block.tokens for block in self._encode(now, context, Priority.BACKGROUND))
+        return encoded, _tokens(lacking.values()) - _tokens(now.values())
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Blocks were stored when they were encoded."""
         self._lost.settle()
 
     def _encode(self, units: Mapping[str, Unit], context: Context, priority: Priority) -> list[KVBlock]:
-        """Blocks of units by their names, in one packed forward for all."""
-        requests = [(context.seen_block, unit.token_ids) for unit in units.values()]
-        return self._engine.encode(requests, list(units), priority) if requests else []
+        """Blocks of units, which are stored: in one packed forward those behind nothing, the others chain by chain.
+
+        Where what a unit is computed behind is not stored it is encoded with it.
+        """
+        alone = {name: unit for name, unit in units.items() if not unit.behind}
+        requests = [(context.seen_block, unit.token_ids) for unit in alone.values()]
+        made = self._put(self._engine.encode(requests, list(alone), priority)) if requests else []
+        chained = [(name, unit) for name, unit in units.items() if unit.behind]
+        for name, unit in sorted(chained, key=lambda item: len(item[1].behind), reverse=True):
+            if name not in {block.identity for block in made}:  # the longest chain brings those that it goes on
+                made += self._put(self._encode_chain(unit, context, priority))
+        return made
+
+    def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
+        """The unit's block, and those that it is computed behind, from the first on that is not stored."""
+        ids = [*unit.behind, unit.token_ids]
+        names = [self._name(replace(unit, token_ids=ids[i], behind=unit.behind[:i]), context) for i in range(len(ids))]
+        stored = list(takewhile(bool, map(self._holder.get, names)))
+        new, names = ids[len(stored) :], names[len(stored) :]
+        if not new:
+            return []
+        seen = joined([block for block in (context.seen_block, *stored) if block])
+        (made,) = self._engine.encode([(seen, [*chain.from_iterable(new)])], priority=priority)
+        cuts = pairwise(accumulate(map(len, new), initial=0))
+        return [
+            KVBlock(name, made.k[:, :, i:j].clone(), made.v[:, :, i:j].clone())
+            for name, (i, j) in zip(names, cuts, strict=True)
+        ]
+
+    def _put(self, blocks: list[KVBlock]) -> list[KVBlock]:
+        for block in blocks:
+            self._holder.put(block)
+        return blocks
 
     def _name(self, unit: Unit, context: Context) -> str:
         """Identity of a unit; "" if it is never stored."""
         if not unit.reusable or not unit.token_ids:
             return ""
-        key = unit.token_ids, unit.namespace or self._namespace
+        namespace = unit.namespace or self._namespace
+        key = unit.behind, unit.token_ids, namespace
         found = self._names.get(key)
         if found is None:
             if len(self._names) > 50_000:
                 self._names.clear()
-            found = self._names[key] = identity(self._engine.model_key, context.seen_ids, *key)
+            seen = (*context.seen_ids, *chain.from_iterable(unit.behind))
+            found = self._names[key] = identity(self._engine.model_key, seen, unit.token_ids, namespace)
         return found
 
 

@@ -1,15 +1,18 @@
-"""KEEP's memory construction: static groups are encoded whole, everything else segment by segment."""
+"""KEEP's memory construction: static groups are encoded whole, everything else segment by segment, the log in order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
+from keep_agent.errors import ConfigError
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore
+
+Lines = tuple[tuple[int, ...], ...]  # token ids
 
 
 @dataclass(frozen=True)
@@ -17,16 +20,26 @@ class StaticDynamic:
     """KEEP (arXiv 2602.23592, section 4.1): full attention inside a static group, isolated dynamic segments.
 
     When a group changes its kind its tokens make other units, whose blocks are other blocks: that is the recomputation.
+
+    The paper says nothing of a log, which changes at every step and yet only grows. Nothing before a new line can see
+    it, so a line of what the agent has done in its task is encoded behind the lines before it, in the prompt or not:
+    it costs what it costs alone. After ``log`` tokens it begins anew; 0: its lines are segments like others.
     """
 
+    log: int = 512
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True)
     assembly: ClassVar[str] = "blocks"
 
+    def __post_init__(self) -> None:
+        if self.log < 0:
+            raise ConfigError(f"log={self.log} tokens cannot be: use 0 or more")
+
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        return list(_units(segments, store))
+        lines = _lines(store, self.log) if self.log else {}
+        return list(_units(segments, store, lines))
 
 
-def _units(segments: Sequence[Segment], store: SegmentStore) -> Iterator[Unit]:
+def _units(segments: Sequence[Segment], store: SegmentStore, log: dict[str, Lines]) -> Iterator[Unit]:
     def group(segment: Segment) -> int:
         found = store.graph.static_group(segment)
         return -1 if found is None else found.id
@@ -35,5 +48,17 @@ def _units(segments: Sequence[Segment], store: SegmentStore) -> Iterator[Unit]:
         parts = [(segment.id, store.tokens(segment.id)) for segment in run]
         if id >= 0:
             yield Unit.of("static_group", parts)
-        else:
-            yield from (Unit.of("segment", [part]) for part in parts)
+            continue
+        yield from (replace(Unit.of("segment", [part]), behind=log.get(part[0], ())) for part in parts)
+
+
+def _lines(store: SegmentStore, most: int) -> dict[str, Lines]:
+    """By id, what each line of the log is encoded behind: fewer than ``most`` tokens."""
+    found: dict[str, Lines] = {}
+    before: Lines = ()
+    for id in store.log:
+        tokens = store.tokens(id)
+        if sum(map(len, before)) + len(tokens) > most:
+            before = ()
+        found[id], before = before, (*before, tokens)
+    return found

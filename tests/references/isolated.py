@@ -36,17 +36,22 @@ def dense_mask(
 
 @torch.no_grad()
 def full_reuse(
-    model: PreTrainedModel, context: Sequence[int], units: Sequence[Sequence[int]], query: Sequence[int]
+    model: PreTrainedModel,
+    context: Sequence[int],
+    units: Sequence[Sequence[int]],
+    query: Sequence[int],
+    behind: Sequence[Sequence[int]] = (),
 ) -> torch.Tensor:
-    """(query rows, vocab) logits when no memory row is recomputed."""
+    """(query rows, vocab) logits when no memory row is recomputed; ``behind``: what each unit saw, too."""
     layers, before = model.config.num_hidden_layers, len(context)
     parts: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
     start = before
-    for unit in units:
-        alone = _cache_of(model, [*context, *unit])
+    for number, unit in enumerate(units):
+        first = before + (len(behind[number]) if behind else 0)
+        alone = _cache_of(model, [*context, *(behind[number] if behind else ()), *unit])
         if not parts and before:
             parts.append([(k[:, :, :before], v[:, :, :before]) for k, v in alone])
-        moved = [(turn(model, i, k[:, :, before:], start - before), v[:, :, before:]) for i, (k, v) in enumerate(alone)]
+        moved = [(turn(model, i, k[:, :, first:], start - first), v[:, :, first:]) for i, (k, v) in enumerate(alone)]
         parts.append(moved)
         start += len(unit)
     cache = DynamicCache()

@@ -1,0 +1,165 @@
+"""The log: what the agent does in its task, each line encoded behind the lines before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keep_agent.errors import ConfigError
+from memory.construction.static_dynamic import StaticDynamic
+from memory.engine.engine import Engine
+from memory.graph import Grouping, prompt_order
+from memory.method import MemoryMethod
+from memory.recompute.none import Nothing
+from memory.session import MemorySession
+from memory.stages import Unit
+from memory.storage.ram import Ram
+from memory.store import SegmentStore
+from tests.memory.houses import furnish, make_store
+from tests.memory.sessions import CONTEXT, QUERY, close, keep, open_session
+from tests.references.isolated import full_reuse
+
+DONE = ("go to cabinet_1", "open cabinet_1", "pick up mug_1", "go to table", "put mug_1")
+
+
+def reuse(log: int = 512) -> MemoryMethod:
+    stages = {"construction": StaticDynamic(log), "recompute": Nothing(), "grouping": Grouping(window=99)}
+    return replace(keep(), name="reuse", **stages)
+
+
+def do(store: SegmentStore, number: int) -> None:
+    store.advance()
+    store.put(f"did_{number}", "history", f"did {DONE[number % len(DONE)]}\n")
+
+
+def units(store: SegmentStore, log: int = 512) -> dict[str, Unit]:
+    """By the segment, of a prompt that holds everything."""
+    store.graph.update(store)
+    ids = prompt_order([segment.id for segment in store], store)
+    planned = StaticDynamic(log).plan([store.get(id) for id in ids], store, store.step)
+    return {span.segment: unit for unit in planned for span in unit.spans}
+
+
+def test_a_line_is_behind_those_before_it_until_the_task_is_finished() -> None:
+    store = make_store(Grouping(window=2))
+    furnish(store, 1, 2)
+    for number in range(4):
+        do(store, number)
+    lines = [store.tokens(f"did_{number}") for number in range(4)]
+    assert [units(store)[f"did_{number}"].behind for number in range(4)] == [tuple(lines[:n]) for n in range(4)]
+    assert all(not unit.behind for id, unit in units(store).items() if not id.startswith("did_"))
+    assert all(not unit.behind for unit in units(store, log=0).values())
+    store.put("finished_1", "task", "finished it\n")
+    assert all(not unit.behind for unit in units(store).values())
+    do(store, 4)
+    do(store, 5)
+    assert units(store)["did_4"].behind == () and units(store)["did_5"].behind == (store.tokens("did_4"),)
+
+
+def test_the_log_begins_anew_when_it_is_long() -> None:
+    store = make_store()
+    for number in range(5):
+        do(store, number)
+    sizes = [len(store.tokens(f"did_{number}")) for number in range(5)]
+    found = units(store, log=sum(sizes[:3]))
+    assert [len(found[f"did_{number}"].behind) for number in range(5)] == [0, 1, 2, 0, 1]
+    with pytest.raises(ConfigError, match="log=-1"):
+        StaticDynamic(-1)
+
+
+def test_what_is_under_way_is_not_static_however_quiet() -> None:
+    store = make_store(Grouping(window=2))
+    do(store, 0)
+    for _ in range(7):
+        store.advance()
+        assert store.graph.update(store) == []
+        with store.graph.settled(store):
+            assert not store.graph.group_of("did_0").static
+    store.put("finished_1", "task", "finished it\n")
+    flips = [flip for _ in range(3) for flip in (store.advance(), *store.graph.update(store))[1:]]
+    assert [flip.static for flip in flips].count(True) >= 1 and store.graph.group_of("did_0").static
+
+
+@pytest.fixture
+def session(engine: Engine) -> MemorySession:
+    return open_session(engine, reuse(), budget=40)
+
+
+def check(engine: Engine, session: MemorySession) -> int:
+    """The prompt's logits against transformers' own forward; tokens encoded for it."""
+    prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
+    planned = units(session.store)
+    told = list(dict.fromkeys(planned[s.segment] for s in prefill.layout.segments))
+    behind = [list(chain.from_iterable(unit.behind)) for unit in told]
+    expected = full_reuse(engine.plain, CONTEXT, [unit.token_ids for unit in told], QUERY, behind)
+    assert close(prefill.logits, expected[-1:])
+    return prefill.counts.encoded_token_layers // engine.spec.layers
+
+
+def test_a_new_line_costs_itself_and_every_row_is_what_the_reference_computes(
+    engine: Engine, session: MemorySession
+) -> None:
+    furnish(session.store, 2, 3)
+    check(engine, session)
+    for number in range(5):
+        do(session.store, number)
+        assert check(engine, session) == len(session.store.tokens(f"did_{number}"))
+
+
+def test_lines_that_come_at_once_are_encoded_at_once(engine: Engine, session: MemorySession) -> None:
+    furnish(session.store, 2, 3)
+    check(engine, session)
+    for number in range(4):
+        do(session.store, number)
+    assert check(engine, session) == sum(len(session.store.tokens(f"did_{number}")) for number in range(4))
+    assert check(engine, session) == 0
+
+
+def test_a_line_that_is_taken_back_makes_those_behind_it_others(engine: Engine, session: MemorySession) -> None:
+    furnish(session.store, 2, 3)
+    for number in range(5):
+        do(session.store, number)
+    check(engine, session)
+    session.store.remove("did_2")
+    assert check(engine, session) == sum(len(session.store.tokens(f"did_{number}")) for number in (3, 4))
+
+
+@pytest.mark.parametrize("room", [0, 1, 10_000, None])
+def test_what_a_storage_let_go_is_encoded_again(engine: Engine, room: int | None) -> None:
+    session = open_session(engine, replace(reuse(), storage=Ram(room)), budget=40)
+    furnish(session.store, 1, 2)
+    for number in range(5):
+        do(session.store, number)
+        check(engine, session)
+
+
+def test_the_log_is_encoded_ahead(engine: Engine, session: MemorySession) -> None:
+    furnish(session.store, 2, 3)
+    check(engine, session)
+    do(session.store, 0)
+    do(session.store, 1)
+    lines = sum(len(session.store.tokens(f"did_{number}")) for number in range(2))
+    session.update()
+    assert session.prepare("put mug_1 in cabinet_2", 1000) == (lines, 0)
+    assert check(engine, session) == 0
+
+
+@given(st.lists(st.sampled_from(["do", "finish", "undo", "ask"]), max_size=12))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_done_the_rows_are_the_references(engine: Engine, acts: list[str]) -> None:
+    session = open_session(engine, reuse(), budget=6)
+    furnish(session.store, 1, 2)
+    for number, act in enumerate(acts):
+        if act == "do":
+            do(session.store, number)
+        elif act == "finish":
+            session.store.put(f"finished_{number}", "task", "finished it\n")
+        elif act == "undo" and session.store.log:
+            session.store.remove(session.store.log[0])
+        else:
+            check(engine, session)
+    check(engine, session)
