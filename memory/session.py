@@ -82,13 +82,14 @@ class MemorySession:
         anew: Callable[[], Sequence[int]] | None = None,
         front_ids: Sequence[int] = (),
         lasting: bool = True,
+        whole: bool = False,
         instruction_ids: Sequence[int] = (),
     ) -> Prefill:
         """Logits behind ``[context][front_ids][memory][query_ids]``; ``query_text`` is what segments are chosen by.
 
         ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
-        tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells
-        it, and a prompt that is rebuilt at every step is computed whole, for what is asked so seldom decides much.
+        tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
+        ``whole``: nothing of a prompt that is rebuilt at every step is reused, for what is asked once and decides much.
 
         ``instruction_ids`` say what is to be done. From a query on that begins with them, or with the first of them, a
         retention stage keeps those rows until another does.
@@ -108,8 +109,10 @@ class MemorySession:
             self.update(settle=True)
         with clock.part("retrieve"):
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
-            if not lasting:
-                assembler = Fresh(self.engine) if self._rebuilds else assembler.aside()
+            if whole and self._rebuilds:
+                assembler = Fresh(self.engine)
+            elif not lasting:
+                assembler = assembler.aside()
             assembler.instruct(common_prefix(query_ids, instruction_ids))
         if not self.method.retrieval.capabilities.latent:  # else only some of the units enter the prompt
             rows = len(context.ids) + sum(len(unit.token_ids) for unit in units) + len(query_ids)

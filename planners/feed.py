@@ -50,7 +50,7 @@ LESSONS = 0.2  # share of batches, where there are any
 AT_ONCE = 1024  # lessons of a window
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 TEMPLATED = 0.7  # share of generated rollouts left out of plans: what people wrote is what takes long to learn
-PASSED_OVER = 0.6  # share of type-level rollouts left out of decisions: plans without memory teach most of them
+PASSED_OVER = 0.3  # share of type-level rollouts left out of decisions: plans without memory teach much of them
 DECIDED = 0.6  # share of decisions, the rest are trajectories
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=8, probes=1, questions=8, easy=0.5)

@@ -41,6 +41,7 @@ from planners.styles import Edit, PromptStyle, history_edit, make_style, task_ed
 
 IGNORE = -100
 WEIGHTS = {"pick": 2, "slice": 2, "go": 2, "find": 2}  # how often steps are shown, by the verb of the label
+AGAIN = 3  # how much more often, where two things are carried, the steps behind the first
 FOCUSED = ("pick", "put", "slice", "turn", "sit")  # verbs whose target is what the steps before them are for
 Encode = Callable[[str], Sequence[int]]
 Part = tuple[str, bool]  # text, whether it is supervised
@@ -203,8 +204,7 @@ class Packer:
 
     def _wanted(self, task: TaskRecord) -> bool:
         """Two things to carry are where plans go wrong, so that such tasks are seen more often."""
-        picked = sum(step.label.startswith("pick") for step in task.steps)
-        return picked > 1 or self.mix.easy == 1.0 or self.random.random() < self.mix.easy
+        return _picked(task) > 1 or self.mix.easy == 1.0 or self.random.random() < self.mix.easy
 
     def _lines(self, lines: Sequence[Line]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple((line.id, self._encode(line.text)) for line in lines)
@@ -215,10 +215,14 @@ class Packer:
     def _some_steps(self, task: TaskRecord) -> list[int]:
         """Neighbouring steps, the nearest to one first: slots of a pack are padded to the widest.
 
-        Skills that take memory and instruction together are that one more often.
+        Skills that take memory and instruction together are that one more often, and what comes behind the first of two
+        things that were put down: whoever forgets that one picks it up again.
         """
         steps = range(len(task.steps))
         weights = [WEIGHTS.get(step.label.split()[0], 1) for step in task.steps]
+        if _picked(task) > 1:
+            first = next((i for i, step in enumerate(task.steps) if step.label.startswith("put")), len(steps))
+            weights[first + 1 :] = [AGAIN * weight for weight in weights[first + 1 :]]
         (middle,) = self.random.choices(steps, weights)
         return sorted(steps, key=lambda index: abs(index - middle))
 
@@ -379,6 +383,10 @@ class _Replay:
         """Type and number of what the first label from step ``index`` on with one of ``verbs`` names last."""
         labels = (step.label.split() for step in self.task.steps[index:])
         return next((words[-2:] for words in labels if words[0] in verbs), None)
+
+
+def _picked(task: TaskRecord) -> int:
+    return sum(step.label.startswith("pick") for step in task.steps)
 
 
 def _place(fact: FactRecord) -> str | None:
