@@ -53,7 +53,7 @@ class Format(Protocol):
     def goal(self, skills: str, instruction: str) -> list[int]:
         """The end of a prompt behind which the model says what an instruction asks for; empty: it is not asked.
 
-        What it says goes behind the instruction wherever that is told (`planners.prompt.understood`).
+        A query tells what it says in the instruction's place, a transcript behind it (`planners.prompt`).
         """
         ...
 

@@ -122,10 +122,8 @@ class Blocks(Assembler):
         """The unit's block, and those that it is computed behind, from the first on that is not stored."""
         ids = [*unit.behind, unit.token_ids]
         names = [self._name(replace(unit, token_ids=ids[i], behind=unit.behind[:i]), context) for i in range(len(ids))]
-        stored = list(takewhile(bool, map(self._holder.get, names)))
+        stored = list(takewhile(bool, map(self._holder.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
-        if not new:
-            return []
         seen = joined([block for block in (context.seen_block, *stored) if block])
         (made,) = self._engine.encode([(seen, [*chain.from_iterable(new)])], priority=priority)
         cuts = pairwise(accumulate(map(len, new), initial=0))
