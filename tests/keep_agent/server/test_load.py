@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from keep_agent.server.limits import Limits
+from memory.engine.engine import Engine
 from tests.keep_agent.server.conftest import Serve, Whole
 from tests.keep_agent.server.serving import Served, events, post, until
 
@@ -153,8 +154,10 @@ def test_too_many_are_told_when_to_come_again(serve: Serve) -> None:
         assert talked(served, "later").status_code == 200
 
 
-def test_a_server_that_closes_says_so_and_ends(serve: Serve) -> None:
+def test_a_server_that_closes_says_so_and_ends(serve: Serve, engine: Engine, request: pytest.FixtureRequest) -> None:
     told: list[httpx.Response] = []
+    slow = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: time.sleep(0.01))  # half a minute for 3000
+    request.addfinalizer(slow.remove)
     with serve() as (served, whole):
         whole.conversations._ends = frozenset()
         waiting = threading.Thread(target=lambda: told.append(talked(served, "last", 3000)))
