@@ -133,7 +133,7 @@ def test_a_server_that_never_accepts() -> None:
 def test_a_server_that_does_not_read() -> None:
     """A request larger than all buffers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.3, 0.8))
+        simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", 2.0, 4.0))
         start = time.monotonic()
         with pytest.raises(SimulatorTimeout, match="may have been done"):
             simulator.expand_scene({"nodes": [{"id": "x" * (16 << 20)}], "edges": []})
