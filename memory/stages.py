@@ -110,6 +110,7 @@ class Placement:
     hit: bool = False  # served from storage, not encoded in this step; without a block: rows that slots fill
     exact: bool = False  # the block was computed behind exactly the rows that stand before it here
     carried: str = ""  # identity of the block that the prefill makes on its way; it has none until then
+    behind: KVBlock | None = None  # what a carried unit, one of a prompt at most, sees beside the context
 
     @property
     def stop(self) -> int:

@@ -57,8 +57,9 @@ class Blocks(Assembler):
         blocks = {name: self._holder.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
         carries = self._latent is None and _tokens(missing.values()) <= CARRIED
-        first = {name: unit for name, unit in missing.items() if unit.behind} if carries else missing
-        tokens = 0
+        behind = self._rides(missing, context) if carries else {}
+        chained = {name: unit for name, unit in missing.items() if unit.behind and name not in behind}
+        first, tokens = chained if carries else missing, 0
         if first:
             with clock.part("encode"):
                 for block in self._encode(first, context, Priority.PLAN):
@@ -76,7 +77,7 @@ class Blocks(Assembler):
         placed = place(units, len(context.ids), [blocks.get(name) for name in names], hits)
         if riding:
             named = zip(placed, names, strict=True)
-            placed = [replace(p, carried=name) if name in riding else p for p, name in named]
+            placed = [replace(p, carried=n, behind=behind.get(n)) if n in riding else p for p, n in named]
         if placed and self._lossless and context.seen_ids == context.ids:  # the first does stand where it was encoded
             placed[0] = replace(placed[0], exact=bool(placed[0].carried) or placed[0].block is not None)
         return Assembled(
@@ -118,10 +119,24 @@ class Blocks(Assembler):
                 made += self._put(self._encode_chain(unit, context, priority))
         return made
 
+    def _rides(self, missing: Mapping[str, Unit], context: Context) -> dict[str, KVBlock | None]:
+        """What the one unit that is missing behind others sees of them, by its name; nothing if one of them is, too."""
+        chained = [(name, unit) for name, unit in missing.items() if unit.behind]
+        if len(chained) != 1:
+            return {}
+        name, unit = chained[0]
+        blocks = [self._holder.get(before) for before in self._chain(unit, context)[:-1]]
+        found = [block for block in blocks if block is not None]
+        return {name: joined(found)} if len(found) == len(blocks) else {}
+
+    def _chain(self, unit: Unit, context: Context) -> list[str]:
+        """Names of what it is computed behind, and its own."""
+        ids = [*unit.behind, unit.token_ids]
+        return [self._name(replace(unit, token_ids=ids[i], behind=unit.behind[:i]), context) for i in range(len(ids))]
+
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
         """The unit's block, and those that it is computed behind, from the first on that is not stored."""
-        ids = [*unit.behind, unit.token_ids]
-        names = [self._name(replace(unit, token_ids=ids[i], behind=unit.behind[:i]), context) for i in range(len(ids))]
+        ids, names = [*unit.behind, unit.token_ids], self._chain(unit, context)
         stored = list(takewhile(bool, map(self._holder.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
         seen = joined([block for block in (context.seen_block, *stored) if block])

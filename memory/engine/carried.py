@@ -21,7 +21,8 @@ class Carried:
     """A prompt's units without a block, each seeing itself and ``seen``: they go through every layer before it does.
 
     A layer's keys and values of theirs are written into the prompt's cache before its attention, as if they had been
-    loaded; rows of the prompt that are computed there overwrite them. Units of the same identity are encoded once.
+    loaded; rows of the prompt that are computed there overwrite them. Units of the same identity are encoded once. One
+    of them may see more: what its placement says it is ``behind``.
     """
 
     @classmethod
@@ -36,8 +37,10 @@ class Carried:
         self, decoder: Decoder, placed: Sequence[Placement], cache: DenseCache, angles: Angles, seen: KVBlock | None
     ) -> None:
         self.runs = [slice(placement.start, placement.stop) for placement in placed]  # prompt rows
-        units = {placement.carried: placement.unit.token_ids for placement in placed}
-        self._decoder, self._cache, self._pack = decoder, cache, Pack(decoder, list(units.values()), seen)
+        ordered = sorted(placed, key=lambda placement: placement.behind is None)
+        units = {placement.carried: placement.unit.token_ids for placement in ordered}
+        self._pack = Pack(decoder, list(units.values()), seen, ordered[0].behind)
+        self._decoder, self._cache = decoder, cache
         self._names, self._last = list(units), decoder.spec.layers - 1
         first = self._pack.rows.start
         starts = dict(zip(units, accumulate(map(len, units.values()), initial=first), strict=False))

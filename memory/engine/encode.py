@@ -44,27 +44,37 @@ def _encoded(decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock 
 
 
 class Pack:
-    """Units that go through the layers together, each of which sees itself and ``context``.
+    """Units that go through the layers together, each of which sees itself and ``context``; the first ``behind``, too.
 
     ``hidden`` (1, rows, hidden) are their rows before the layer that is next; rows ``rows`` of ``cache`` are theirs.
     """
 
-    def __init__(self, decoder: Decoder, units: Sequence[Sequence[int]], context: KVBlock | None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        units: Sequence[Sequence[int]],
+        context: KVBlock | None,
+        behind: KVBlock | None = None,
+    ) -> None:
         if any(not len(unit) for unit in units):
             raise ConfigError("a unit without tokens cannot be encoded; leave empty segments out.")
         device, spec = decoder.device, decoder.spec
         self._decoder, self._lengths = decoder, [len(unit) for unit in units]
-        before, total = context.tokens if context is not None else 0, sum(self._lengths)
-        self.cache, self.rows = DenseCache(spec, before + total, device, raw=True), slice(before, before + total)
+        before, ahead = (block.tokens if block is not None else 0 for block in (context, behind))
+        first, total = before + ahead, before + ahead + sum(self._lengths)
+        self.cache, self.rows = DenseCache(spec, total, device, raw=True), slice(first, total)
         if context is not None:
             place_block(decoder, self.cache, context, 0)
-        places = torch.cat([torch.arange(before, before + n, device=device) for n in self._lengths])
+        if behind is not None:
+            place_block(decoder, self.cache, behind, before)
+        starts = [first, *[before] * (len(units) - 1)]
+        places = torch.cat([torch.arange(n, device=device) + s for s, n in zip(starts, self._lengths, strict=True)])
         self.state = Pass(
             cache=self.cache,
             rows=self.rows,
-            visible=self.cache.end_at(before + total),
-            angles=decoder.rope.at(places, before + max(self._lengths)),
-            plan=unit_plan(self._lengths, before, spec.dtype, device),
+            visible=self.cache.end_at(total),
+            angles=decoder.rope.at(places, first + max(self._lengths)),
+            plan=unit_plan(self._lengths, before, spec.dtype, device, ahead),
             rope_keys=spec.rope_keys,
             bare=True,
         )

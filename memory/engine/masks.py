@@ -102,16 +102,25 @@ def _causal_bias(
     return bias_of(visible, dtype)
 
 
-def unit_plan(lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device) -> MaskPlan:
+def unit_plan(
+    lengths: Sequence[int], context: int, dtype: torch.dtype, device: torch.device, behind: int = 0
+) -> MaskPlan:
     """Packed units: each row sees the ``context`` rows in front and the earlier rows of its own unit.
 
-    Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``.
+    Key rows are ``[context][units in order]``; the position of a unit's first row is ``context``. Of the first unit
+    ``behind`` rows more, its first, are there already: they are keys, and no query rows.
     """
-    return MaskPlan(partial(_unit_blocks, tuple(lengths), context, dtype, device))
+    first, *others = lengths
+    return MaskPlan(partial(_unit_blocks, (behind + first, *others), behind, context, dtype, device))
 
 
 def _unit_blocks(
-    lengths: tuple[int, ...], context: int, dtype: torch.dtype, device: torch.device, window: int | None
+    lengths: tuple[int, ...],
+    behind: int,
+    context: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    window: int | None,
 ) -> list[Block]:
     sizes = torch.tensor(lengths, device=device)
     unit = torch.repeat_interleave(torch.arange(len(lengths), device=device), sizes)
@@ -119,7 +128,7 @@ def _unit_blocks(
     total = unit.numel()
     step = _step(total, dtype, device)
     blocks = []
-    for q0 in range(0, total, step):
+    for q0 in range(behind, total, step):
         q1, k0 = min(total, q0 + step), int(starts[q0])
         k1 = q1 + padding(context + q1 - k0)
         rows, keys = torch.arange(q0, q1, device=device), torch.arange(k0, k1, device=device)
@@ -127,7 +136,8 @@ def _unit_blocks(
         visible = (unit[q0:q1, None] == owner[None]) & (keys[None] <= rows[:, None])
         if window is not None:
             visible = _with_context_window(visible, rows, keys, rows - starts[q0:q1], context, window)
-        blocks.append(Block(q0, q1, context + k0, context + k1, bias_of(visible, dtype), context))
+        bias = bias_of(visible, dtype)
+        blocks.append(Block(q0 - behind, q1 - behind, context + k0, context + k1, bias, context))
     return blocks
 
 

@@ -110,6 +110,17 @@ def test_a_new_line_costs_itself_and_every_row_is_what_the_reference_computes(
         assert check(engine, session) == len(session.store.tokens(f"did_{number}"))
 
 
+def test_a_new_line_is_encoded_by_the_prompt_that_reads_it(engine: Engine, session: MemorySession) -> None:
+    furnish(session.store, 2, 3)
+    for number in range(5):
+        do(session.store, number)
+        layout = session.prefill("put mug_1 in cabinet_2", QUERY).layout
+        carried = {span.segment for p in layout.placements if p.carried for span in p.unit.spans}
+        assert f"did_{number}" in carried
+        lines = [len(session.store.tokens(f"did_{before}")) for before in range(number)]
+        assert [p.behind.tokens for p in layout.placements if p.behind] == ([sum(lines)] if lines else [])
+
+
 def test_lines_that_come_at_once_are_encoded_at_once(engine: Engine, session: MemorySession) -> None:
     furnish(session.store, 2, 3)
     check(engine, session)

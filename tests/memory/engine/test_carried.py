@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memory.block import KVBlock
+from memory.block import KVBlock, joined
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
@@ -73,6 +73,23 @@ def test_beside_any_way_of_loading(any_engine: Engine, loading: Loading, importa
         before = engine.prefill(layout, stage, loading)
         carried = engine.prefill(carrying(layout, [1], ["a"]), stage, loading)
     assert relative(carried.logits, before.logits) < EXACT
+
+
+@pytest.mark.parametrize("context", [0, 7])
+@pytest.mark.parametrize("first", [0, 2])
+def test_one_of_them_sees_what_it_is_behind(any_engine: Engine, context: int, first: int) -> None:
+    prompt = Prompt.random(context=context)
+    blocks, seen = prompt.blocks(any_engine), prompt.context_block(any_engine)
+    before = joined([block for block in (seen, blocks[1]) if block])
+    (last,) = any_engine.encode([(before, prompt.units[2 - first])])
+    blocks[2 - first] = last
+    layout = prompt.layout(blocks)
+    expected = any_engine.prefill(layout, Nothing(), Serial(), seen)
+    riding = carrying(layout, [0, 2], ["a", "b"])
+    placed = [replace(p, behind=blocks[1] if i == 2 - first else None) for i, p in enumerate(riding.placements)]
+    found = any_engine.prefill(replace(riding, placements=tuple(placed)), Nothing(), Serial(), seen, seen=seen)
+    assert relative(found.logits, expected.logits) < EXACT
+    check(sorted(found.encoded, key=lambda block: block.identity), [blocks[0], blocks[2]])
 
 
 def test_the_same_text_twice_is_encoded_once(any_engine: Engine) -> None:

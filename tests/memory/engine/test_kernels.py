@@ -83,9 +83,11 @@ def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype:
     assert torch.equal(seen_by(causal_plan(rows, positions, dtype).blocks(window), rows.numel(), total), expected)
 
 
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.integers(0, 30), WINDOWS)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.integers(0, 30), st.integers(0, 30), WINDOWS)
 @settings(max_examples=60, deadline=None)
-def test_unit_plan(lengths: list[int], context: int, window: int | None) -> None:
+def test_unit_plan(lengths: list[int], context: int, behind: int, window: int | None) -> None:
+    plan = unit_plan(lengths, context, torch.float32, torch.device("cpu"), behind)
+    lengths = [behind + lengths[0], *lengths[1:]]  # the first has rows that are there already
     total = sum(lengths)
     expected = torch.zeros(total, context + total, dtype=torch.bool)
     row = 0
@@ -95,8 +97,7 @@ def test_unit_plan(lengths: list[int], context: int, window: int | None) -> None
                 column = key if key < context else context + row + key - context
                 expected[row + own, column] = window is None or context + own - key < window
         row += length
-    blocks = unit_plan(lengths, context, torch.float32, torch.device("cpu")).blocks(window)
-    assert torch.equal(seen_by(blocks, total, context + total), expected)
+    assert torch.equal(seen_by(plan.blocks(window), total - behind, context + total), expected[behind:])
 
 
 @given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), st.integers(0, 9), WINDOWS)

@@ -55,11 +55,13 @@ def test_causal(data: st.DataObject, total: int, window: int | None, cuts: list[
     agree(blocks, rows.numel(), total, cuts)
 
 
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 30), WINDOWS, CUTS)
+@given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 30), WINDOWS, CUTS)
 @settings(max_examples=60, deadline=None)
-def test_units_behind_a_prefix(lengths: list[int], context: int, window: int | None, cuts: list[int]) -> None:
-    blocks = unit_plan(lengths, context, DTYPE, torch.device("cpu")).blocks(window)
-    agree(blocks, sum(lengths), context + sum(lengths), cuts)
+def test_units_behind_a_prefix(
+    lengths: list[int], context: int, behind: int, window: int | None, cuts: list[int]
+) -> None:
+    blocks = unit_plan(lengths, context, DTYPE, torch.device("cpu"), behind).blocks(window)
+    agree(blocks, sum(lengths), context + behind + sum(lengths), cuts)
 
 
 @given(st.lists(st.integers(-1, 200), min_size=1, max_size=150), st.integers(1, 60), WINDOWS, CUTS)
