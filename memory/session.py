@@ -176,9 +176,11 @@ class MemorySession:
             )
         self._transcript.append(token_ids)
 
-    def score(self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
-        """Log-likelihood of every candidate behind the prompt."""
-        return self.engine.score(prefill.cache, candidates, reduce)
+    def score(
+        self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+    ) -> ScoreResult:
+        """Log-likelihood of every candidate behind the prompt; where the ``best`` are wanted, -inf for some others."""
+        return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
         self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False

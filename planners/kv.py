@@ -270,7 +270,7 @@ class KVPlanner:
             exact = next((skill for skill in admissible if _spelled(skill) == text), None)
             if exact is not None:
                 return exact, (), tokens
-        result = self.session.score(prefill, [self._candidate(skill) for skill in admissible], self._reduce)
+        result = self.session.score(prefill, [self._candidate(skill) for skill in admissible], self._reduce, SHOWN)
         values = result.scores.tolist()
         order = sorted(range(len(admissible)), key=lambda i: (-values[i], i))[:SHOWN]
         return admissible[order[0]], tuple((admissible[i], values[i]) for i in order), tokens + result.computed_tokens

@@ -115,9 +115,14 @@ class Engine:
 
         return KeepInterfaces(self._worker.call(work), self._worker)
 
-    def score(self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
-        """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie."""
-        return self._worker.call(partial(self._scorer.score, cache, candidates, reduce))
+    def score(
+        self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+    ) -> ScoreResult:
+        """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie.
+
+        :param best: so many are wanted: on a CPU a few small forwards then, and -inf for what is certainly behind
+        """
+        return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(
         self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()

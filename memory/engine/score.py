@@ -1,10 +1,11 @@
-"""Score many continuations at once: a token trie behind the prompt, a tree mask, one forward."""
+"""Score many continuations at once: a token trie behind the prompt, a tree mask, one forward, or a few small ones."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 
@@ -19,6 +20,8 @@ Candidates = tuple[tuple[int, ...], ...]
 KEPT_BYTES = 64 << 20  # of the plans of sets seen last
 TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are made at once
+AHEAD = 8  # candidates that a forward of a search computes
+SEARCHED = 64  # nodes: fewer are computed at once
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,13 @@ class TriePlan:
     candidate: torch.Tensor  # (all tokens,) which candidate the token belongs to
     lengths: torch.Tensor  # (candidates,)
     levels: int  # positions that the nodes take behind the prompt
+
+    def on_paths_of(self, candidates: torch.Tensor) -> torch.Tensor:
+        """(some nodes,) sorted: all that ``candidates`` (some,) lead over."""
+        asked = torch.zeros_like(self.lengths, dtype=torch.bool)
+        asked[candidates] = True
+        parents = self.parent[asked[self.candidate]].unique()
+        return parents[parents > 0] - 1
 
 
 def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device) -> TriePlan:
@@ -77,29 +87,51 @@ class Scorer:
         self._decoder = decoder
         self._plans: OrderedDict[Candidates, TriePlan] = OrderedDict()
 
-    def score(self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum") -> ScoreResult:
+    def score(
+        self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+    ) -> ScoreResult:
         """Log-likelihood of each candidate behind the prompt in ``cache``, which is left as it was.
 
         Sets of more than `TOGETHER` tokens take several forwards.
 
         :param reduce: sum or mean over a candidate's tokens
+        :param best: so many are wanted; what is certainly behind them need not be computed, and is -inf then
         """
         if reduce not in ("sum", "mean"):
             raise ConfigError(f"score reduce={reduce!r} is unknown; use sum or mean.")
         if cache.logits is None:
             raise ConfigError("candidates can only be scored behind a prompt: prefill one first.")
-        parts = [self._score(cache, group, reduce) for group in _groups(tuple(map(tuple, candidates)))]
+        if best is not None and best < 1:
+            raise ConfigError(f"best={best} asks for no candidate: use 1 or more")
+        parts = [self._score(cache, group, reduce, best) for group in _groups(tuple(map(tuple, candidates)))]
         return ScoreResult(torch.cat([part.scores for part in parts]), sum(part.computed_tokens for part in parts))
 
-    def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str) -> ScoreResult:
+    def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
+        """Computes the candidates that promise most until the ``best`` are known: a token that is not counts 0, and no
+        log-likelihood is above that. A few rows cost a CPU much less than hundreds; to a GPU a forward is a forward.
+        """
         plan = self._plan(candidates)
-        likely = cache.logits.new_empty(plan.token.numel())
-        for first, logits in self._logits(cache, plan):
-            told = (plan.parent >= first) & (plan.parent < first + logits.shape[0])
-            rows = plan.parent[told] - first
-            likely[told] = logits[rows, plan.token[told]] - logits.logsumexp(-1)[rows]
-        sums = likely.new_zeros(plan.lengths.numel()).index_add_(0, plan.candidate, likely)
-        return ScoreResult(sums / plan.lengths if reduce == "mean" else sums, plan.tokens.numel())
+        if self._decoder.device.type != "cpu" or plan.tokens.numel() < SEARCHED:
+            best = None
+        likely, parent = cache.logits.new_zeros(plan.token.numel()), plan.parent
+        known = torch.zeros_like(parent, dtype=torch.bool)
+        told, computed = [(torch.zeros_like(parent[:1]), cache.logits)], 0
+        while True:
+            for numbers, logits in told:
+                row_of = parent.new_full((plan.tokens.numel() + 1,), -1)
+                row_of[numbers] = torch.arange(numbers.numel(), device=parent.device)
+                new = row_of[parent] >= 0
+                rows = row_of[parent[new]]
+                likely[new] = logits[rows, plan.token[new]] - logits.logsumexp(-1)[rows]
+                known |= new
+            sums = likely.new_zeros(plan.lengths.numel()).index_add_(0, plan.candidate, likely)
+            scores = sums / plan.lengths if reduce == "mean" else sums
+            open = torch.zeros_like(scores).index_add_(0, plan.candidate, (~known).to(scores.dtype)) > 0
+            order = scores.argsort(descending=True, stable=True)
+            if not open[order[:best]].any():
+                return ScoreResult(scores.masked_fill(open, -inf), computed)
+            nodes = plan.on_paths_of(order[open[order]][: best and AHEAD])
+            told, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
 
     def _plan(self, candidates: Candidates) -> TriePlan:
         plan = self._plans.pop(candidates, None)
@@ -110,33 +142,32 @@ class Scorer:
             self._plans.popitem(last=False)
         return plan
 
-    def _logits(self, cache: WorkingCache, plan: TriePlan) -> Iterator[tuple[int, torch.Tensor]]:
-        """Numbers of first nodes, the prompt's end being 0, and logits (nodes, vocab) from there on, float32 or finer.
+    def _logits(
+        self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Numbers as in ``parent``, and logits (numbers, vocab), float32 or finer, of ``nodes``.
 
         Some at a time: those of all nodes would take more memory than the model's layers.
         """
-        yield 0, cache.logits
-        if not plan.tokens.numel():
-            return
-        hidden = self._hidden(cache, plan)
-        for first in range(0, hidden.shape[0], HEAD_ROWS):
-            logits = self._decoder.head(hidden[first : first + HEAD_ROWS])
-            yield first + 1, logits.to(cache.logits.dtype)
+        hidden = self._hidden(cache, plan, nodes)
+        for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
+            yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
-    def _hidden(self, cache: WorkingCache, plan: TriePlan) -> torch.Tensor:
+    def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
         """(nodes, hidden) behind the last layer; the nodes' keys go behind the prompt and are forgotten."""
-        decoder, nodes, start = self._decoder, plan.tokens.numel(), cache.length
-        cache.reserve(nodes)
-        places = plan.depth + cache.next_position
+        decoder, count, start = self._decoder, nodes.numel(), cache.length
+        cache.reserve(count)
+        depth, whole = plan.depth[nodes], count == plan.tokens.numel()
+        ancestry = plan.ancestry if whole else plan.ancestry[nodes[:, None], nodes]
         state = Pass(
             cache=cache,
-            rows=slice(start, start + nodes),
-            visible=cache.end_at(start + nodes),
-            angles=decoder.rope.at(places, cache.next_position + plan.levels),
-            plan=tree_plan(plan.ancestry, plan.depth, cache.positions, cache.next_position, decoder.spec.dtype),
+            rows=slice(start, start + count),
+            visible=cache.end_at(start + count),
+            angles=decoder.rope.at(depth + cache.next_position, cache.next_position + plan.levels),
+            plan=tree_plan(ancestry, depth, cache.positions, cache.next_position, decoder.spec.dtype),
             rope_keys=decoder.spec.rope_keys,
         )
-        return decoder.run(decoder.embed(plan.tokens), state)[0]
+        return decoder.run(decoder.embed(plan.tokens[nodes]), state)[0]
 
 
 def _groups(candidates: Candidates) -> Iterator[Candidates]:

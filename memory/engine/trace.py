@@ -84,7 +84,10 @@ class PrefillResult:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Log-likelihood per candidate (sum or mean over its tokens), and the trie rows that were computed."""
+    """Log-likelihood per candidate (sum or mean over its tokens), and the trie rows that were computed.
+
+    -inf: certainly not among the best, and no others were wanted.
+    """
 
     scores: torch.Tensor
     computed_tokens: int

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
-from memory.engine.score import build_trie
+from memory.engine.score import AHEAD, build_trie
 from memory.engine.trace import PrefillResult
 from memory.loading.serial import Serial
 from memory.recompute.none import Nothing
@@ -56,6 +56,38 @@ def test_sets_that_take_several_forwards_are_scored_alike(
     parts = engine.score(result.cache, many, "mean")
     assert relative(parts.scores, whole.scores) < 1e-5
     assert parts.computed_tokens >= whole.computed_tokens
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 8])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_the_best_are_those_of_all(
+    any_engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: int, reduce: str
+) -> None:
+    monkeypatch.setattr("memory.engine.score.SEARCHED", 0)
+    monkeypatch.setattr("memory.engine.score.AHEAD", ahead)
+    result, many = prefilled(any_engine), candidates()
+    every = any_engine.score(result.cache, many, reduce).scores
+    order = every.argsort(descending=True)
+    for best in (1, 2, 5, len(many), 99):
+        found = any_engine.score(result.cache, many, reduce, best).scores
+        assert torch.equal(found.argsort(descending=True, stable=True)[:best], order[:best])
+        certain = found.isfinite()
+        assert relative(found[certain], every[certain]) < 1e-5
+        assert not (~certain).any() or every[~certain].max() <= every[order[:best]].min()
+    assert result.cache.length == PROMPT.ids.numel()
+
+
+def test_of_what_is_certainly_behind_next_to_nothing_is_computed(engine: Engine) -> None:
+    result = prefilled(engine)
+    said = engine.generate(result.cache, result.logits, 4)
+    sure = result.logits.index_fill(1, torch.tensor(said[:1]), 50.0)
+    result.cache.rewind(PROMPT.ids.numel(), sure)
+    others = [[first, *tokens(3, first)] for first in range(60) if first != said[0]]
+    best = engine.score(result.cache, [*others, said], best=1)
+    assert int(best.scores.argmax()) == len(others)
+    assert best.computed_tokens == 3 * AHEAD and best.scores.isfinite().sum() == AHEAD
+    with pytest.raises(ConfigError, match="best=0"):
+        engine.score(result.cache, [said], best=0)
 
 
 def test_scoring_leaves_the_cache_as_it_was(any_engine: Engine) -> None:
