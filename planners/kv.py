@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
@@ -31,6 +32,8 @@ class KVPlanner:
 
     ``policy=score``: log-likelihood of every admissible skill, ``reduce`` over its tokens, ties to the first.
     ``policy=generate``: greedy text; what is not admissible is answered with the nearest candidate by scoring.
+    A skill that failed is not chosen again before another was carried out, but with ``retry``: where skills fail by
+    chance, as a robot's do.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class KVPlanner:
         policy: str = "score",
         reduce: str = "sum",
         max_new_tokens: int = 24,
+        retry: bool = False,
         name: str = "kv",
     ) -> None:
         if policy not in POLICIES:
@@ -53,7 +57,7 @@ class KVPlanner:
         self.session = session
         self._format = format
         self._style = make_style(style)
-        self._policy, self._reduce, self._max_new_tokens = policy, reduce, max_new_tokens
+        self._policy, self._reduce, self._max_new_tokens, self._retry = policy, reduce, max_new_tokens, retry
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
         self._instruction, self._skills = "", ""
         self._goal = ""  # what the instruction asks for, as the model said before its first skill
@@ -114,7 +118,7 @@ class KVPlanner:
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
         """One of ``admissible`` behind the prompt that is ready."""
         began = time.perf_counter()
-        skill, scores, tokens = self._choose(prefill, admissible)
+        skill, scores, tokens = self._choose(prefill, self._promising(admissible))
         self._decided, self._torn = skill, False
         took = (time.perf_counter() - began) * 1e3
         extra: dict[str, Any] = {"written": list(self._written.items())}
@@ -255,6 +259,13 @@ class KVPlanner:
         numbered = enumerate(turns, self._done + 1)
         self._done += len(turns)
         return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if not turn.failure]
+
+    def _promising(self, admissible: Sequence[str]) -> Sequence[str]:
+        """Without those that have failed since a skill was carried out; all, if nothing else is left."""
+        if self._retry or not self._turns or not self._turns[-1].failure:
+            return admissible
+        failed = {turn.skill for turn in takewhile(lambda turn: turn.failure, reversed(self._turns))}
+        return [skill for skill in admissible if skill not in failed] or admissible
 
     def _choose(self, prefill: Any, admissible: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """(skill, best candidates, rows scored or tokens decoded)."""
