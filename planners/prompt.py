@@ -13,7 +13,7 @@ CUE = "next"
 GOAL = "goal"  # the cue for what an instruction asks for
 FOCUS = 3  # tokens before an instance-level skill: the type it is for, which one, and where to be for it
 TYPE_LEVEL = "lota"  # skills that name types; all others name instances
-PROGRESS = 16  # turns of a task that a query tells; what came before is memory
+PROGRESS = 1  # turns of a task that a query tells; what came before is memory
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
 

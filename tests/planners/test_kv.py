@@ -94,7 +94,7 @@ def test_golden_prompts_in_the_memory_layout(engine: Engine, tokenizer: PreTrain
     failed = ["next open cabinet_1", "failed you are not at cabinet_1"]
     assert prompt(tokenizer, first) == [*memory, task, start, "next"]
     assert prompt(tokenizer, second) == [*memory, task, *failed, start, "next"]
-    assert prompt(tokenizer, last) == [*memory, task, *failed, "next go to cabinet_2", AT, "next"]
+    assert prompt(tokenizer, last) == [*memory, task, "next go to cabinet_2", AT, "next"]
 
 
 def _joined(lines: list[str]) -> list[str]:
@@ -231,6 +231,27 @@ def test_a_generated_skill_is_recognised_in_the_spelling_of_its_format(
         decision = planner.decide(SKILLS, {})
         tokens = form.focus("grounded") + len(ids)
         assert (decision.skill, decision.scores, decision.score_tokens) == ("go to cabinet 2", (), tokens)
+
+
+def test_what_failed_is_not_chosen_again_before_something_was_carried_out(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    for retry in (False, True):
+        planner = make(engine, tokenizer, retry=retry)
+        planner.reset("Get the mug", "grounded")
+        planner.observe(FACTS)
+        failed: list[str] = []
+        for _ in SKILLS:
+            chosen = planner.decide(SKILLS, {}).skill
+            assert retry or chosen not in failed
+            planner.feedback(chosen, False, "no")
+            failed.append(chosen)
+        assert retry or set(failed) == set(SKILLS)
+        assert planner.decide(SKILLS, {}).skill in SKILLS  # nothing else is left
+        assert retry or planner.decide(SKILLS[:2], {}).skill in SKILLS[:2]
+        planner.feedback(SKILLS[0], True, "")
+        assert planner.decide(SKILLS[:1], {}).skill == SKILLS[0]
+        assert planner._promising(SKILLS) == SKILLS
 
 
 def test_reset_forgets(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
