@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from planners.formats import Example
 
+NATIVE = ("avx512_bf16", "amx_bf16")  # features of a CPU that multiplies bfloat16 itself
+
 
 @dataclass(frozen=True)
 class Brain:
@@ -142,7 +144,8 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """The model of a config; some come with the package."""
     disable_progress_bar()  # ours is the only one
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
-    return load_model(_place(model), model.dtype, _device(model.device), model.init, seed, model.quantization)
+    device = _device(model.device)
+    return load_model(_place(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
 
 
 def _device(name: str) -> str:
@@ -155,6 +158,16 @@ def _device(name: str) -> str:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(f"model.device={name!r} cannot be used here ({first}); use auto, cpu or cuda") from error
     return name
+
+
+def _dtype(name: str, device: str) -> str:
+    """``auto`` is bfloat16 where the device multiplies it itself; a CPU that does not takes many times as long."""
+    if name != "auto":
+        return name
+    if torch.device(device).type != "cpu":
+        return "bfloat16"
+    features = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch cannot tell
+    return "bfloat16" if any(features.get(feature) for feature in NATIVE) else "float32"
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:

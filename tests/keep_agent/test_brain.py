@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerFast, Qwen2Config
@@ -165,6 +166,15 @@ def test_units_may_see_a_named_start_token_alone(chat_model: Path) -> None:
     result, entries = play(planner, max_steps=1)
     step = next(entry for entry in entries if entry["event"] == "step")
     assert step["context"] == 1 and not result.crashed
+
+
+def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = config(tiny_model, "model.dtype=auto").model
+    for features, dtype in (({"avx2": True}, torch.float32), ({"amx_bf16": True}, torch.bfloat16)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda features=features: features)
+        assert make_model(named).spec.dtype is dtype
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert make_model(named).spec.dtype is torch.float32
 
 
 def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> None:

@@ -16,18 +16,18 @@ def kill(process: Popen | None) -> None:
     """
     if process is None or process.poll() is not None:
         return
-    family = _descendants(process.pid)
+    family = descendants(process.pid)
     process.kill()
     for number in family:
         with suppress(OSError):
             os.kill(number, SIGKILL)
 
 
-def _descendants(process: int) -> list[int]:
-    """Only Linux tells."""
+def descendants(process: int) -> list[int]:
+    """Those it has started, and theirs. Only Linux tells."""
     try:
         lists = [file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")]
     except OSError:
         return []
     children = [int(number) for text in lists for number in text.split()]
-    return [*children, *(one for child in children for one in _descendants(child))]
+    return [*children, *(one for child in children for one in descendants(child))]

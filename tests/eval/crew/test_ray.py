@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from envs.alfred.thor.processes import descendants
 from eval import alfred
 from eval.crew.crowd import Crowd, Died
 from keep_agent.guard import BAD_INPUT
@@ -42,13 +45,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 def lose(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, node: Any, after: int = 3) -> None:
-    """A machine goes down behind so many episodes."""
+    """A machine goes down behind so many episodes, with its actors, which would outlive their raylet a while."""
     commit, count = RunFolder.commit, iter(range(1, 1000))
 
     def watched(run: RunFolder, *given: Any) -> None:
         commit(run, *given)
         if next(count) == after:
+            actors = [pid for info in node.all_processes["raylet"] for pid in descendants(info.process.pid)]
             cluster.remove_node(node, allow_graceful=False)
+            for pid in actors:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     monkeypatch.setattr(RunFolder, "commit", watched)
 
