@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
@@ -14,6 +13,7 @@ from planners.base import Decision, Finished
 from planners.prompt import Turn, clean, entity_text, in_short, understood
 from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
+from planners.trail import Trail
 
 if TYPE_CHECKING:
     from memory.report import Prefill
@@ -32,8 +32,8 @@ class KVPlanner:
 
     ``policy=score``: log-likelihood of every admissible skill, ``reduce`` over its tokens, ties to the first.
     ``policy=generate``: greedy text; what is not admissible is answered with the nearest candidate by scoring.
-    A skill that failed is not chosen again before another was carried out, but with ``retry``: where skills fail by
-    chance, as a robot's do.
+    What was in vain is not tried again (`planners.trail`), but with ``retry``: where skills fail by chance, as a
+    robot's do.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class KVPlanner:
         self.session = session
         self._format = format
         self._style = make_style(style)
-        self._policy, self._reduce, self._max_new_tokens, self._retry = policy, reduce, max_new_tokens, retry
+        self._policy, self._reduce, self._max_new_tokens = policy, reduce, max_new_tokens
+        self._retry, self._trail = retry, Trail()
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
         self._instruction, self._skills = "", ""
         self._goal = ""  # what the instruction asks for, as the model said before its first skill
@@ -87,6 +88,7 @@ class KVPlanner:
     def begin(self, instruction: str, skills: str) -> None:
         """A task in the house as it is remembered; the one before is finished."""
         self._instruction, self._skills, self._goal = instruction, skills, ""
+        self._trail = Trail()
 
     def observe(self, facts: Sequence[FactView]) -> None:
         self.write(self._style.edits(facts))
@@ -144,6 +146,7 @@ class KVPlanner:
         """``skill`` may be another's; then what this planner's own was for is no part of the turn."""
         self.act()
         self._acting = False
+        self._trail.take(skill)
         turn = Turn(skill, "" if ok else message)
         self._turns.append(turn)
         if self._appends:
@@ -261,11 +264,11 @@ class KVPlanner:
         return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if not turn.failure]
 
     def _promising(self, admissible: Sequence[str]) -> Sequence[str]:
-        """Without those that have failed since a skill was carried out; all, if nothing else is left."""
-        if self._retry or not self._turns or not self._turns[-1].failure:
+        """Without those that were in vain. What the agent did is no part of the world, else nothing would recur."""
+        if self._retry:
             return admissible
-        failed = {turn.skill for turn in takewhile(lambda turn: turn.failure, reversed(self._turns))}
-        return [skill for skill in admissible if skill not in failed] or admissible
+        world = frozenset(one.text for one in self.session.store if one.category != "history")
+        return self._trail.promising(world, self._now, admissible)
 
     def _choose(self, prefill: Any, admissible: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """(skill, best candidates, rows scored or tokens decoded)."""
