@@ -235,7 +235,7 @@ class KVPlanner:
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - self._format.progress)
-        told = self._told_task if self._appends else in_short(self._instruction, self._goal)
+        told = self._told_task if self._appends else in_short(self._instruction, self._goal, self._turns)
         return self._format.query(self._skills, told, self._turns[before:], self._now, before)
 
     @property

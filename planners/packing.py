@@ -358,7 +358,7 @@ class _Replay:
 
     def query(self, wording: str, index: int) -> str:
         """The fresh end of the prompt at step ``index``."""
-        told = in_short(wording, self.task.goal)
+        told = in_short(wording, self.task.goal, self.turns[:index])
         return query_text(self.skills, told, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
     def _foci(self) -> list[str]:
