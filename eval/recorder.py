@@ -15,8 +15,7 @@ from typing import Any
 from envs.fact import Fact
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, succeeded
 from envs.worlds import World
-from keep_agent.loop import DONE
-from planners.base import Finished, Planner
+from planners.base import DONE, Finished, Planner
 from planners.records import FactRecord, Rollout, StepRecord, TaskRecord
 
 DISTURBED = 0.6  # share of tasks in which a share of the expert's steps is random

@@ -18,14 +18,13 @@ from keep_agent.asynchronous import Asynchronous
 from keep_agent.errors import CapacityError, ConfigError, StaleError
 from keep_agent.facts import checked_facts
 from keep_agent.foreign import check_foreign, check_size
-from keep_agent.loop import DONE
 from keep_agent.measure import step_numbers
 from keep_agent.memory_file import read_memory, write_memory
 from keep_agent.recorder import quietly
 from keep_agent.results import TaskOutcome
 from keep_agent.trace import Entry, agent_entry, step_entry, task_entry
+from planners.base import DONE, Finished
 from planners.base import Decision as Decided
-from planners.base import Finished
 from planners.prompt import TYPE_LEVEL, clean, named
 from planners.state import PlannerState, read_state
 from planners.styles import NOW, Edit

@@ -11,8 +11,7 @@ from omegaconf import DictConfig
 from envs.setting import Episode, Setting, demonstrated, succeeded
 from envs.worlds import choices_of, world_of
 from keep_agent.errors import ConfigError
-from keep_agent.loop import DONE
-from planners.base import Planner
+from planners.base import DONE, Planner
 from planners.simple import ExpertPlanner, RandomPlanner
 
 EMBEDDED_EPISODES = 20  # a demonstration; official splits are played whole

@@ -10,7 +10,7 @@ from envs.setting import Episode, Setting, demonstrated, succeeded
 from envs.splits import LAST_SEED
 from envs.worlds import World, choices_of, world_of
 from keep_agent.errors import ConfigError
-from keep_agent.loop import DONE
+from planners.base import DONE
 from planners.formats import Example
 
 POOL = 40  # training episodes to choose from

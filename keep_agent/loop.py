@@ -12,15 +12,12 @@ from keep_agent.errors import EpisodeError
 from keep_agent.measure import step_numbers
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.trace import crash_entry, episode_entry, marks, step_entry, task_entry
-from planners.base import Decision, Finished, Planner
+from planners.base import DONE, Decision, Finished, Planner
 
 if TYPE_CHECKING:
     import gymnasium
 
     from keep_agent.frames import Frames
-
-
-DONE = "done"  # the skill that ends a task in every skill set
 
 
 class Episode(Protocol):

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from memory.report import Prefill
     from planners.styles import FactView
 
+DONE = "done"  # the skill that ends a task in every skill set
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

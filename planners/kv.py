@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
-from planners.base import Decision, Finished
+from planners.base import DONE, Decision, Finished
 from planners.prompt import Turn, clean, entity_text, in_short, understood
 from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
@@ -120,7 +120,7 @@ class KVPlanner:
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
         """One of ``admissible`` behind the prompt that is ready."""
         began = time.perf_counter()
-        skill, scores, tokens = self._choose(prefill, self._promising(admissible))
+        skill, scores, tokens = self._choose(prefill, admissible)
         self._decided, self._torn = skill, False
         took = (time.perf_counter() - began) * 1e3
         extra: dict[str, Any] = {"written": list(self._written.items())}
@@ -263,31 +263,42 @@ class KVPlanner:
         self._done += len(turns)
         return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if not turn.failure]
 
-    def _promising(self, admissible: Sequence[str]) -> Sequence[str]:
-        """Without those that were in vain. What the agent did is no part of the world, else nothing would recur."""
+    def _in_vain(self) -> set[str]:
+        """Skills that would lead nowhere. What the agent did is no part of the world, else nothing would recur."""
         if self._retry:
-            return admissible
+            return set()
         world = frozenset(one.text for one in self.session.store if one.category != "history")
-        return self._trail.promising(world, self._now, admissible)
+        return self._trail.arrive(world, self._now)
 
     def _choose(self, prefill: Any, admissible: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """(skill, best candidates, rows scored or tokens decoded)."""
         if not admissible:
             raise ConfigError("there is no admissible skill to choose from")
-        stops, focus = self._format.stops(), self._format.focus(self._skills)
-        self._focus = self.session.generate(prefill, focus, stops, keep=True) if focus else []
-        tokens = len(self._focus)
+        vain = self._in_vain()
+        focus = self._format.focus(self._skills)
+        self._focus = self.session.generate(prefill, focus, self._format.stops(), keep=True) if focus else []
+        skill, scores, tokens = self._best(prefill, admissible)
+        if skill in vain:  # something else, and no end: it is not what the model wanted
+            others = [one for one in admissible if one not in vain]
+            left = [one for one in others if one != DONE] or others or admissible
+            skill, scores, more = self._best(prefill, left)
+            tokens += more
+        return skill, scores, tokens + len(self._focus)
+
+    def _best(self, prefill: Any, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
+        """As `_choose`, of ``skills``, behind the focus."""
+        tokens = 0
         if self._policy == "generate":
-            ids = self.session.generate(prefill, self._max_new_tokens, stops)
-            tokens += len(ids)
+            ids = self.session.generate(prefill, self._max_new_tokens, self._format.stops())
+            tokens = len(ids)
             text = _spelled(self._format.decode(ids))
-            exact = next((skill for skill in admissible if _spelled(skill) == text), None)
+            exact = next((skill for skill in skills if _spelled(skill) == text), None)
             if exact is not None:
                 return exact, (), tokens
-        result = self.session.score(prefill, [self._candidate(skill) for skill in admissible], self._reduce, SHOWN)
+        result = self.session.score(prefill, [self._candidate(skill) for skill in skills], self._reduce, SHOWN)
         values = result.scores.tolist()
-        order = sorted(range(len(admissible)), key=lambda i: (-values[i], i))[:SHOWN]
-        return admissible[order[0]], tuple((admissible[i], values[i]) for i in order), tokens + result.computed_tokens
+        order = sorted(range(len(skills)), key=lambda i: (-values[i], i))[:SHOWN]
+        return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
 
 
 def _spelled(skill: str) -> str:

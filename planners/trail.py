@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 
 class Trail:
     """Where the agent has been in a task, and which skills were in vain.
 
-    A *situation* is what is known of the world, and the agent's own state in it. A skill that changed neither is in vain
-    in that situation; one that led back to an earlier situation is in vain as long as the world is known to be as it was.
+    A *situation* is what is known of the world, and the agent's own state in it. A skill that changed neither is in
+    vain in that situation; one that led back to an earlier situation, as long as the world is known to be as it was.
     """
 
     def __init__(self) -> None:
@@ -19,8 +19,8 @@ class Trail:
         self._here: tuple[Hashable, Hashable] | None = None
         self._took: str | None = None
 
-    def promising(self, world: Hashable, agent: Hashable, admissible: Sequence[str]) -> Sequence[str]:
-        """Those of ``admissible`` that were not in vain; all, if nothing else is left."""
+    def arrive(self, world: Hashable, agent: Hashable) -> set[str]:
+        """What is in vain in this situation, which the last skill led to."""
         before, self._here = self._here, (world, agent)
         if before is not None and self._took is not None:
             if self._here == before:
@@ -29,8 +29,7 @@ class Trail:
                 self._vain[before[0]].add(self._took)
         self._took = None
         self._been.add(self._here)
-        vain = self._vain[self._here] | self._vain[world]
-        return [skill for skill in admissible if skill not in vain] or admissible
+        return self._vain[self._here] | self._vain[world]
 
     def take(self, skill: str) -> None:
         """It was tried; what came of it shows in the next situation."""

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
-from keep_agent.loop import DONE
 from keep_agent.robots.errors import RobotError
+from planners.base import DONE
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome

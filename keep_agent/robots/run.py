@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from envs.clock import Clock
 from envs.outcome import DONE as WELL
 from envs.outcome import Outcome, failed
-from keep_agent.loop import DONE
 from keep_agent.robots.calls import Call
 from keep_agent.robots.dialogue import Dialogue
 from keep_agent.robots.errors import SkillLost
 from keep_agent.robots.events import Executed, Feedback, Finished, Observed, Planned, Started, Step, Stop, TaskReport
+from planners.base import DONE
 
 if TYPE_CHECKING:
     from keep_agent.api import Decision, Planning

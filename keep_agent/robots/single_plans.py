@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from envs.outcome import DONE as WELL
 from envs.outcome import failed
-from keep_agent.loop import DONE
 from keep_agent.robots.dialogue import Dialogue
 from keep_agent.robots.errors import RobotError
+from planners.base import DONE
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from keep_agent.loop import DONE
 from keep_agent.robots.events import Event, Executed, Feedback, Finished, Planned, Started
+from planners.base import DONE
 
 State = Literal["idle", "planning", "executing"]
 

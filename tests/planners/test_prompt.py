@@ -7,6 +7,7 @@ import pytest
 from planners.prompt import Turn, brought, in_short
 
 TAKE, PUT = Turn("pick up plate 3"), Turn("put plate 3 in fridge 1")
+DOWN = Turn("put down the plate")
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ TAKE, PUT = Turn("pick up plate 3"), Turn("put plate 3 in fridge 1")
         ((TAKE, PUT, TAKE), []),
         ((TAKE, PUT, Turn("pick up plate 3", "it is not there")), ["did", "plate_3"]),
         ((TAKE, PUT, Turn("pick up plate 1"), Turn("put plate 1 in fridge 1"), TAKE), ["did", "plate_1"]),
-        ((Turn("put down the plate"), Turn("pick up the plate"), Turn("put down the plate")), ["did", "plate", "plate"]),
+        ((DOWN, Turn("pick up the plate"), DOWN), ["did", "plate", "plate"]),
     ],
 )
 def test_what_was_put_down_and_not_taken_again_was_brought(turns: tuple[Turn, ...], told: list[str]) -> None:
