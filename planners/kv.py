@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
 from planners.base import DONE, Decision, Finished
-from planners.prompt import Turn, clean, entity_text, in_short, understood
+from planners.prompt import NOTHING, Turn, clean, entity_text, in_short, understood
 from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
 from planners.trail import Trail
@@ -235,7 +235,7 @@ class KVPlanner:
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - self._format.progress)
-        told = self._told_task if self._appends else in_short(self._instruction, self._goal, self._turns)
+        told = self._told_task if self._appends else in_short(self._instruction, self._goal)
         return self._format.query(self._skills, told, self._turns[before:], self._now, before)
 
     @property
@@ -278,12 +278,16 @@ class KVPlanner:
         focus = self._format.focus(self._skills)
         self._focus = self.session.generate(prefill, focus, self._format.stops(), keep=True) if focus else []
         skill, scores, tokens = self._best(prefill, admissible)
-        if skill in vain:  # something else, and no end: it is not what the model wanted
+        if skill in vain or (skill == DONE and self._after_something()):  # then something else, and no end
             others = [one for one in admissible if one not in vain]
             left = [one for one in others if one != DONE] or others or admissible
             skill, scores, more = self._best(prefill, left)
             tokens += more
         return skill, scores, tokens + len(self._focus)
+
+    def _after_something(self) -> bool:
+        """Does the focus name what the plan is after? Then the model would not end the task if that were there."""
+        return bool(self._focus) and not self._format.decode(self._focus).strip().startswith(NOTHING)
 
     def _best(self, prefill: Any, skills: Sequence[str]) -> tuple[str, tuple[tuple[str, float], ...], int]:
         """As `_choose`, of ``skills``, behind the focus."""

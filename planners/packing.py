@@ -26,6 +26,7 @@ from itertools import accumulate, takewhile
 from planners.prompt import (
     CUE,
     FOCUS,
+    NOTHING,
     PROGRESS,
     TYPE_LEVEL,
     Turn,
@@ -358,7 +359,7 @@ class _Replay:
 
     def query(self, wording: str, index: int) -> str:
         """The fresh end of the prompt at step ``index``."""
-        told = in_short(wording, self.task.goal, self.turns[:index])
+        told = in_short(wording, self.task.goal)
         return query_text(self.skills, told, self.turns[max(0, index - PROGRESS) : index], self.now[index])
 
     def _foci(self) -> list[str]:
@@ -368,11 +369,11 @@ class _Replay:
         """
         known, foci = dict(self.known), []
         for index, step in enumerate(self.task.steps):
-            words = ["nothing"] * FOCUS
+            words = [NOTHING] * FOCUS
             if target := self._next(index, FOCUSED):
                 fact = known.get("_".join(target))
                 if fact is None or fact.gone:
-                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or ["nothing"])]
+                    words = [target[0], "unseen", "_".join(self._next(index, ("go", "open")) or [NOTHING])]
                 else:
                     words = [target[0], fact.id, _place(fact) or fact.id]
             foci.append(" ".join(words) + " ")

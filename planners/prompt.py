@@ -12,10 +12,10 @@ from dataclasses import dataclass
 CUE = "next"
 GOAL = "goal"  # the cue for what an instruction asks for
 FOCUS = 3  # tokens before an instance-level skill: the type it is for, which one, and where to be for it
+NOTHING = "nothing"  # what a focus is full of where the plan is after nothing more
 TYPE_LEVEL = "lota"  # skills that name types; all others name instances
 PROGRESS = 1  # turns of a task that a query tells; what came before is memory
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
-_CARRIED = re.compile(r"put (?:down the )?(?P<put>\w+)|pick up (?P<taken>\w+_\d+)")
 
 
 def entity_text(text: str) -> str:
@@ -55,23 +55,9 @@ def understood(instruction: str, goal: str) -> str:
     return f"{instruction} {GOAL} {goal}" if goal else instruction
 
 
-def in_short(instruction: str, goal: str, turns: Sequence[Turn] = ()) -> str:
-    """What a query tells of a task: what it asks for in the instruction's place once that was said, and what of it was
-    brought by ``turns``, all of the task so far.
-    """
-    return " ".join([GOAL, goal, *brought(turns)]) if goal else instruction
-
-
-def brought(turns: Sequence[Turn]) -> list[str]:
-    """``did`` and the things that were put down and not taken again, in this order; nothing where none was."""
-    things: list[str] = []
-    for turn in turns:
-        found = None if turn.failure else _CARRIED.match(entity_text(turn.skill))
-        if found and found["put"]:
-            things.append(found["put"])
-        elif found and found["taken"] in things:
-            things.remove(found["taken"])
-    return ["did", *things] if things else []
+def in_short(instruction: str, goal: str) -> str:
+    """What a query tells of a task: what it asks for in the instruction's place once that was said."""
+    return f"{GOAL} {goal}" if goal else instruction
 
 
 def query_text(skills: str, instruction: str, turns: Sequence[Turn], now: str = "") -> str:

@@ -250,6 +250,18 @@ def test_what_was_in_vain_is_not_tried_again_unless_skills_fail_by_chance(
         assert planner.decide(SKILLS, {}).skill in SKILLS  # nothing else is left
 
 
+def test_a_planner_that_is_after_something_does_not_end_the_task(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    planner = make(engine, tokenizer)
+    planner.reset("Get the mug", "grounded")
+    planner.observe(FACTS)
+    for skill in SKILLS:
+        decision = planner.decide(("done", skill), {})
+        assert decision.skill == skill and not decision.extra["focus"].startswith("nothing")
+    assert planner.decide(("done",), {}).skill == "done"  # nothing else is left
+
+
 def test_reset_forgets(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
     planner = make(engine, tokenizer, style="linked")
     first = play(planner)[2]
