@@ -26,7 +26,8 @@ EXACT = 1e-5
 @pytest.fixture(scope="module")
 def table(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     file = tmp_path_factory.mktemp("fidelity") / "table.json"
-    arguments = ["prompt.encoder=hashed", "env.stream=1", "--families", "qwen3", "--tokenizer", str(tiny_model)]
+    overrides = ["prompt.encoder=hashed", "env.stream=1", "model.dtype=bfloat16"]
+    arguments = [*overrides, "--families", "qwen3", "--tokenizer", str(tiny_model)]
     report(parser().parse_args([*arguments, "--model", str(tiny_model), "--json", str(file)]), make_console())
     return json.loads(file.read_text())
 
