@@ -84,12 +84,14 @@ class MemorySession:
         lasting: bool = True,
         whole: bool = False,
         instruction_ids: Sequence[int] = (),
+        budget: int | None = None,
     ) -> Prefill:
         """Logits behind ``[context][front_ids][memory][query_ids]``; ``query_text`` is what segments are chosen by.
 
         ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
         tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
         ``whole``: nothing of a prompt that is rebuilt at every step is reused, for what is asked once and decides much.
+        ``budget``: segments of this prompt at most, if fewer than the session's do.
 
         ``instruction_ids`` say what is to be done. From a query on that begins with them, or with the first of them, a
         retention stage keeps those rows until another does.
@@ -108,7 +110,7 @@ class MemorySession:
         with clock.part("update"):
             self.update(settle=True)
         with clock.part("retrieve"):
-            units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting)
+            units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting, budget)
             if whole and self._rebuilds:
                 assembler = Fresh(self.engine)
             elif not lasting:
@@ -295,9 +297,10 @@ class MemorySession:
         anew: Callable[[], Sequence[int]] | None,
         front_ids: Sequence[int],
         lasting: bool,
+        budget: int | None = None,
     ) -> tuple[list[Unit], Sequence[int], Assembler]:
         """The units of the chosen segments, in prompt order, the query behind them, and who assembles both."""
-        chosen = self.method.retrieval.select(query_text, self.store, self.budget)
+        chosen = self.method.retrieval.select(query_text, self.store, min(budget or self.budget, self.budget))
         segments = [self.store.get(id) for id in chosen]
         transcript, assembler = self._transcript, self._assembler
         if transcript is None:
