@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Exit code 0: done; 2: bad input or a run that failed; 130: interrupted, the same command goes on."""
-    arguments = parser().parse_args()
+    arguments = parser().parse_intermixed_args()  # overrides may follow options
     sys.exit(guarded(lambda: run(arguments)))
 
 

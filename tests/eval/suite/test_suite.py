@@ -38,7 +38,7 @@ def page(tmp_path: Path) -> Path:
 
 def suite(page: Path, *more: str) -> None:
     folders = ["--out", str(page.parent / "runs"), "--pages", str(page.parent / "pages")]
-    run(parser().parse_args([*folders, str(page), *more]))
+    run(parser().parse_intermixed_args([str(page), *folders, *more]))
 
 
 def test_a_page_has_every_row_in_every_setting_beside_the_one_it_is_compared_with(page: Path) -> None:
@@ -119,7 +119,7 @@ def test_every_page_of_the_package_composes(name: str) -> None:
 def test_unknown_pages_are_answered_with_those_there_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["keep-eval-suite", "nothing"])
+    monkeypatch.setattr(sys, "argv", ["keep-eval-suite", "nothing", "--show", "eval.threads=1"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2 and "there is no page 'nothing'; choose one of: " in capsys.readouterr().err
