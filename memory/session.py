@@ -64,7 +64,7 @@ class MemorySession:
         self._encoder = TimedEncoder(encoder)
         self.store = SegmentStore(encode_text, SegmentGraph(self._encoder, method.grouping))
         method.storage.open(engine.model_key)
-        method.retention.open(engine.model_key, engine.spec.head_dim)
+        method.retention.open(engine.spec.weights_key, engine.spec.head_dim)
         self._holder = method.pool.holder(namespace)
         self._namespace, self._context_ids = namespace, tuple(context_ids)
         self._newline = encode_text("\n")

@@ -337,7 +337,7 @@ class Retention(Protocol):
     window: int  # of so many last rows it wants to see the queries, beside those of the query span
     counts_mass: bool  # whether it wants the attention that rows have received
 
-    def open(self, model_key: str, head_dim: int) -> None:
+    def open(self, weights_key: str, head_dim: int) -> None:
         """Rows of this model will be shown; every session says so at its start. Raises ModelError if they cannot be."""
         ...
 

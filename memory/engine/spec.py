@@ -42,6 +42,7 @@ class ModelSpec:
     dtype: torch.dtype
     parameter_bytes: int  # as loaded: quantised weights with their scales
     model_key: str  # weights, dtype and configuration (RoPE and quantisation included) as one hash, for block identity
+    weights_key: str  # the same, whatever the dtype they are computed in: for what was trained for a model
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -117,6 +118,10 @@ def _stored_bytes(model: PreTrainedModel) -> int:
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
 
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
     """Spec of a built model; ``fingerprint`` names its weights."""
     config, windows = model.config, _windows(model)
@@ -124,7 +129,6 @@ def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
     ropes = rope_parameters(config)
     dtype = model.get_input_embeddings().weight.dtype  # of activations; linear layers may be packed
     described = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
-    text = json.dumps([fingerprint, str(dtype), described], sort_keys=True, default=str)
     return ModelSpec(
         family=config.model_type,
         layers=config.num_hidden_layers,
@@ -142,5 +146,6 @@ def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
         sinks=hasattr(model.model.layers[0].self_attn, "sinks"),
         dtype=dtype,
         parameter_bytes=_stored_bytes(model),
-        model_key=hashlib.sha256(text.encode()).hexdigest(),
+        model_key=_hash(fingerprint, str(dtype), described),
+        weights_key=_hash(fingerprint, described),
     )

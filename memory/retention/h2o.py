@@ -33,7 +33,7 @@ class H2O:
         if not 0 <= self.recent <= 1:
             raise ConfigError(f"recent={self.recent} is no share: use 0 to 1")
 
-    def open(self, model_key: str, head_dim: int) -> None:
+    def open(self, weights_key: str, head_dim: int) -> None:
         """Rows of any model will do."""
 
     def keep(self, view: CacheView) -> torch.Tensor:

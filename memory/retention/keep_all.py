@@ -20,7 +20,7 @@ class KeepAll:
     window: ClassVar[int] = 0
     counts_mass: ClassVar[bool] = False
 
-    def open(self, model_key: str, head_dim: int) -> None:
+    def open(self, weights_key: str, head_dim: int) -> None:
         """Rows of any model will do."""
 
     def keep(self, view: CacheView) -> torch.Tensor:

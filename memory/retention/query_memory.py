@@ -55,11 +55,10 @@ class QueryMemory:
         if self.decay < 0:
             raise ConfigError(f"decay={self.decay} would let old queries grow: use 0 or more")
 
-    def open(self, model_key: str, head_dim: int) -> None:
+    def open(self, weights_key: str, head_dim: int) -> None:
         """Load the head now, so that one that cannot serve is no surprise in the middle of an episode.
 
-        A model of another key only earns a warning: the key knows the dtype as well, and a head that was trained in
-        bfloat16 serves the same weights in float32.
+        Other weights only earn a warning. In which dtype they are computed does not matter.
 
         :raises ModelError: there is no such head, or it was trained for another head_dim
         """
@@ -67,17 +66,17 @@ class QueryMemory:
         if head is None:
             return
         head.check(head_dim)
-        trained = head.about.get("model_key", model_key)
-        if trained != model_key and model_key not in self._opened:
+        trained = head.about.get("weights_key", weights_key)
+        if trained != weights_key and weights_key not in self._opened:
             log.warning(
-                "retention head %r was trained for model %.12s (%s), this is %.12s: unless that is the same model in "
-                "another dtype, train one with python -m memory.retention.train, or do without (planner=intentkv_rule)",
+                "retention head %r was trained for model %.12s (%s), this is %.12s: "
+                "train one with python -m memory.retention.train, or do without (planner=intentkv_rule)",
                 self.head,
                 trained,
                 head.about.get("model", "unnamed"),
-                model_key,
+                weights_key,
             )
-        self._opened.add(model_key)
+        self._opened.add(weights_key)
 
     def keep(self, view: CacheView) -> torch.Tensor:
         memory = self.follow(view)

@@ -41,7 +41,7 @@ class SnapKV:
         if self.pooling not in POOLINGS:
             raise ConfigError(f"pooling={self.pooling!r} is unknown: use one of {', '.join(POOLINGS)}")
 
-    def open(self, model_key: str, head_dim: int) -> None:
+    def open(self, weights_key: str, head_dim: int) -> None:
         """Rows of any model will do."""
 
     def keep(self, view: CacheView) -> torch.Tensor:

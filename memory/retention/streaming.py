@@ -31,7 +31,7 @@ class Streaming:
         if self.sinks < 0:
             raise ConfigError(f"sinks={self.sinks} is negative: use 0 or more rows")
 
-    def open(self, model_key: str, head_dim: int) -> None:
+    def open(self, weights_key: str, head_dim: int) -> None:
         """Rows of any model will do."""
 
     def keep(self, view: CacheView) -> torch.Tensor:

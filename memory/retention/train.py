@@ -86,7 +86,7 @@ class Trainer:
         self.words = Words(texts, args.shortest)
         kept = ("model", "decay", "budgets", "shortest", "accumulate", "seed")
         self.settings = {key: value for key, value in vars(args).items() if key in kept}
-        self.settings["model_key"] = self.engine.model_key
+        self.settings["weights_key"] = self.engine.spec.weights_key
         self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held)}
         self.head = ResidualHead(self.engine.spec.head_dim).train().to(args.device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)

@@ -55,15 +55,16 @@ def test_a_head_that_cannot_serve_is_refused_before_the_first_turn(engine: Engin
 def test_a_head_of_another_model_earns_one_warning(
     about: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not an error: the same weights in another dtype have another key. A file need not say what it was trained for."""
-    said = {"own": {"model_key": engine.model_key}, "other": {"model_key": "abc", "model": "a/b"}, "": {}}[about]
+    """Not an error. A file need not say what it was trained for."""
+    own = engine.spec.weights_key
+    said = {"own": {"weights_key": own}, "other": {"weights_key": "abc", "model": "a/b"}, "": {}}[about]
     method = with_head(head_for(engine, tmp_path, **said))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             open_session(engine, method)
     assert len(caplog.records) == (about == "other")
     if about == "other":
-        assert f"was trained for model abc (a/b), this is {engine.model_key:.12s}" in caplog.text
+        assert f"was trained for model abc (a/b), this is {own:.12s}" in caplog.text
 
 
 # -- the head that comes with the package ----------------------------------------------------------------------------
@@ -81,9 +82,9 @@ OLD = pytest.mark.xfail(strict=True, reason="planner-tiny's head was trained for
 @pytest.mark.parametrize("name", [pytest.param("planner-tiny", marks=OLD), "planner-tiny-long"])
 def test_every_bundled_model_has_its_own_head(name: str) -> None:
     with initialize_config_module("configs", version_base="1.3"):
-        config = compose("alfred", ["planner=intentkv", f"model={name}", "model.dtype=bfloat16"])
+        config = compose("alfred", ["planner=intentkv", f"model={name}"])
     head, model = load_head(config.memory.retention.head), make_model(config.model)
-    assert head.about["model_key"] == model.spec.model_key
+    assert head.about["weights_key"] == model.spec.weights_key
     weighed = head.about["weighed"]
     assert head.alpha.item() == pytest.approx(min(weighed, key=lambda row: row["nats"])["alpha"], abs=1e-5)
 
