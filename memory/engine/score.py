@@ -20,7 +20,7 @@ Candidates = tuple[tuple[int, ...], ...]
 KEPT_BYTES = 64 << 20  # of the plans of sets seen last
 TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are made at once
-AHEAD = 8  # candidates that a forward of a search computes
+AHEAD = 24  # nodes that a forward of a search learns of, and those above them
 SEARCHED = 64  # nodes: fewer are computed at once
 
 
@@ -37,12 +37,18 @@ class TriePlan:
     lengths: torch.Tensor  # (candidates,)
     levels: int  # positions that the nodes take behind the prompt
 
-    def on_paths_of(self, candidates: torch.Tensor) -> torch.Tensor:
-        """(some nodes,) sorted: all that ``candidates`` (some,) lead over."""
-        asked = torch.zeros_like(self.lengths, dtype=torch.bool)
-        asked[candidates] = True
-        parents = self.parent[asked[self.candidate]].unique()
-        return parents[parents > 0] - 1
+    def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
+        """(some nodes,) sorted: the ``count`` (None: all) that are not ``known`` (all tokens,) and lead to what may be
+        best, and all above them. ``bounds`` (candidates,): what none will exceed, -inf for one that is not asked for.
+
+        Those of equal promise go by depth: what many candidates share says most about them.
+        """
+        best = bounds.new_full((self.tokens.numel() + 1,), -inf)
+        best.scatter_reduce_(0, self.parent[~known], bounds[self.candidate[~known]], "amax")
+        by_depth = self.depth.argsort(stable=True)
+        order = by_depth[best[1:][by_depth].argsort(descending=True, stable=True)]
+        chosen = order[: int((best[1:] > -inf).sum())][:count]
+        return (self.ancestry[chosen] == 0).any(0).nonzero()[:, 0]
 
 
 def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device) -> TriePlan:
@@ -130,7 +136,7 @@ class Scorer:
             order = scores.argsort(descending=True, stable=True)
             if not open[order[:best]].any():
                 return ScoreResult(scores.masked_fill(open, -inf), computed)
-            nodes = plan.on_paths_of(order[open[order]][: best and AHEAD])
+            nodes = plan.most_promising(scores.masked_fill(~open, -inf), known, best and AHEAD)
             told, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
 
     def _plan(self, candidates: Candidates) -> TriePlan:

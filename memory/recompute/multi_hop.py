@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -31,7 +31,11 @@ class MultiHop:
     rows that see little else share their attention among few. ``relative`` (the default) takes the mean over the rows
     that can see a segment, in units of even attention over what they see: at the grain of segments,
     sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the chosen c not before m. The paper's words are
-    ``relative=false``. Segments without usable blocks are always active and compete for nothing, as do segments whose
+    ``relative=false``.
+
+    ``limit`` is the share of all token-layers of a prompt that may be computed: what its query, its new rows and layer 0
+    leave of it bounds the schedule's average. So a short prompt, much of which is the query, recomputes less of its
+    memory than a long one. Segments without usable blocks are always active and compete for nothing, as do segments whose
     stored keys and values are exact: these are never active.
     """
 
@@ -40,6 +44,7 @@ class MultiHop:
     direction: str = "causal"
     relative: bool = True
     query_weight: float = 0.5
+    limit: float | None = None
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, by_mass=True)
 
     def __post_init__(self) -> None:
@@ -49,6 +54,8 @@ class MultiHop:
             raise ConfigError(f"max_hops={self.max_hops} is negative: use 0 (the query's own choice) or more")
         if not 0 <= self.query_weight <= 1:
             raise ConfigError(f"query_weight={self.query_weight} is a share: use 0 to 1")
+        if self.limit is not None and not 0 <= self.limit <= 1:
+            raise ConfigError(f"limit={self.limit} is a share: use 0 to 1, or null for no limit")
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         reused = layout.reused.cpu().numpy()
@@ -56,7 +63,7 @@ class MultiHop:
         self._weights = np.array([span.stop - span.start for span in layout.segments], np.float64)
         self._ends = np.array([span.stop for span in layout.segments], np.float64)
         self._playing = np.array([reused[span.start : span.stop].any() for span in layout.segments], bool)
-        self._counts = self.schedule.counts(layers, int(self._playing.sum()))
+        self._counts = self._within(layout, layers).counts(layers, int(self._playing.sum()))
         return (~layout.exact).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
@@ -70,6 +77,16 @@ class MultiHop:
         self._playing[chosen] = True
         playing = torch.from_numpy(np.append(self._playing, False)).to(active.device)  # -1 is no segment
         return active[playing[self._layout.segment_of[active]] | self._layout.fresh[active]]
+
+    def _within(self, layout: Layout, layers: int) -> Schedule:
+        """The schedule, its average no more than what ``limit`` leaves for the rows that are reused."""
+        new, exact = int(layout.fresh.sum()), int(layout.exact.sum())
+        reused = layout.rows - new - exact
+        if self.limit is None or layers < 2 or not reused:
+            return self.schedule
+        left = (self.limit * layout.rows - new) * layers - reused  # layer 0 computes all of them
+        average = min(self.schedule.average, max(0.0, left / (reused * (layers - 1))))
+        return replace(self.schedule, average=average)
 
     def _choose(self, count: int, probe: Probe) -> NDArray[np.int64]:
         """The relevant set: indices of ``count`` segments."""
