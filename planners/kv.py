@@ -251,9 +251,7 @@ class KVPlanner:
         cue = [] if self._goal or self._turns else self._format.goal(self._skills, self._instruction)
         if not cue:
             return None
-        prefill = self.session.prefill(
-            clean(self._instruction), cue, lasting=False, whole=True, budget=GOAL_SEGMENTS
-        )
+        prefill = self.session.prefill(clean(self._instruction), cue, lasting=False, whole=True, budget=GOAL_SEGMENTS)
         ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
         self._goal = clean(self._format.decode(ids))
         return prefill

@@ -20,7 +20,7 @@ Candidates = tuple[tuple[int, ...], ...]
 KEPT_BYTES = 64 << 20  # of the plans of sets seen last
 TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are made at once
-AHEAD = 24  # nodes that a forward of a search learns of, and those above them
+AHEAD = 16  # nodes that a forward of a search learns of, and those above them
 SEARCHED = 64  # nodes: fewer are computed at once
 
 

@@ -33,10 +33,12 @@ class MultiHop:
     sum_c tokens(c) end(c) mass(c, m) / sum_c tokens(c), over the chosen c not before m. The paper's words are
     ``relative=false``.
 
-    ``limit`` is the share of all token-layers of a prompt that may be computed: what its query, its new rows and layer 0
-    leave of it bounds the schedule's average. So a short prompt, much of which is the query, recomputes less of its
-    memory than a long one. Segments without usable blocks are always active and compete for nothing, as do segments whose
-    stored keys and values are exact: these are never active.
+    ``limit`` is the share of all token-layers of a prompt that may be computed: what its query, its new rows and layer
+    0 leave of it bounds the schedule's average. So a short prompt, much of which is the query, recomputes less of its
+    memory than a long one.
+
+    Segments without usable blocks are always active and compete for nothing, as do segments whose stored keys and
+    values are exact: these are never active.
     """
 
     schedule: Schedule = field(default_factory=Schedule)

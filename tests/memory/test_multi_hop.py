@@ -56,7 +56,7 @@ def test_bad_knobs_are_sentences() -> None:
         lambda: Schedule(shape="cubic"), lambda: Schedule(average=1.5), lambda: Schedule(last=-1),
         lambda: Schedule(until=1),
         lambda: MultiHop(direction="up"), lambda: MultiHop(max_hops=-1),
-        lambda: MultiHop(query_weight=1.5),
+        lambda: MultiHop(query_weight=1.5), lambda: MultiHop(limit=1.5),
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             make()
@@ -162,6 +162,26 @@ def test_no_memory_and_no_share_leave_the_fresh_rows() -> None:
     stage = MultiHop(Schedule("linear", 0.0))
     active = stage.narrow(0, stage.first(layout, 4), MatrixProbe(layout, *random_weights(layout, 0), 0))
     assert active.tolist() == [5, 6, 7]
+
+
+def computed(layout: Layout, layers: int, limit: float | None) -> float:
+    """Share of all token-layers, the whole of layer 0 included."""
+    stage = MultiHop(Schedule("step", 0.5, 0.1, 0.3), limit=limit)
+    active, rows = stage.first(layout, layers), 0
+    for layer in range(layers):
+        rows += active.numel()
+        active = stage.narrow(layer, active, MatrixProbe(layout, *random_weights(layout, layer), layer))
+    return rows / (layout.rows * layers)
+
+
+@pytest.mark.parametrize("query", [4, 30])
+def test_a_limit_holds_for_the_whole_prompt_and_leaves_no_less_than_its_query(query: int) -> None:
+    layout, layers = make_layout([1] * 100, context=0, query=query), 10
+    least = (query * layers + 100) / (layout.rows * layers)  # the query, and layer 0
+    for limit in (0.2, 0.3, 0.4):
+        share = computed(layout, layers, limit)
+        assert share == pytest.approx(max(limit, least), abs=0.01), limit
+    assert computed(layout, layers, 1.0) == computed(layout, layers, None)
 
 
 def test_exact_segments_neither_compete_nor_count() -> None:
