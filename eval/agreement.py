@@ -119,6 +119,8 @@ def variants_of(label: str, base: str, config: DictConfig, ratios: Sequence[floa
     knob = KNOBS.get(target)
     if not ratios or knob is None or knob in map(key_of, base.split("+")[1:]):
         return [Variant(label, base, "", 0.0)]
+    if config.memory.recompute.get("limit") is not None:  # else it would bound the knob
+        base = f"{base}+memory.recompute.limit=null"
     return [Variant(label, base, knob, value) for value in (FIRSTS if target == FIRST else ratios)]
 
 

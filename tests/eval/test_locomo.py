@@ -421,10 +421,10 @@ def test_runs_of_the_same_questions_stand_side_by_side(
     both = {row.id for row in AnswerFolder.resume(the_run("a")).results}
     both &= {row.id for row in AnswerFolder.resume(the_run("b")).results}
     assert code == 0 and f"{len(both)} questions" in out
-    assert "full_recompute, embedding 3" in out and "keep, embedding 40" in out
+    assert "full_recompute, embedding 3" in out and "keep_lean, embedding 40" in out
     assert "F1 gain" in out
     code, out, _ = show("b", "c")
-    assert code == 0 and "keep, embedding 40 (b/" in out and "keep, embedding 40 (c/" in out
+    assert code == 0 and "keep_lean, embedding 40 (b/" in out and "keep_lean, embedding 40 (c/" in out
     code, _, err = show("a", "nowhere")
     assert code == BAD_INPUT and "no answered questions under nowhere" in err
 
