@@ -45,8 +45,7 @@ class TriePlan:
         """
         best = bounds.new_full((self.tokens.numel() + 1,), -inf)
         best.scatter_reduce_(0, self.parent[~known], bounds[self.candidate[~known]], "amax")
-        by_depth = self.depth.argsort(stable=True)
-        order = by_depth[best[1:][by_depth].argsort(descending=True, stable=True)]
+        order = best[1:].argsort(descending=True, stable=True)
         chosen = order[: int((best[1:] > -inf).sum())][:count]
         return (self.ancestry[chosen] == 0).any(0).nonzero()[:, 0]
 
@@ -59,9 +58,10 @@ def build_trie(candidates: Candidates, dtype: torch.dtype, device: torch.device)
     if not candidates or not all(candidates):
         raise ConfigError("scoring needs at least one candidate, and every candidate at least one token.")
     nodes: dict[tuple[int, ...], int] = {(): 0}
-    for candidate in candidates:
-        for end in range(1, len(candidate)):
-            nodes.setdefault(candidate[:end], len(nodes))
+    for end in range(1, max(map(len, candidates))):  # by depth, as `most_promising` wants them
+        for candidate in candidates:
+            if end < len(candidate):
+                nodes.setdefault(candidate[:end], len(nodes))
     paths = list(nodes)[1:]
     parents = [nodes[candidate[:end]] for candidate in candidates for end in range(len(candidate))]
     owners = [number for number, candidate in enumerate(candidates) for _ in candidate]
