@@ -79,17 +79,11 @@ def read_page(name: str, data: str | None) -> Page:
 
     Raises ConfigError for a page that is not there, keys that no page has, and data that is needed and not given.
     """
-    path = Path(name) if name.endswith(".yaml") else None
-    if path is None and name not in pages():
-        raise ConfigError(f"there is no page {name!r}; choose one of: {', '.join(pages())}, or give a .yaml file")
-    try:
-        text = (path or _FOLDER.joinpath(f"{name}.yaml")).read_text(encoding="utf-8")
-        told = yaml.safe_load(text)
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
-        raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")
-    rows = {row: _overrides(found, data) for row, found in told.get("rows", {}).items()}
+    told = _told(name)
+    rows = told.get("rows", {})
+    if isinstance(rows, str):  # those of the page so called
+        rows = _told(rows).get("rows", {})
+    rows = {row: _overrides(found, data) for row, found in rows.items()}
     against = told.get("against") or next(iter(rows), "")
     if rows and against not in rows:
         raise ConfigError(f"{name} compares with {against!r}, which is no row of it: {', '.join(rows)}")
@@ -97,9 +91,21 @@ def read_page(name: str, data: str | None) -> Page:
     if bool(rows) != bool(settings):
         raise ConfigError(f"{name} has rows or settings alone; a table needs both")
     commands = {title: _overrides(found, data) for title, found in told.get("commands", {}).items()}
-    stem = path.stem if path else name
-    data = data if DATA in text else None
-    return Page(stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
+    data = data if DATA in str(told) else None
+    return Page(Path(name).stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
+
+
+def _told(name: str) -> dict[str, Any]:
+    path = Path(name) if name.endswith(".yaml") else None
+    if path is None and name not in pages():
+        raise ConfigError(f"there is no page {name!r}; choose one of: {', '.join(pages())}, or give a .yaml file")
+    try:
+        told = yaml.safe_load((path or _FOLDER.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
+        raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")
+    return told
 
 
 def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:

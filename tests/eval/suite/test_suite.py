@@ -105,6 +105,15 @@ def test_a_command_that_fails_is_named_and_leaves_nothing(page: Path) -> None:
     assert not playing.printed(page.parent / "runs" / "two", "Broken").exists()
 
 
+def test_a_page_may_have_the_rows_of_another(page: Path) -> None:
+    page.write_text("title: Elsewhere\nabout: Other houses.\nrows: methods\nsettings: {here: {title: Here}}")
+    found, methods = read_page(str(page), None), read_page("methods", "/data")
+    assert found.rows == methods.rows and found.against == methods.against
+    page.write_text("title: Elsewhere\nabout: Other houses.\nrows: nothing\nsettings: {here: {title: Here}}")
+    with pytest.raises(ConfigError, match="there is no page 'nothing'"):
+        read_page(str(page), None)
+
+
 @pytest.mark.parametrize("name", pages())
 def test_every_page_of_the_package_composes(name: str) -> None:
     from hydra import compose, initialize_config_module
