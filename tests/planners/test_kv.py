@@ -69,6 +69,13 @@ def make(
     return KVPlanner(session, form, **settings)
 
 
+def begun(planner: KVPlanner) -> KVPlanner:
+    """It has a task and has seen the house."""
+    planner.reset("Get the mug", "grounded")
+    planner.observe(FACTS)
+    return planner
+
+
 def prompt(tokenizer: PreTrainedTokenizerFast, decision: Decision) -> list[str]:
     text = tokenizer.decode(decision.prefill.layout.token_ids.tolist())
     return [line.strip() for line in text.removeprefix(BOS).split("\n")]
@@ -77,8 +84,7 @@ def prompt(tokenizer: PreTrainedTokenizerFast, decision: Decision) -> list[str]:
 def play(planner: KVPlanner, forced: bool = False) -> list[Decision]:
     """Two turns and a third decision; what is executed is the planner's own choice only if it is ``forced`` to it."""
     skills = ("open cabinet 1", "go to cabinet 2")
-    planner.reset("Get the mug", "grounded")
-    planner.observe(FACTS)
+    begun(planner)
     decisions = [planner.decide(skills[:1] if forced else SKILLS, {})]
     planner.feedback(skills[0], False, "you are not at cabinet 1")
     decisions.append(planner.decide(skills[1:] if forced else SKILLS, {}))
@@ -121,9 +127,7 @@ def test_a_transcript_only_grows(engine: Engine, tokenizer: PreTrainedTokenizerF
 def test_a_skill_that_another_decided_is_told_without_a_focus(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = make(engine, tokenizer, "append")
-    planner.reset("Get the mug", "grounded")
-    planner.observe(FACTS)
+    planner = begun(make(engine, tokenizer, "append"))
     for own, executed in (("go to cabinet 1", "open cabinet 1"), ("go to cabinet 2", "go to cabinet 2")):
         focus = planner.decide([own], {}).extra["focus"]
         planner.feedback(executed, True, "")
@@ -237,9 +241,7 @@ def test_what_was_in_vain_is_not_tried_again_unless_skills_fail_by_chance(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
     for retry in (False, True):
-        planner = make(engine, tokenizer, retry=retry)
-        planner.reset("Get the mug", "grounded")
-        planner.observe(FACTS)
+        planner = begun(make(engine, tokenizer, retry=retry))
         tried: list[str] = []
         for _ in SKILLS:
             chosen = planner.decide(SKILLS, {}).skill
@@ -253,9 +255,7 @@ def test_what_was_in_vain_is_not_tried_again_unless_skills_fail_by_chance(
 def test_a_planner_that_is_after_something_does_not_end_the_task(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = make(engine, tokenizer)
-    planner.reset("Get the mug", "grounded")
-    planner.observe(FACTS)
+    planner = begun(make(engine, tokenizer))
     for skill in SKILLS:
         decision = planner.decide(("done", skill), {})
         assert decision.skill == skill and not decision.extra["focus"].startswith("nothing")
@@ -286,9 +286,7 @@ def test_settings_that_do_not_exist_are_named(engine: Engine, tokenizer: PreTrai
 def test_a_long_task_tells_its_last_turns_and_remembers_the_rest(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = make(engine, tokenizer)
-    planner.reset("Get the mug", "grounded")
-    planner.observe(FACTS)
+    planner = begun(make(engine, tokenizer))
     for number in range(PROGRESS + 3):
         planner.feedback("open cabinet 1" if number < 3 else "go to cabinet 2", True, "")
     lines = prompt(tokenizer, planner.decide(SKILLS, {}))
@@ -323,9 +321,7 @@ def test_the_model_says_first_what_an_instruction_asks_for(
 def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(
     engine: Engine, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    planner = make(engine, tokenizer, goals=True)
-    planner.reset("Get the mug", "grounded")
-    planner.observe(FACTS)
+    planner = begun(make(engine, tokenizer, goals=True))
     form = PlainFormat(tokenizer, goals=True)
     lines = ["cabinet cabinet_1 closed", "cabinet cabinet_2 open", "mug mug_1 cabinet_2"]
     ids = torch.tensor([*form.context(), *form.line("".join(f"{line}\n" for line in lines))])
