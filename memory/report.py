@@ -103,8 +103,14 @@ class Prefill:
 
     def behind(self, other: Prefill) -> Prefill:
         """This prompt, with what another cost that had to be asked first."""
-        flips = (*other.flips, *self.flips)
-        return replace(self, flips=flips, counts=self.counts.behind(other.counts), timings=other.timings + self.timings)
+        return replace(
+            self,
+            flips=(*other.flips, *self.flips),
+            counts=self.counts.behind(other.counts),
+            timings=other.timings + self.timings,
+            cold=self.cold or other.cold,
+            after_ms=self.after_ms + other.after_ms,
+        )
 
     @property
     def logits(self) -> torch.Tensor:

@@ -90,7 +90,8 @@ class MemorySession:
 
         ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
         tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
-        ``whole``: nothing of a prompt that is rebuilt at every step is reused, for what is asked once and decides much.
+        ``whole``: of a prompt that is rebuilt at every step nothing that was encoded apart is reused, for what is asked
+        once and decides much. Rows that earlier prompts computed are, and this one's are kept for those to come.
         ``budget``: segments of this prompt at most, if fewer than the session's do.
 
         ``instruction_ids`` say what is to be done. From a query on that begins with them, or with the first of them, a
@@ -112,7 +113,8 @@ class MemorySession:
         with clock.part("retrieve"):
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting, budget)
             if whole and self._rebuilds:
-                assembler = Fresh(self.engine)
+                lasting = assembler.harvests
+                assembler = assembler if lasting else Fresh(self.engine)
             elif not lasting:
                 assembler = assembler.aside()
             assembler.instruct(common_prefix(query_ids, instruction_ids))

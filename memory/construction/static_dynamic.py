@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import ClassVar
 
 from keep_agent.errors import ConfigError
@@ -36,10 +37,14 @@ class StaticDynamic:
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         lines = _lines(store, self.log) if self.log else {}
-        return list(_units(segments, store, lines))
+        return list(units(segments, store, lines))
 
 
-def _units(segments: Sequence[Segment], store: SegmentStore, log: dict[str, Lines]) -> Iterator[Unit]:
+def units(
+    segments: Sequence[Segment], store: SegmentStore, log: Mapping[str, Lines] = MappingProxyType({})
+) -> Iterator[Unit]:
+    """Static groups, and every other segment alone; ``log``: what some segments are encoded behind, by id."""
+
     def group(segment: Segment) -> int:
         found = store.graph.static_group(segment)
         return -1 if found is None else found.id

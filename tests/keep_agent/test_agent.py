@@ -111,8 +111,9 @@ def test_an_agent_decides_as_the_planner_in_the_loop_does(brain: Callable[..., B
         adapter.agent.close()
 
 
-def test_what_changed_is_encoded_before_the_plan_asks_for_it(agent: Agent) -> None:
+def test_what_changed_is_encoded_before_the_plan_asks_for_it(brain: Callable[..., Brain]) -> None:
     """As long as the robot's motion leaves the time; the plan then finds every block."""
+    agent = Agent(brain("planner=keep", "memory=keep").planner("robot"), "robot")
     agent.observe([MUG_FACT, Fact("cabinet_1", "receptacle", "cabinet")])
     settle(agent)
     first = agent.plan("get the mug", SKILLS)
@@ -128,6 +129,7 @@ def test_what_changed_is_encoded_before_the_plan_asks_for_it(agent: Agent) -> No
     agent.observe([Fact("mug_1", "object", "mug", "table_1")])
     agent.report(Outcome(True))
     assert agent.plan("get the mug", SKILLS).trace["counts"]["encoded_token_layers"] > 0
+    agent.close()
 
 
 def settle(agent: Agent) -> None:
@@ -301,7 +303,8 @@ def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: Callable[.
 def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(brain: Callable[..., Brain], tmp_path: Path) -> None:
     """In the middle of a task, with groups that have settled, in both styles."""
     for style in ("plain", "linked"):
-        made = brain("planner=keep", f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6")
+        settings = f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
+        made = brain("planner=keep", "memory=keep", *settings)
         one, other = (AsPlanner(Agent(made.planner(name))) for name in ("one", "other"))
         steps = play(Switching(one, other, tmp_path / style / "memory.json"))
         alone = AsPlanner(Agent(made.planner("alone")))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.groups import Groups
 from memory.construction.history import History
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
@@ -71,6 +72,10 @@ def sparsex() -> MemoryMethod:
     return MemoryMethod("sparsex", Embedding(), Segments(block_size=4), Nothing(), NextLayer(), grouping=GROUPING)
 
 
+def groups() -> MemoryMethod:
+    return replace(sparsex(), name="groups", construction=Groups(block_size=4))
+
+
 def history() -> MemoryMethod:
     parts = {"layout": "append", "grouping": GROUPING}
     return MemoryMethod("history", Embedding(), History(block_size=4), Nothing(), NextLayer(), **parts)
@@ -104,7 +109,7 @@ def moving() -> MemoryMethod:
     return replace(query_memory(), name="moving", construction=Turns(block_size=4, survivors="move"))
 
 
-METHODS = [full, prefix, reuse, blocks, keep, sparsex]
+METHODS = [full, prefix, reuse, blocks, keep, sparsex, groups]
 EVICTING = [streaming, h2o, snapkv, query_memory, moving]
 APPENDING = [history, memart, turns, *EVICTING]  # their prompts are transcripts, so they choose otherwise
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 import torch
@@ -14,13 +15,15 @@ from memory.block import KVBlock, identity
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
+from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.report import Prefill
 from memory.retrieval.all import All
 from memory.schedule import Schedule
 from memory.session import MemorySession
-from memory.stages import Capabilities
+from memory.stages import Capabilities, Span
 from memory.storage.ram import Ram
+from memory.store import SegmentStore
 from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import (
     CONTEXT,
@@ -30,6 +33,7 @@ from tests.memory.sessions import (
     close,
     edit,
     episode,
+    groups,
     open_session,
     plain,
     sparsex,
@@ -37,9 +41,16 @@ from tests.memory.sessions import (
 from tests.references.sparsex_cache import Part, SegmentCache
 
 
-def parts(prefill: Prefill) -> list[Part]:
-    ids = prefill.layout.token_ids.tolist()
-    return [Part(tuple(ids[span.start : span.stop])) for span in prefill.layout.segments]
+def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
+    """The units of a prompt: its segments, or with a ``store`` its static groups and the others alone."""
+    ids, spans = prefill.layout.token_ids.tolist(), prefill.layout.segments
+
+    def unit(span: Span) -> object:
+        found = store and store.graph.static_group(store.get(span.segment))
+        return span if found is None else found.id
+
+    runs = [list(run) for _, run in groupby(spans, key=unit)]
+    return [Part(tuple(ids[run[0].start : run[-1].stop])) for run in runs]
 
 
 def say(session: MemorySession, *texts: str) -> Prefill:
@@ -58,11 +69,17 @@ def in_order() -> object:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_an_episode_equals_the_dense_walk_through_it(engine: Engine, seed: int) -> None:
+@pytest.mark.parametrize("method", [sparsex, groups])
+def test_an_episode_equals_the_dense_walk_through_it(
+    engine: Engine, method: Callable[[], MemoryMethod], seed: int
+) -> None:
     reference = SegmentCache(engine.plain, CONTEXT, 4)
-    moved = 0
-    for prefill in episode(open_session(engine, sparsex()), 14, seed):
-        expected = reference.prefill(parts(prefill), QUERY)
+    session = open_session(engine, method())
+    moved = joined = 0
+    for prefill in episode(session, 14, seed):
+        told = parts(prefill, session.store if method is groups else None)
+        joined += len(prefill.layout.segments) - len(told)
+        expected = reference.prefill(told, QUERY)
         assert close(prefill.logits, expected[None])
         found = reference.prefix + reference.exact + reference.moved
         assert prefill.counts.hit_tokens == found
@@ -71,7 +88,8 @@ def test_an_episode_equals_the_dense_walk_through_it(engine: Engine, seed: int) 
         )
         moved += reference.moved
     assert moved > 100
-    assert prefill.counts.kv_hit_rate > 0.7
+    assert (joined > 10) == (method is groups)
+    assert prefill.counts.kv_hit_rate > 0.6
     assert prefill.trace.active_rows == [prefill.counts.fresh_tokens] * 4
 
 

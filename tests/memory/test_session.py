@@ -333,6 +333,22 @@ def test_what_is_asked_aside_moves_no_counter(engine: Engine, method: object) ->
         assert again.cold == expected.cold == (place == "hand")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_asked_whole_reuses_only_rows_of_prompts(engine: Engine, method: object) -> None:
+    session, other = (open_session(engine, made()) for made in (method, full))
+    for one in (session, other):
+        furnish(one.store, 8)
+    asked = session.prefill("where is mug_1", QUERY, lasting=False, whole=True)
+    assert close(asked.logits, other.prefill("where is mug_1", QUERY).logits)
+    assert asked.cold and asked.counts.hit_tokens == 0
+    harvests = method().construction.capabilities.harvests
+    following = session.prefill("where is mug_1", QUERY)
+    assert (following.counts.hit_tokens > 0, following.cold) == (harvests, not harvests)
+    again = session.prefill("where is mug_1", QUERY, lasting=False, whole=True)
+    assert (again.counts.hit_tokens > 0) == harvests
+    assert harvests or close(again.logits, asked.logits)
+
+
 def test_transcript_is_told_once_and_reused_exactly(engine: Engine) -> None:
     session = open_session(engine, replace(prefix(), layout="append"))
     rng = random.Random(1)

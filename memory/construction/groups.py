@@ -1,0 +1,28 @@
+"""KEEP's units, found again by their tokens: rows of the first prompt that computed them, not encoded apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from memory.construction.segments import Segments
+from memory.construction.static_dynamic import units
+from memory.segment import Segment
+from memory.stages import Capabilities, Unit
+from memory.store import SegmentStore
+
+
+@dataclass(frozen=True)
+class Groups(Segments):
+    """Static groups and single dynamic segments (arXiv 2602.23592, section 4.1) in SparseX's look-up (2606.01751).
+
+    What changes, such as a line of what the agent did, says little alone, and where everything that is new is encoded
+    alone its recomputation never ends. Here a new unit is computed in the prompt that reads it first, behind all that
+    stands before it there, and keeps those rows. A group whose kind changes is another unit, and computed anew.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, harvests=True)
+
+    def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
+        return list(units(segments, store))
