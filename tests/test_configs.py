@@ -26,7 +26,7 @@ OPTIONS = [
     for path in sorted(CONFIGS.glob("*/**/[!_]*.yaml"))
     if path.parent != SCENARIOS
 ]
-COMPOSITIONS = ("keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
+COMPOSITIONS = ("keep_lean", "keep_latent", "memart_hops", "sparsex_hops")  # no paper has them
 RULERS = ("full_recompute", "full_cache")  # what others are measured by
 WITHOUT_PAPER = (*RULERS, "memart", "semantic", *COMPOSITIONS)  # an anonymous submission and a report: no arXiv id
 KV_PLANNERS = [name for name in PLANNERS if name not in ("expert", "random")]

@@ -81,8 +81,8 @@ def read_page(name: str, data: str | None) -> Page:
     """
     told = _told(name)
     rows = told.get("rows", {})
-    if isinstance(rows, str):  # those of the page so called
-        rows = _told(rows).get("rows", {})
+    if isinstance(rows, str):  # those of the pages so called
+        rows = {row: found for page in rows.split() for row, found in _told(page).get("rows", {}).items()}
     rows = {row: _overrides(found, data) for row, found in rows.items()}
     against = told.get("against") or next(iter(rows), "")
     if rows and against not in rows:

@@ -105,10 +105,10 @@ def test_a_command_that_fails_is_named_and_leaves_nothing(page: Path) -> None:
     assert not playing.printed(page.parent / "runs" / "two", "Broken").exists()
 
 
-def test_a_page_may_have_the_rows_of_another(page: Path) -> None:
-    page.write_text("title: Elsewhere\nabout: Other houses.\nrows: methods\nsettings: {here: {title: Here}}")
-    found, methods = read_page(str(page), None), read_page("methods", "/data")
-    assert found.rows == methods.rows and found.against == methods.against
+def test_a_page_may_have_the_rows_of_others(page: Path) -> None:
+    page.write_text("title: Elsewhere\nabout: Other houses.\nrows: methods keep_ratio\nsettings: {here: {title: Here}}")
+    found, *others = read_page(str(page), None), read_page("methods", "/data"), read_page("keep_ratio", None)
+    assert found.rows == {**others[0].rows, **others[1].rows} and found.against == others[0].against
     page.write_text("title: Elsewhere\nabout: Other houses.\nrows: nothing\nsettings: {here: {title: Here}}")
     with pytest.raises(ConfigError, match="there is no page 'nothing'"):
         read_page(str(page), None)
