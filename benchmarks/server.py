@@ -1,7 +1,7 @@
 """Many robots on one server: errors, p95 and throughput, memory; and what a kill -9 in the middle loses.
 
     python -m benchmarks.server --agents 50 --plans 20 --kill
-    python -m benchmarks.server --agents 1 --plans 60 --motion 0.3
+    python -m benchmarks.server memory=keep --agents 1 --plans 60 --motion 0.3
 
 Each robot lives in a generated house of its own and does what it is told: observe, plan, act, report. ``--motion`` is
 the seconds that a skill takes; what it changes is observed when it begins. ``--kill`` ends the server without a word
