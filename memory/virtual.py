@@ -9,12 +9,13 @@ from memory.block import KVBlock, identity
 from memory.pool import BlockPool, Holder
 
 
-def virtual_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "") -> str:
+def virtual_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", behind: Sequence[int] = ()) -> str:
     """SparseX's virtual hash (arXiv 2606.01751, section 4.4): free of position, prefix and context.
 
-    Equal only if model, tokens and extra key are; the same in every process.
+    Equal only if model, tokens, extra key and the tokens ``behind`` which they say what they say are; the same in every
+    process.
     """
-    return identity(f"virtual block of {model_key}", (), token_ids, extra_key)
+    return identity(f"virtual block of {model_key}", behind, token_ids, extra_key)
 
 
 @dataclass(frozen=True, slots=True)

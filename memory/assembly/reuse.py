@@ -49,7 +49,7 @@ class Reuse(Assembler):
         self._lost.reset()
 
     def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
-        names = [self._name(u.token_ids, u.namespace) if u.reusable and u.token_ids else "" for u in units]
+        names = [self._name(u.token_ids, u.namespace, u.behind) if u.reusable and u.token_ids else "" for u in units]
         prefix, found = self._prefix(units, context)
         ids = np.fromiter(chain(context.ids, *(unit.token_ids for unit in units)), "<u4")
         placed: list[Placement] = []
@@ -98,8 +98,9 @@ class Reuse(Assembler):
     def is_frozen(self, token_ids: Sequence[int], extra_key: str) -> bool:
         return self._method.frozen.contains(self._name(token_ids, extra_key))
 
-    def _name(self, token_ids: Sequence[int], extra_key: str) -> str:
-        return virtual_hash(self._engine.model_key, token_ids, extra_key or self._namespace)
+    def _name(self, token_ids: Sequence[int], extra_key: str, behind: Sequence[Sequence[int]] = ()) -> str:
+        log = list(chain.from_iterable(behind))
+        return virtual_hash(self._engine.model_key, token_ids, extra_key or self._namespace, log)
 
     def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
         """Names of the blocks of an exact prefix and those that are stored; none where the storage is lossy."""

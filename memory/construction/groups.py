@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from memory.construction.segments import Segments
-from memory.construction.static_dynamic import units
+from memory.construction.static_dynamic import check_log, units
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore
@@ -20,9 +20,18 @@ class Groups(Segments):
     What changes, such as a line of what the agent did, says little alone, and where everything that is new is encoded
     alone its recomputation never ends. Here a new unit is computed in the prompt that reads it first, behind all that
     stands before it there, and keeps those rows. A group whose kind changes is another unit, and computed anew.
+
+    A line of what the agent does is another one where something else was done before it: rows from when it went to the
+    sink with nothing in its hand do not tell that it went there to put something down. So such a line is found again
+    only behind the ``log`` tokens at most of its task that it was computed behind; 0: its text is enough.
     """
 
+    log: int = 512
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, harvests=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_log(self.log)
+
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        return list(units(segments, store))
+        return list(units(segments, store, self.log))

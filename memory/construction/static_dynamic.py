@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from types import MappingProxyType
 from typing import ClassVar
 
 from keep_agent.errors import ConfigError
@@ -32,18 +31,21 @@ class StaticDynamic:
     assembly: ClassVar[str] = "blocks"
 
     def __post_init__(self) -> None:
-        if self.log < 0:
-            raise ConfigError(f"log={self.log} tokens cannot be: use 0 or more")
+        check_log(self.log)
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        lines = _lines(store, self.log) if self.log else {}
-        return list(units(segments, store, lines))
+        return list(units(segments, store, self.log))
 
 
-def units(
-    segments: Sequence[Segment], store: SegmentStore, log: Mapping[str, Lines] = MappingProxyType({})
-) -> Iterator[Unit]:
-    """Static groups, and every other segment alone; ``log``: what some segments are encoded behind, by id."""
+def check_log(tokens: int) -> None:
+    """Raises `ConfigError`."""
+    if tokens < 0:
+        raise ConfigError(f"log={tokens} tokens cannot be: use 0 or more")
+
+
+def units(segments: Sequence[Segment], store: SegmentStore, log: int) -> Iterator[Unit]:
+    """Static groups, and every other segment alone; lines of the log behind ``log`` tokens of it at most."""
+    lines = _lines(store, log) if log else {}
 
     def group(segment: Segment) -> int:
         found = store.graph.static_group(segment)
@@ -54,7 +56,7 @@ def units(
         if id >= 0:
             yield Unit.of("static_group", parts)
             continue
-        yield from (replace(Unit.of("segment", [part]), behind=log.get(part[0], ())) for part in parts)
+        yield from (replace(Unit.of("segment", [part]), behind=lines.get(part[0], ())) for part in parts)
 
 
 def _lines(store: SegmentStore, most: int) -> dict[str, Lines]:

@@ -10,17 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
+from memory.construction.groups import Groups
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.engine import Engine
 from memory.graph import Grouping, prompt_order
 from memory.method import MemoryMethod
 from memory.recompute.none import Nothing
+from memory.retrieval.all import All
 from memory.session import MemorySession
 from memory.stages import Unit
 from memory.storage.ram import Ram
 from memory.store import SegmentStore
 from tests.memory.houses import furnish, make_store
-from tests.memory.sessions import CONTEXT, QUERY, close, keep, open_session
+from tests.memory.sessions import CONTEXT, QUERY, close, groups, keep, open_session
 from tests.references.isolated import full_reuse
 
 DONE = ("go to cabinet_1", "open cabinet_1", "pick up mug_1", "go to table", "put mug_1")
@@ -82,6 +84,27 @@ def test_what_is_under_way_is_not_static_however_quiet() -> None:
     store.put("finished_1", "task", "finished it\n")
     flips = [flip for _ in range(3) for flip in (store.advance(), *store.graph.update(store))[1:]]
     assert [flip.static for flip in flips].count(True) >= 1 and store.graph.group_of("did_0").static
+
+
+@pytest.mark.parametrize("log", [512, 0])
+def test_rows_of_a_line_are_found_again_behind_the_same_log_alone(engine: Engine, log: int) -> None:
+    session = open_session(engine, replace(groups(), construction=Groups(4, log), retrieval=All()))
+
+    def hits() -> list[bool]:
+        """Which lines of the log were found, behind a prompt that begins like no other."""
+        session.store.put("first", "object", f"prompt {session.store.changes}\n")
+        placed = {p.unit.spans[0].segment: p.hit for p in session.prefill("q", QUERY).layout.placements}
+        return [placed[id] for id in session.store.log]
+
+    session.store.put("first", "object", "prompt\n")
+    furnish(session.store, 1, 2)
+    for number in range(len(DONE)):
+        do(session.store, number)
+        assert hits() == [True] * number + [False]
+    do(session.store, len(DONE))  # what was done first is done again
+    assert hits() == [True] * len(DONE) + [log == 0]
+    session.store.remove("did_1")
+    assert hits() == [True] + [log == 0] * 4
 
 
 @pytest.fixture

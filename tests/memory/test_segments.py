@@ -42,15 +42,23 @@ from tests.references.sparsex_cache import Part, SegmentCache
 
 
 def parts(prefill: Prefill, store: SegmentStore | None = None) -> list[Part]:
-    """The units of a prompt: its segments, or with a ``store`` its static groups and the others alone."""
+    """The units of a prompt: its segments, or with a ``store`` its static groups and the others alone.
+
+    A line of its log is named by all lines up to it.
+    """
     ids, spans = prefill.layout.token_ids.tolist(), prefill.layout.segments
+    log = store.log if store else []
 
     def unit(span: Span) -> object:
         found = store and store.graph.static_group(store.get(span.segment))
         return span if found is None else found.id
 
+    def behind(span: Span) -> tuple[int, ...]:
+        before = log[: log.index(span.segment)] if span.segment in log else []
+        return tuple(token for id in before for token in store.tokens(id))
+
     runs = [list(run) for _, run in groupby(spans, key=unit)]
-    return [Part(tuple(ids[run[0].start : run[-1].stop])) for run in runs]
+    return [Part(tuple(ids[run[0].start : run[-1].stop]), behind=behind(run[0])) for run in runs]
 
 
 def say(session: MemorySession, *texts: str) -> Prefill:

@@ -30,6 +30,7 @@ class Part:
 
     text: Text
     key: str | None = ""
+    behind: Text = ()  # said before it, and part of its meaning
 
 
 @dataclass

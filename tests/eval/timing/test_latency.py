@@ -72,8 +72,8 @@ def test_parts_add_up_and_prompts_hold_the_segments_asked_for(call: Call, tiny_m
         assert step.numbers.memory_tokens == 6 * 9
     assert [step.numbers.cold for step in keep.steps] == [True, False, False]
     assert keep.steps[0].numbers.flips > 0, "old tasks are static from the first step on"
-    changed = [step.numbers.encoded_token_layers / step.numbers.layers for step in keep.steps[1:]]
-    assert changed == [9.0, 9.0], "one segment changes per step"
+    changed = [step.numbers.memory_tokens - step.numbers.hit_tokens for step in keep.steps[1:]]
+    assert changed == [9, 9], "one segment changes per step"
 
 
 def test_without_scoring_the_decision_ends_with_the_prompt(call: Call, tiny_model: Path) -> None:
