@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from memory.block import KVBlock, identity
 from memory.pool import BlockPool, Holder
@@ -25,6 +26,7 @@ class Virtual:
     physical: str
     start: int
     stop: int
+    number: int  # of its insertion: what was inserted later has a larger one
 
 
 class VirtualIndex:
@@ -36,6 +38,7 @@ class VirtualIndex:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._entries: dict[str, Virtual] = {}
+        self._numbers = count()
         self._bound = 1024  # entries from which on those without a block are looked for
 
     def __len__(self) -> int:
@@ -47,7 +50,7 @@ class VirtualIndex:
 
     def insert(self, name: str, physical: str, start: int, stop: int) -> None:
         """Let ``name`` stand for rows ``start:stop`` of ``physical``."""
-        self._entries[name] = Virtual(physical, start, stop)
+        self._entries[name] = Virtual(physical, start, stop, next(self._numbers))
         if len(self._entries) > self._bound:
             stored = self._pool.storage.contains
             self._entries = {name: entry for name, entry in self._entries.items() if stored(entry.physical)}
@@ -72,6 +75,11 @@ class VirtualIndex:
         """Identity of the block that ``name`` points into."""
         entry = self._entries.get(name)
         return None if entry is None else entry.physical
+
+    def number(self, name: str) -> int:
+        """When ``name`` was inserted, against others; -1 if it is not there."""
+        entry = self._entries.get(name)
+        return -1 if entry is None else entry.number
 
     def names(self, physical: str) -> list[str]:
         """Everything that points into a block."""

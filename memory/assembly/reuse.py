@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from copy import copy
+from itertools import accumulate, chain
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -43,23 +45,25 @@ class Reuse(Assembler):
         self._in_use = method.frozen.holder()
         self._lossless = method.storage.capabilities.exact
         self._lost = Lost(store)
+        self._refresh = method.construction.refresh
         self._index: PrefixIndex | None = None
 
     def reset(self) -> None:
         self._lost.reset()
 
     def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+        starts = [*accumulate((len(unit.token_ids) for unit in units), initial=len(context.ids))]
         names = [self._name(u.token_ids, u.namespace, u.behind) if u.reusable and u.token_ids else "" for u in units]
         prefix, found = self._prefix(units, context)
         ids = np.fromiter(chain(context.ids, *(unit.token_ids for unit in units)), "<u4")
+        covered = len(context.ids) + len(found) * self._method.construction.block_size
+        anew = self._anew(names, units, starts, ids, covered)
         placed: list[Placement] = []
         missing: dict[str, Placement] = {}
-        start = first = len(context.ids)
-        for name, unit in zip(names, units, strict=True):
-            placed += self._place(name, unit, ids[:start], start - first, found)
-            if name and not self._knows(name):
+        for name, unit, start in zip(names, units, starts[:-1], strict=True):
+            placed += self._place("" if name in anew else name, unit, ids[:start], start - len(context.ids), found)
+            if name and (name in anew or not self._knows(name)):
                 missing.setdefault(name, Placement(unit, start))
-            start += len(unit.token_ids)
         self._in_use.release()
         return Assembled(
             lay_out(context.ids, placed, query, True, self._engine.decoder.device),
@@ -70,6 +74,12 @@ class Reuse(Assembler):
             found=len(found),
             missing=missing,
         )
+
+    def aside(self) -> Reuse:
+        """Rows that nobody keeps are not computed anew."""
+        other = copy(self)
+        other._refresh = 0.0
+        return other
 
     def after(self, prompt: Assembled, result: PrefillResult) -> None:
         """Harvest exact rows into the prefix index, and what was missing into the index of segments."""
@@ -112,6 +122,30 @@ class Reuse(Assembler):
         own = storable(units, self._namespace)
         names = self._index.chain(list(chain.from_iterable(unit.token_ids for unit in own)))
         return names, self._index.match(names)
+
+    def _anew(
+        self, names: Sequence[str], units: Sequence[Unit], starts: Sequence[int], ids: NDArray[np.uint32], covered: int
+    ) -> set[str]:
+        """Units whose rows are approximate, the oldest first, until the share ``refresh`` of the memory is new.
+
+        ``covered``: before this row stands what the exact prefix holds.
+        """
+        new, old = 0, []
+        for name, unit, start in zip(names, units, starts[:-1], strict=True):
+            if not name or not self._knows(name):
+                new += max(0, start + len(unit.token_ids) - max(start, covered))
+            elif start >= covered and not self._method.frozen.contains(name):
+                old.append((self._method.virtual.number(name), name, unit, start))
+        wanted = self._refresh * (starts[-1] - starts[0])
+        anew: set[str] = set()
+        for _, name, unit, start in sorted(old, key=itemgetter(0)):
+            if new >= wanted:
+                break
+            if name not in anew and self._method.virtual.physical(name) == self._identity(ids[:start], unit):
+                continue  # exact
+            anew.add(name)
+            new += len(unit.token_ids)
+        return anew
 
     def _place(
         self, name: str, unit: Unit, before: NDArray[np.uint32], offset: int, found: Sequence[KVBlock]
@@ -174,6 +208,9 @@ class Reuse(Assembler):
             part = harvested.part(first, first + len(p.unit.token_ids))
             sound = p.stop <= layout.context + exact
             physical = self._identity(ids[: p.start], p.unit, "" if sound else origin)
+            before = self._method.virtual.physical(name)
+            if before not in (None, physical):
+                self._holder.drop(before)
             self._holder.put(KVBlock(physical, part.k.contiguous(), part.v.contiguous()))
             self._method.virtual.insert(name, physical, 0, part.tokens)
             first += part.tokens

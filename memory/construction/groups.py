@@ -26,6 +26,7 @@ class Groups(Segments):
     only behind the ``log`` tokens at most of its task that it was computed behind; 0: its text is enough.
     """
 
+    refresh: float = 0.1
     log: int = 512
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, harvests=True)
 

@@ -19,15 +19,22 @@ class Segments:
     Nothing is encoded in isolation: a segment's rows are harvested from the first prompt they were computed in, and
     carry what stood before them there. Beside them an exact prefix is found by a hash chain over blocks of
     ``block_size`` tokens.
+
+    Rows that were moved remember what stood before them once. ``refresh`` is the least share of a prompt's memory that
+    is new: where new segments are less, those whose rows are oldest are computed anew, and keep the new rows. The paper
+    has none of that (0).
     """
 
     block_size: int = 16
+    refresh: float = 0.0
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, harvests=True)
     assembly: ClassVar[str] = "reuse"
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
             raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
+        if not 0 <= self.refresh <= 1:
+            raise ConfigError(f"refresh={self.refresh} is a share: use 0 to 1")
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("segment", [(segment.id, store.tokens(segment.id))]) for segment in segments]

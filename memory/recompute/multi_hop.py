@@ -35,7 +35,7 @@ class MultiHop:
 
     ``limit`` is the share of all token-layers of a prompt that may be computed: what its query, its new rows and layer
     0 leave of it bounds the schedule's average. So a short prompt, much of which is the query, recomputes less of its
-    memory than a long one.
+    memory than a long one, and nothing where there is no room for layer 0.
 
     Segments without usable blocks are always active and compete for nothing, as do segments whose stored keys and
     values are exact: these are never active.
@@ -65,7 +65,11 @@ class MultiHop:
         self._weights = np.array([span.stop - span.start for span in layout.segments], np.float64)
         self._ends = np.array([span.stop for span in layout.segments], np.float64)
         self._playing = np.array([reused[span.start : span.stop].any() for span in layout.segments], bool)
-        self._counts = self._within(layout, layers).counts(layers, int(self._playing.sum()))
+        schedule = self._within(layout, layers)
+        if schedule is None:
+            self._counts, self._playing = [], np.zeros_like(self._playing)
+            return layout.fresh.nonzero()[:, 0]
+        self._counts = schedule.counts(layers, int(self._playing.sum()))
         return (~layout.exact).nonzero()[:, 0]
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
@@ -80,14 +84,16 @@ class MultiHop:
         playing = torch.from_numpy(np.append(self._playing, False)).to(active.device)  # -1 is no segment
         return active[playing[self._layout.segment_of[active]] | self._layout.fresh[active]]
 
-    def _within(self, layout: Layout, layers: int) -> Schedule:
-        """The schedule, its average no more than what ``limit`` leaves for the rows that are reused."""
+    def _within(self, layout: Layout, layers: int) -> Schedule | None:
+        """The schedule, its average no more than what ``limit`` leaves for the rows that are reused; None: nothing."""
         new, exact = int(layout.fresh.sum()), int(layout.exact.sum())
         reused = layout.rows - new - exact
         if self.limit is None or layers < 2 or not reused:
             return self.schedule
         left = (self.limit * layout.rows - new) * layers - reused  # layer 0 computes all of them
-        average = min(self.schedule.average, max(0.0, left / (reused * (layers - 1))))
+        if left < 0:
+            return None
+        average = min(self.schedule.average, left / (reused * (layers - 1)))
         return replace(self.schedule, average=average)
 
     def _choose(self, count: int, probe: Probe) -> NDArray[np.int64]:

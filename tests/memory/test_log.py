@@ -88,7 +88,7 @@ def test_what_is_under_way_is_not_static_however_quiet() -> None:
 
 @pytest.mark.parametrize("log", [512, 0])
 def test_rows_of_a_line_are_found_again_behind_the_same_log_alone(engine: Engine, log: int) -> None:
-    session = open_session(engine, replace(groups(), construction=Groups(4, log), retrieval=All()))
+    session = open_session(engine, replace(groups(), construction=Groups(4, 0.0, log), retrieval=All()))
 
     def hits() -> list[bool]:
         """Which lines of the log were found, behind a prompt that begins like no other."""

@@ -81,9 +81,10 @@ def in_order() -> object:
 def test_an_episode_equals_the_dense_walk_through_it(
     engine: Engine, method: Callable[[], MemoryMethod], seed: int
 ) -> None:
-    reference = SegmentCache(engine.plain, CONTEXT, 4)
+    refresh = method().construction.refresh
+    reference = SegmentCache(engine.plain, CONTEXT, 4, refresh)
     session = open_session(engine, method())
-    moved = joined = 0
+    moved = joined = again = 0
     for prefill in episode(session, 14, seed):
         told = parts(prefill, session.store if method is groups else None)
         joined += len(prefill.layout.segments) - len(told)
@@ -94,7 +95,8 @@ def test_an_episode_equals_the_dense_walk_through_it(
         assert prefill.counts.fresh_tokens == prefill.counts.memory_tokens - found + len(QUERY) + (
             len(CONTEXT) if prefill.cold else 0
         )
-        moved += reference.moved
+        moved, again = moved + reference.moved, again + reference.again
+    assert (again > 10) == (refresh > 0)
     assert moved > 100
     assert (joined > 10) == (method is groups)
     assert prefill.counts.kv_hit_rate > 0.6

@@ -1,7 +1,8 @@
 """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5) with nothing but transformers' own forward.
 
 A prompt is walked from left to right over one dense cache: new text is run behind all that stands there, a segment that
-an earlier prompt computed is copied from that prompt's cache, its keys turned by the difference of the positions.
+an earlier prompt computed is copied from that prompt's cache, its keys turned by the difference of the positions. With
+``refresh`` the oldest such segments count as new text, until that share of a prompt's memory is new, and are kept anew.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class SegmentCache:
     model: PreTrainedModel
     context: Text
     block_size: int
-    stored: dict[Part, Rows] = field(default_factory=dict)
+    refresh: float = 0.0
+    stored: dict[Part, Rows] = field(default_factory=dict)  # those computed last stand last
     computed: list[Text] = field(default_factory=list)  # how earlier prompts began, as far as a plain forward goes
     prefix: int = 0  # memory rows of the last prompt that an earlier one began with
     exact: int = 0  # memory rows behind them that were copied, and computed behind the same text
     moved: int = 0  # all others that were copied
+    again: int = 0  # memory rows that could have been copied, and were computed
 
     @torch.no_grad()
     def prefill(self, parts: Sequence[Part], query: Sequence[int]) -> torch.Tensor:
@@ -52,6 +55,9 @@ class SegmentCache:
         self.cache, self.length, self.exact, self.moved = DynamicCache(), 0, 0, 0
         self.prefix = self._longest_prefix(parts)
         self._compute(self.context)
+        for part in (old := self._too_old(parts)):
+            del self.stored[part]
+        self.again = sum(len(part.text) for part in parts if part in old)
         new: dict[Part, tuple[int, int, Text | None]] = {}
         told: Text = ()
         plain, own = True, True  # nothing approximate so far; nothing of another key or of none
@@ -86,6 +92,23 @@ class SegmentCache:
             text += part.text
         counts = range(0, len(text) + 1, self.block_size)
         return max(n for n in counts if n == 0 or tuple(text[:n]) in {run[:n] for run in self.computed})
+
+    def _too_old(self, parts: Sequence[Part]) -> set[Part]:
+        """Parts behind the prefix whose rows are no forward's, as many of the oldest as have to count as new text."""
+        told: Text = ()
+        rows, behind = 0, {}
+        for part in parts:
+            if part in self.stored and len(told) >= self.prefix:
+                behind.setdefault(part, told)
+            elif part not in self.stored:
+                rows += max(0, min(len(part.text), len(told) + len(part.text) - self.prefix))
+            told += part.text
+        old: set[Part] = set()
+        for part, rows_of in self.stored.items():
+            if part in behind and rows_of.behind != behind[part] and rows < self.refresh * len(told):
+                old.add(part)
+                rows += len(part.text)
+        return old
 
     def _compute(self, text: Sequence[int]) -> torch.Tensor:
         """Run ``text`` behind everything; logits of its last row."""
