@@ -11,7 +11,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
+from keep_agent.errors import ConfigError
 from memory.block import KVBlock, identity
+from memory.construction.segments import Segments
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
@@ -101,6 +103,33 @@ def test_an_episode_equals_the_dense_walk_through_it(
     assert (joined > 10) == (method is groups)
     assert prefill.counts.kv_hit_rate > 0.6
     assert prefill.trace.active_rows == [prefill.counts.fresh_tokens] * 4
+
+
+def test_old_rows_are_computed_anew_until_the_share_is_new(engine: Engine) -> None:
+    method = replace(in_order(), construction=Segments(block_size=4, refresh=0.3))
+    session = open_session(engine, method, budget=40)
+    texts = [f"mug_{number} in cabinet_{number}" for number in range(6)]
+    say(session, *texts)
+    stored = method.storage.stats()["blocks"]
+    anew: list[str] = []
+    for _ in range(3):
+        prefill = say(session, "door", *texts)  # of which the first prompt knew nothing
+        anew += [p.unit.spans[0].segment for p in prefill.layout.placements if not p.hit]
+        assert prefill.counts.fresh_tokens - len(QUERY) >= 0.3 * prefill.counts.memory_tokens
+    assert anew == [f"fact_{number}" for number in range(7)], "each once, the oldest first"
+    assert say(session, "door", *texts).counts.kv_hit_rate == 1.0, "all are exact now"
+    assert method.storage.stats()["blocks"] <= stored + 10, "rows that others have replaced are gone"
+
+
+def test_what_is_asked_aside_computes_no_old_rows(engine: Engine) -> None:
+    session = open_session(engine, replace(in_order(), construction=Segments(block_size=4, refresh=1.0)), budget=40)
+    say(session, "mug in cabinet", "cabinet open")
+    session.store.put("fact_0", "object", "door\n")
+    aside = session.prefill("q", QUERY, lasting=False)
+    assert [unit.hit for unit in aside.units] == [False, True]
+    assert not any(unit.hit for unit in session.prefill("q", QUERY).units)
+    with pytest.raises(ConfigError, match="refresh=1.5"):
+        Segments(refresh=1.5)
 
 
 @given(steps=EDITS)
