@@ -16,7 +16,6 @@ from keep_agent.examples import make_examples
 from keep_agent.runfolder import RunFolder
 from keep_agent.settings import check_settings
 
-
 THOR = {"width": 300, "gpu": 0, "display": None}
 NEW = ("backend", "render", "thor")  # keys of env that older configs lack
 
