@@ -130,6 +130,8 @@ class Reuse(Assembler):
 
         ``covered``: before this row stands what the exact prefix holds.
         """
+        if not self._refresh:
+            return set()
         new, old = 0, []
         for name, unit, start in zip(names, units, starts[:-1], strict=True):
             if not name or not self._knows(name):
@@ -208,9 +210,9 @@ class Reuse(Assembler):
             part = harvested.part(first, first + len(p.unit.token_ids))
             sound = p.stop <= layout.context + exact
             physical = self._identity(ids[: p.start], p.unit, "" if sound else origin)
-            before = self._method.virtual.physical(name)
-            if before not in (None, physical):
-                self._holder.drop(before)
+            replaced = self._method.virtual.physical(name)
+            if replaced not in (None, physical):
+                self._holder.drop(replaced)
             self._holder.put(KVBlock(physical, part.k.contiguous(), part.v.contiguous()))
             self._method.virtual.insert(name, physical, 0, part.tokens)
             first += part.tokens

@@ -67,7 +67,7 @@ class MultiHop:
         self._playing = np.array([reused[span.start : span.stop].any() for span in layout.segments], bool)
         schedule = self._within(layout, layers)
         if schedule is None:
-            self._counts, self._playing = [], np.zeros_like(self._playing)
+            self._counts = []
             return layout.fresh.nonzero()[:, 0]
         self._counts = schedule.counts(layers, int(self._playing.sum()))
         return (~layout.exact).nonzero()[:, 0]
