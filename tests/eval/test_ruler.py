@@ -162,7 +162,8 @@ def test_without_a_template_a_prompt_begins_with_the_start_token(ruler: Ruler) -
     assert ruler.format.stops() == set(), "an answer may take several lines"
 
 
-METHODS = "full_recompute,full_reuse,keep,keep+memory.recompute.schedule.average=1+memory.recompute.limit=null"
+PAPERS = "keep+memory=keep"
+METHODS = f"full_recompute,full_reuse,{PAPERS},{PAPERS}+memory.recompute.schedule.average=1+memory.recompute.limit=null"
 
 
 def test_all_methods_are_asked_and_reported(tiny_model: Path, tmp_path: Path) -> None:

@@ -20,19 +20,19 @@ from tests.keep_agent.pictures import Pictured
 SIZE = Size(steps=24, layers=6, segments=12)
 
 
-def play(planner: str, folder: Path) -> Path:
+def play(planner: str, folder: Path, *overrides: str) -> Path:
     """A short run of the bundled model as its user makes it; its folder."""
     setting = [f"planner={planner}", "prompt.encoder=hashed", f"eval.out={folder}"]
     more = ["eval.episodes=2", "eval.threads=1", "env.max_steps=7", "eval.progress=false", "env.stream=2"]
-    command = [sys.executable, "-m", "eval.alfred", *setting, *more]
+    command = [sys.executable, "-m", "eval.alfred", *setting, *more, *overrides]
     subprocess.run(command, cwd=folder.parent, check=True, capture_output=True, timeout=200)
     return next(folder.rglob("trace.jsonl")).parent
 
 
 @pytest.fixture(scope="session")
 def keep_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two streams of two tasks by planner=keep."""
-    return play("keep", tmp_path_factory.mktemp("real") / "keep")
+    """Two streams of two tasks by KEEP with hops: prompts are so short that ``limit`` of planner=keep's preset leaves none."""
+    return play("keep", tmp_path_factory.mktemp("real") / "keep", "memory=keep")
 
 
 @pytest.fixture(scope="session")
