@@ -21,6 +21,7 @@ class Outcomes:
         self.passed += report.when == "call" and report.passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", TOPICS)
 def test_benchmarks_run(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = Outcomes()

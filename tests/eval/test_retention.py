@@ -64,7 +64,7 @@ class Transcripts:
         self.same.append(choice.same)
 
 
-@pytest.mark.parametrize("led", ["by the first", "by the expert"])
+@pytest.mark.parametrize("led", ["by the first", pytest.param("by the expert", marks=pytest.mark.slow)])
 def test_all_methods_decide_on_the_same_transcript(led: str) -> None:
     """The leader's skill and what it was for, although a method would have said otherwise."""
     overrides = [*SETTING, *SMALL, "env.max_steps=9"]

@@ -88,7 +88,7 @@ def play(planner: Any, max_steps: int = 30) -> list[dict[str, Any]]:
 
 
 METHODS = "keep", "full_recompute", "cacheblend", "sparsex", "prefix_cache", "h2o"
-ALWAYS = ("keep", "plain"), ("keep", "linked"), ("cacheblend", "plain"), ("prefix_cache", "plain")
+ALWAYS = ("keep", "linked"), ("prefix_cache", "plain")
 OTHERS = [case for case in product(METHODS, ("plain", "linked")) if case not in ALWAYS]
 
 

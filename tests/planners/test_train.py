@@ -63,6 +63,7 @@ def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, d
     assert second["seconds"] > first["progress"]["seconds"]
 
 
+@pytest.mark.slow
 def test_processes_that_train_together_stay_one_model(data: Path, tmp_path: Path) -> None:
     """Two that draw half of the batches each see twice the tokens; what one writes down is what both have."""
     sums = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from signal import SIGSTOP
 from typing import Any
@@ -42,6 +43,10 @@ AT_WORK: dict[str, type[ThorError]] = {
 EPISODES: list[Episode] = list(load_episodes(None, "valid")[:4])
 
 
+def others_slow(values: Iterable[Any], *often: Any) -> list[Any]:
+    return [pytest.param(value, marks=[pytest.mark.slow] * (value not in often)) for value in values]
+
+
 def command(*faults: str, once: Path | None = None) -> str:
     words = [sys.executable, "-m", "envs.alfred.thor_stub", *(f"--fault {fault}" for fault in faults)]
     return " ".join([*words, *(["--once", str(once)] if once else [])])
@@ -57,7 +62,7 @@ def simulator(*faults: str, **changes: Any) -> Thor:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("fault", AT_START)
+@pytest.mark.parametrize("fault", others_slow(AT_START, "hang-at-start", "die-at-start"))
 def test_a_process_that_does_not_come_up(fault: str, server: str) -> None:
     thor, began = simulator(fault, server=server), time.monotonic()
     with nothing_left(), pytest.raises(ThorStart, match=AT_START[fault]) as caught:
@@ -68,7 +73,7 @@ def test_a_process_that_does_not_come_up(fault: str, server: str) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("fault", AT_WORK)
+@pytest.mark.parametrize("fault", others_slow(AT_WORK, "die", "hang"))
 def test_a_process_that_fails_at_work(fault: str, server: str) -> None:
     thor = simulator(f"{fault}:12", server=server)
     with nothing_left():
@@ -136,12 +141,8 @@ def test_what_the_build_refuses_is_a_reply(code: str) -> None:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize(
-    "at", [pytest.param(at, marks=[pytest.mark.slow] * (at != 11)) for at in (4, 5, 6, 7, 8, 9, 11, 14, 17)]
-)
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=[pytest.mark.slow] * (fault not in ("die", "hang"))) for fault in AT_WORK]
-)
+@pytest.mark.parametrize("at", others_slow((4, 5, 6, 7, 8, 9, 11, 14, 17), 11))
+@pytest.mark.parametrize("fault", others_slow(AT_WORK, "die", "hang"))
 def test_an_episode_goes_on_in_a_new_process(tmp_path: Path, fault: str, at: int, server: str) -> None:
     """Wherever it fails once: while the room is set up, or while the expert plays."""
     with nothing_left(), thor_env(EPISODES) as calm:

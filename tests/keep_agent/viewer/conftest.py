@@ -31,7 +31,7 @@ def play(planner: str, folder: Path, *overrides: str) -> Path:
 
 @pytest.fixture(scope="session")
 def keep_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two streams of two tasks by KEEP with hops: prompts are so short that ``limit`` of planner=keep's preset leaves none."""
+    """Two streams of two tasks by KEEP with hops, for which planner=keep has no room in prompts so short."""
     return play("keep", tmp_path_factory.mktemp("real") / "keep", "memory=keep")
 
 

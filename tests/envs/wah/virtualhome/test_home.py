@@ -135,7 +135,7 @@ def test_ids_of_what_the_scene_does_not_have_are_moved() -> None:
 
 
 @pytest.mark.parametrize("fault", sorted(set(FAULTS) - HARMLESS))
-@pytest.mark.parametrize("during", ["reset", "step"])
+@pytest.mark.parametrize("during", [pytest.param("reset", marks=pytest.mark.slow), "step"])
 def test_every_fault_is_a_named_error_or_overcome_and_soon(
     fault: str, during: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
