@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from memory.construction.log import check_log
 from memory.construction.segments import Segments
-from memory.construction.static_dynamic import check_log, units
+from memory.construction.static_dynamic import units
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from memory.construction.log import alone, check_log, lines
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore
@@ -13,10 +14,18 @@ from memory.store import SegmentStore
 
 @dataclass(frozen=True)
 class PerSegment:
-    """Prompt Cache's modules (arXiv 2311.04934) at the grain of single segments."""
+    """Prompt Cache's modules (arXiv 2311.04934) at the grain of single segments.
 
+    Lines of the log are encoded as by `StaticDynamic`, so that methods differ in what they repair, not in that.
+    """
+
+    log: int = 512
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True)
     assembly: ClassVar[str] = "blocks"
 
+    def __post_init__(self) -> None:
+        check_log(self.log)
+
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
-        return [Unit.of("segment", [(segment.id, store.tokens(segment.id))]) for segment in segments]
+        log = lines(store, self.log)
+        return [alone(segment, store, log) for segment in segments]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
-from keep_agent.errors import ConfigError
+from memory.construction.log import alone, check_log, lines
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore
-
-Lines = tuple[tuple[int, ...], ...]  # token ids
 
 
 @dataclass(frozen=True)
@@ -37,35 +35,16 @@ class StaticDynamic:
         return list(units(segments, store, self.log))
 
 
-def check_log(tokens: int) -> None:
-    """Raises `ConfigError`."""
-    if tokens < 0:
-        raise ConfigError(f"log={tokens} tokens cannot be: use 0 or more")
-
-
 def units(segments: Sequence[Segment], store: SegmentStore, log: int) -> Iterator[Unit]:
     """Static groups, and every other segment alone; lines of the log behind ``log`` tokens of it at most."""
-    lines = _lines(store, log) if log else {}
+    behind = lines(store, log)
 
     def group(segment: Segment) -> int:
         found = store.graph.static_group(segment)
         return -1 if found is None else found.id
 
     for id, run in groupby(segments, key=group):
-        parts = [(segment.id, store.tokens(segment.id)) for segment in run]
         if id >= 0:
-            yield Unit.of("static_group", parts)
-            continue
-        yield from (replace(Unit.of("segment", [part]), behind=lines.get(part[0], ())) for part in parts)
-
-
-def _lines(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """By id, what each line of the log is encoded behind: fewer than ``most`` tokens."""
-    found: dict[str, Lines] = {}
-    before: Lines = ()
-    for id in store.log:
-        tokens = store.tokens(id)
-        if sum(map(len, before)) + len(tokens) > most:
-            before = ()
-        found[id], before = before, (*before, tokens)
-    return found
+            yield Unit.of("static_group", [(segment.id, store.tokens(segment.id)) for segment in run])
+        else:
+            yield from (alone(segment, store, behind) for segment in run)

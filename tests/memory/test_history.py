@@ -404,7 +404,7 @@ def told_again(session: MemorySession, lines: int = 60, texts: int = 3, objects:
 @pytest.mark.parametrize("top_k", [1, 5, 60])
 def test_units_of_one_text_share_a_block_but_not_its_place(engine: Engine, unit: str, top_k: int) -> None:
     """What is chosen fits into ``top_k``; of equal lines the latest are told."""
-    method = history(retrieval=Latent(top_k=top_k, unit=unit), construction=PerSegment(), layout="memory")
+    method = history(retrieval=Latent(top_k=top_k, unit=unit), construction=PerSegment(log=0), layout="memory")
     session = open_session(engine, method)
     lines = told_again(session)
     prefill = session.prefill("go to cabinet_1", encode_text("did go to cabinet_1\n"))

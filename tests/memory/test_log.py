@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory.construction.groups import Groups
+from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.engine import Engine
 from memory.graph import Grouping, prompt_order
@@ -69,8 +70,9 @@ def test_the_log_begins_anew_when_it_is_long() -> None:
     sizes = [len(store.tokens(f"did_{number}")) for number in range(5)]
     found = units(store, log=sum(sizes[:3]))
     assert [len(found[f"did_{number}"].behind) for number in range(5)] == [0, 1, 2, 0, 1]
-    with pytest.raises(ConfigError, match="log=-1"):
-        StaticDynamic(-1)
+    for construction in (StaticDynamic, PerSegment, Groups):
+        with pytest.raises(ConfigError, match="log=-1"):
+            construction(log=-1)
 
 
 def test_what_is_under_way_is_not_static_however_quiet() -> None:
@@ -107,9 +109,10 @@ def test_rows_of_a_line_are_found_again_behind_the_same_log_alone(engine: Engine
     assert hits() == [True] + [log == 0] * 4
 
 
-@pytest.fixture
-def session(engine: Engine) -> MemorySession:
-    return open_session(engine, reuse(), budget=40)
+@pytest.fixture(params=[StaticDynamic, PerSegment])
+def session(engine: Engine, request: pytest.FixtureRequest) -> MemorySession:
+    """No group is static here, so both have the same units."""
+    return open_session(engine, replace(reuse(), construction=request.param()), budget=40)
 
 
 def check(engine: Engine, session: MemorySession) -> int:
