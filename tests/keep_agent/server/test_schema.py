@@ -33,7 +33,7 @@ SMALL = ChatLimits(max_tokens=8, tokens=4, scenario_tokens=8, scenario_turns=8, 
 
 
 @pytest.mark.parametrize("tokens", [OPEN, TOKENS], ids=["open", "tokens"])
-@pytest.mark.parametrize("examples", [6, pytest.param(400, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))])
+@pytest.mark.parametrize("examples", [12, pytest.param(400, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))])
 def test_answers_are_as_described(tiny_model: Path, tmp_path: Path, tokens: Tokens, examples: int) -> None:
     token = None if tokens.open else "token-all"
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
