@@ -210,7 +210,7 @@ def by_length(run: Run, base: Run, edges: Sequence[float] = EDGES) -> list[Cell]
     for low, high in pairwise(edges):
 
         def inside(step: StepNumbers, low: float = low, high: float = high) -> bool:
-            return low <= step.prompt_tokens < high
+            return low <= step.request_tokens < high
 
         steps, times = _steps(run, inside), _times(run, inside)
         median = _median(times)

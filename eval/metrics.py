@@ -129,7 +129,7 @@ def costs(steps: Sequence[StepNumbers]) -> dict[str, Any]:
         ),
         "kv_hit_rate": ratio(total(lambda s: s.hit_tokens), memory),
         "prefix_hit_rate": ratio(total(lambda s: s.prefix_tokens), total(lambda s: s.prompt_tokens)),
-        "peak_request_tokens": max((s.prompt_tokens for s in steps), default=None),
+        "peak_request_tokens": max((s.request_tokens for s in steps), default=None),
         "peak_live_tokens": max((s.live_tokens for s in steps), default=None),
         "raw_kv_reads": ratio(total(lambda s: s.raw_reads), count),
         "live_kv_reads": ratio(total(lambda s: s.live_reads), count),

@@ -119,12 +119,15 @@ class Recorder:
         return _records(facts)
 
     def _choice(self, play: Play, label: str, rate: float, astray: int) -> str:
-        """What is done where the expert advises ``label``. Only the expert ends a task: what follows is worth more."""
+        """What is done where the expert advises ``label``. Only the expert ends a task: what follows is worth more.
+
+        A planner is asked at every step, whatever it says counts for: its transcript has its questions, too.
+        """
+        decided = label if self._planner is None else self._planner.decide(play.admissible(), {}).skill
         if label == DONE:
             return DONE
         chosen = label
         if self._planner is not None:
-            decided = self._planner.decide(play.admissible(), {}).skill
             chosen = decided if astray < ASTRAY else label
         elif self._rng.random() < (LASTING if self._lost else rate):
             chosen = self._any(play) or label

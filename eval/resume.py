@@ -17,6 +17,7 @@ Folder = TypeVar("Folder", bound=RunFolder)
 THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 CREW = ("eval.workers", "eval.launcher", "eval.ray")  # who plays
 ELSEWHERE = ("bertscore", "env.simulator", "env.record", *CREW, *THOR)  # may be another when a run is resumed elsewhere
+OF_THE_RUN = ("weights", "episodes")  # what a run found and wrote down
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
 
@@ -71,6 +72,14 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
         if within(key, ELSEWHERE):  # a null that nobody asked for takes nothing back
             OmegaConf.update(merged, key, OmegaConf.select(config, key))
     return merged
+
+
+def made_otherwise(config: DictConfig, saved: Mapping[str, Any]) -> dict[str, str]:
+    """What ``config`` would do otherwise than the run that saved its own: `changes`, but for FREE settings."""
+    if "prompt" in config:
+        config.prompt.encoder = chosen_encoder(config.prompt.encoder)
+    found = changes(OmegaConf.to_container(config, resolve=True), saved)
+    return {key: change for key, change in found.items() if not within(key, (*FREE, *OF_THE_RUN))}
 
 
 def _at(tree: Any, key: str) -> Any:

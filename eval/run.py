@@ -22,7 +22,7 @@ from eval.resume import begin
 from eval.shard import Shard
 from eval.tables import cost_table, summary_table
 from keep_agent.assemble import make_episodes
-from keep_agent.errors import KeepError
+from keep_agent.errors import ConfigError, KeepError
 from keep_agent.logging_wandb import check_mode, open_log
 from keep_agent.results import EpisodeResult
 from keep_agent.runfolder import TRACE, RunFolder
@@ -67,10 +67,12 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
 
 
 def _check(setup: Setup, episodes: int, earlier: RunFolder | None) -> None:
-    """Raises KeepError for players that have other data than this process, or other weights than they had earlier."""
+    """Raises KeepError for players with other data than this process, or with other data or weights than earlier."""
     if setup.episodes != episodes:
         raise CrewError(f"{setup.where} has {setup.episodes} episodes, not {episodes}; put the same env.data there")
     if earlier is not None:
+        if (before := earlier.config.get("episodes", episodes)) != episodes:  # a number would mean another one
+            raise ConfigError(f"{earlier.path} is of {before} episodes, now there are {episodes}; start a new run")
         earlier.check_weights(setup.weights)
 
 

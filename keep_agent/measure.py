@@ -43,6 +43,7 @@ def step_numbers(decision: Decision, task: int, wall_ms: float) -> StepNumbers:
         loaded_bytes=counts.loaded_bytes,
         prefix_tokens=counts.prefix_tokens,
         live_tokens=counts.live_tokens,
+        longest_tokens=counts.longest_tokens,
         raw_reads=prefill.reads.raw,
         live_reads=prefill.reads.live,
         cold=prefill.cold,

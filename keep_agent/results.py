@@ -32,6 +32,7 @@ class StepNumbers:
     loaded_bytes: int = 0
     prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
     live_tokens: int = 0  # rows that survive the turn
+    longest_tokens: int = 0  # of the step's prompts the longest: one may have asked first what an instruction means
     raw_reads: int = 0  # rows of KV that the decision's forward passes would read if nothing had been dropped
     live_reads: int = 0  # those they read
     cold: bool = False
@@ -40,6 +41,11 @@ class StepNumbers:
     @property
     def decision_ms(self) -> float:
         return self.ttft_ms + self.score_ms
+
+    @property
+    def request_tokens(self) -> int:
+        """The longest prompt as told; older runs counted a step's prompts together."""
+        return self.longest_tokens or self.prompt_tokens
 
     @property
     def computed_ratio(self) -> float:

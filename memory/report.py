@@ -62,10 +62,13 @@ class Counts:
     loaded_bytes: int
     prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
     live_tokens: int = 0  # rows that survive the turn
+    longest_tokens: int = 0  # of the prompts counted here, the longest
 
     def behind(self, other: Counts) -> Counts:
         """Those of this prompt and of one that left nothing behind."""
-        return Counts(**(_sums(self, other) | {"layers": self.layers, "live_tokens": self.live_tokens}))
+        longest = max(self.longest_tokens, other.longest_tokens)
+        alone = {"layers": self.layers, "live_tokens": self.live_tokens, "longest_tokens": longest}
+        return Counts(**(_sums(self, other) | alone))
 
     @property
     def computed_ratio(self) -> float:
@@ -102,7 +105,8 @@ class Prefill:
     reads: Reads  # of the cache for this prompt and all that was decoded and scored behind it: grows
 
     def behind(self, other: Prefill) -> Prefill:
-        """This prompt, with what another cost that had to be asked first."""
+        """This prompt, with what another cost that had to be asked first; ``reads`` counts it from now on."""
+        self.reads.note(other.reads.raw, other.reads.live)
         return replace(
             self,
             flips=(*other.flips, *self.flips),
@@ -156,4 +160,5 @@ def count(
         loaded_bytes=trace.loaded_bytes,
         prefix_tokens=prefix,
         live_tokens=layout.rows if live is None else live,
+        longest_tokens=layout.rows,
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 from keep_agent.errors import DataError
 from planners.lessons import endless_lessons
 from planners.lessons import packs as lesson_packs
-from planners.packed_attention import Batch, collate, rounded
-from planners.packing import Encode, Mix, Pack, Packer
+from planners.packed_attention import Batch, collate
+from planners.packing import Encode, Mix, Pack, Packer, rounded
 from planners.prompt import TYPE_LEVEL
 from planners.recall import LEAST
 from planners.records import Rollout, read_rollouts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,5 +37,5 @@ def read_lines(path: Path, version: int, what: str, unpack: Callable[[dict[str, 
                     raise ValueError(f"version {row.get('version')!r}, not {version}")
                 yield unpack(row)
                 number += 1
-    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(f"{path}:{number} is no {what} ({error}); write it anew with eval.dataset") from error

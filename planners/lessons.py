@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planners.json_lines import read_lines, write_lines
-from planners.packing import Encode, Pack, Part, Slot, make_slot
+from planners.packing import Encode, Pack, Part, Slot, make_slot, rounded
 from planners.prompt import goal_query
 
 ENDING = ".lessons.gz"
@@ -61,11 +61,11 @@ def _unpack(row: dict[str, Any]) -> Lesson:
 
 
 def packs(lessons: Sequence[Lesson], encode: Encode, tokens: int, rng: random.Random) -> Iterator[Pack]:
-    """Packs of about ``tokens`` rows: slots without a memory, those of a pack about as long as each other."""
+    """Packs of at most ``tokens`` padded rows, or of one slot: no memory, and slots about as long as each other."""
     slots = sorted((_slot(*lesson.drawn(rng), encode, rng) for lesson in lessons), key=lambda slot: len(slot.ids))
     first = 0
     for number, slot in enumerate(slots):
-        if number > first and (number + 1 - first) * len(slot.ids) > tokens:
+        if number > first and (number + 1 - first) * rounded(len(slot.ids)) > tokens:
             yield Pack((), tuple(slots[first:number]))
             first = number
     if first < len(slots):
@@ -84,7 +84,7 @@ def endless_lessons(files: Sequence[Path], rng: random.Random) -> Callable[[int]
 
     def draw(count: int) -> list[Lesson]:
         if len(left) < count:
-            left.extend(rng.sample(every, len(every)))
+            left[:0] = rng.sample(every, len(every))  # behind those that are left, which come first
         return [left.pop() for _ in range(min(count, len(left)))]
 
     return draw

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from planners.packing import IGNORE, Pack
+from planners.packing import IGNORE, Pack, rounded
 
 NAME = "keep_packed"
 HIDE = -1e4
@@ -44,10 +44,6 @@ class Batch:
             name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(self).items()
         }
         return Batch(**moved)
-
-
-def rounded(length: int, unit: int = 16) -> int:
-    return -(-length // unit) * unit
 
 
 def collate(

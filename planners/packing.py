@@ -301,6 +301,11 @@ class Packer:
         return make_slot(kind, parts, self._encode, hidden)
 
 
+def rounded(length: int, unit: int = 16) -> int:
+    """Rows that so many are padded to."""
+    return -(-length // unit) * unit
+
+
 def make_slot(kind: str, parts: Sequence[Part], encode: Encode, hidden: frozenset[str] = frozenset()) -> Slot:
     """A slot of texts, each encoded alone."""
     ids: list[int] = []

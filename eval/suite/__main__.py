@@ -15,7 +15,7 @@ from pathlib import Path
 
 from eval.suite.page import render
 from eval.suite.plan import pages, read_page
-from eval.suite.play import play
+from eval.suite.play import check, play
 from eval.tables import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
         prog="keep-eval-suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     p.add_argument("words", nargs="*", metavar="PAGE | KEY=VALUE", help=f"pages: {', '.join(pages())}; and overrides")
-    p.add_argument("--data", default=os.environ.get("KEEP_AGENT_DATA"), help="folder with alfred/ and wah/ "
-                   "(default: $KEEP_AGENT_DATA)")  # fmt: skip
+    p.add_argument("--data", type=os.path.abspath, default=os.environ.get("KEEP_AGENT_DATA"),
+                   help="folder with alfred/ and wah/ (default: $KEEP_AGENT_DATA)")  # fmt: skip
     p.add_argument("--out", type=Path, default=Path("outputs/suite"), help="run folders are kept in here")
     p.add_argument("--pages", type=Path, default=Path("docs/results"), help="where pages are written")
     p.add_argument("--show", action="store_true", help="write pages of what is finished, and play nothing")
@@ -47,12 +47,15 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if not names:
         raise ConfigError(f"name a page: {', '.join(pages())}; --list says more")
-    for page in [read_page(name, arguments.data) for name in names]:  # all are read before the first is played
+    found = [(name, read_page(name, arguments.data)) for name in names]
+    for _, page in found:  # before the first is played
+        check(page, arguments.out / page.name, extra)
+    for name, page in found:
         out = arguments.out / page.name
         if not arguments.show:
             play(page, out, extra, console)
         data = ["--data", str(page.data)] if page.data else []
-        text = render(page, out, shlex.join(["python", "-m", "eval.suite", page.name, *data, *extra]))
+        text = render(page, out, shlex.join(["python", "-m", "eval.suite", name, *data, *extra]))
         text = text.replace(page.data, "/path/to/data") if page.data else text
         arguments.pages.mkdir(parents=True, exist_ok=True)
         write_atomic(file := arguments.pages / f"{page.name}.md", text)

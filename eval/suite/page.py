@@ -36,9 +36,8 @@ def render(page: Page, out: Path, command: str) -> str:
         if page.against in runs:
             parts.append(_section(page, setting, runs))
     for title, words in page.commands.items():
-        if (file := printed(out, title)).exists():
-            text = file.read_text(encoding="utf-8").strip()
-            parts += [f"## {title}", f"```sh\npython -m {shlex.join(placed(words, out))}\n```", text]
+        if (text := printed(title, words, out)) is not None:
+            parts += [f"## {title}", f"```sh\npython -m {shlex.join(placed(words, out))}\n```", text.strip()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -97,6 +97,8 @@ def read_page(name: str, data: str | None) -> Page:
 
 def _told(name: str) -> dict[str, Any]:
     path = Path(name) if name.endswith(".yaml") else None
+    if path is not None and path.stem in pages():  # runs and page would take the place of its own
+        raise ConfigError(f"{name} is called as a page of the package; rename it")
     if path is None and name not in pages():
         raise ConfigError(f"there is no page {name!r}; choose one of: {', '.join(pages())}, or give a .yaml file")
     try:
@@ -109,9 +111,10 @@ def _told(name: str) -> dict[str, Any]:
 
 
 def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
-    if told.keys() - {"title", "world", "overrides", "seeds"} or told.get("world", "alfred") not in WORLDS:
+    keys = {"title", "world", "overrides", "seeds"}
+    if not {"title"} <= told.keys() <= keys or told.get("world", "alfred") not in WORLDS:
         raise ConfigError(
-            f"setting {name} has title, world ({', '.join(WORLDS)}), overrides and seeds; got {dict(told)}"
+            f"setting {name} has a title, and may have world ({', '.join(WORLDS)}), overrides, seeds; got {dict(told)}"
         )
     seeds = tuple(told.get("seeds", (0,)))
     overrides = _overrides(told.get("overrides", ()), data)

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
 from rich.console import Console
 
+from eval.resume import made_otherwise
 from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
-from keep_agent.errors import KeepError
+from keep_agent.errors import ConfigError, KeepError
 from keep_agent.overrides import expand_model
-from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY
+from keep_agent.runfolder import CONFIG, SUMMARY, read_config
 from memory.disk.atomic import write_atomic
 
-PRINTED = ".md"
+
+def check(page: Page, out: Path, extra: Sequence[str]) -> None:
+    """Raises ConfigError for a finished run that was made otherwise than the page has it now."""
+    for cell in page.cells():
+        folder = out / cell.place
+        if (folder / SUMMARY).exists():
+            config, _ = _composed(cell, extra)
+            if otherwise := made_otherwise(config, read_config(folder)):
+                shown = ", ".join(f"{key}={change}" for key, change in sorted(otherwise.items()))
+                raise ConfigError(f"{folder} was run otherwise: {shown}; delete it, or take another --out")
 
 
 def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
@@ -28,17 +40,24 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
         if (folder / SUMMARY).exists():
             continue
         console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
-        _play(cell, folder, extra, console)
+        config, given = _composed(cell, extra, [f"eval.resume={folder}"] if (folder / CONFIG).exists() else [])
+        evaluate(config, folder, console, given)
     for title, words in page.commands.items():
-        file = printed(out, title)
-        if not file.exists():
+        if printed(title, words, out) is None:
             console.print(f"{page.name}: {title}", highlight=False)
-            write_atomic(file, _output(placed(words, out)))
+            words = placed(words, out)
+            write_atomic(_place(title, out), f"{shlex.join(words)}\n{_output(words)}")
 
 
-def printed(out: Path, title: str) -> Path:
-    """Where what a command printed is kept."""
-    return out / "".join(letter if letter.isalnum() else "-" for letter in title.lower()).strip("-")
+def printed(title: str, words: Sequence[str], out: Path) -> str | None:
+    """What the command printed, if it was run with these words and behind the last of the runs it may have read."""
+    file = _place(title, out)
+    if not file.exists():
+        return None
+    command, _, text = file.read_text(encoding="utf-8").partition("\n")
+    reads = any(RUNS in word for word in words)
+    runs = max((path.stat().st_mtime for path in out.rglob(SUMMARY)), default=0.0) if reads else 0.0
+    return text if command == shlex.join(placed(words, out)) and file.stat().st_mtime >= runs else None
 
 
 def placed(words: Sequence[str], out: Path) -> list[str]:
@@ -46,13 +65,15 @@ def placed(words: Sequence[str], out: Path) -> list[str]:
     return [word.replace(RUNS, str(out)) for word in words]
 
 
-def _play(cell: Cell, folder: Path, extra: Sequence[str], console: Console) -> None:
-    given = expand_model([*cell.overrides, *extra])
-    if (folder / CONFIG).exists() and (folder / EPISODES).exists():
-        given = [*given, f"eval.resume={folder}"]
+def _place(title: str, out: Path) -> Path:
+    return out / ("".join(letter if letter.isalnum() else "-" for letter in title.lower()).strip("-") + ".md")
+
+
+def _composed(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
+    """The config of a cell's run, and the overrides that made it."""
+    given = [*expand_model([*cell.overrides, *extra]), *resumed]
     with initialize_config_module("configs", version_base="1.3"):
-        config = compose(cell.setting.world, given)
-    evaluate(config, folder, console, given)
+        return compose(cell.setting.world, given), given
 
 
 def _output(words: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ class Reuse(Assembler):
     After the prefill, whole blocks of rows before which nothing approximate stands enter the exact prefix index, and
     every unit that no look-up would find is harvested under its virtual hash. Its identity names what it was computed
     behind: where the same stands before it again, its rows are exact too. Repaired rows are not kept: a unit has the
-    keys and values of the first prompt it was computed in.
+    keys and values of the prompt it was computed in, the first one or the last that computed it anew (``refresh``).
     """
 
     harvests = True

@@ -1,4 +1,4 @@
-"""KEEP's units, found again by their tokens: rows of the first prompt that computed them, not encoded apart."""
+"""KEEP's units, found again by their tokens: rows of the prompt that computed them, not encoded apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Groups(Segments):
 
     What changes, such as a line of what the agent did, says little alone, and where everything that is new is encoded
     alone its recomputation never ends. Here a new unit is computed in the prompt that reads it first, behind all that
-    stands before it there, and keeps those rows. A group whose kind changes is another unit, and computed anew.
+    stands before it there, and keeps those rows until they are among the oldest and computed anew (``refresh``). A
+    group whose kind changes is another unit, and computed anew.
 
     A line of what the agent does is another one where something else was done before it: rows from when it went to the
     sink with nothing in its hand do not tell that it went there to put something down. So such a line is found again

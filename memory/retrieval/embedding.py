@@ -45,6 +45,8 @@ class Embedding:
     def __post_init__(self) -> None:
         if self.group_score not in GROUP_SCORES:
             raise ConfigError(f"group_score={self.group_score!r} is unknown: use one of {', '.join(GROUP_SCORES)}")
+        if self.recent < 0:
+            raise ConfigError(f"recent={self.recent} is a number of things done, 0 or more")
 
     def select(self, query: str, store: SegmentStore, budget: int) -> list[str]:
         """Ids in prompt order, at most ``budget`` of them (more only if the agent's own segments already are)."""

@@ -109,6 +109,14 @@ def test_other_weights_do_not_go_on(call: Command, tiny_model: Path) -> None:
     assert code == BAD_INPUT and "other weights" in err
 
 
+def test_other_data_do_not_go_on(call: Command) -> None:
+    call(alfred.main, "planner=random", "eval.episodes=2")
+    config = read(the_run(), "config.json")
+    (the_run() / "config.json").write_text(json.dumps(config | {"episodes": 3}))
+    code, _, err = call(alfred.main, f"eval.resume={the_run()}")
+    assert code == BAD_INPUT and "is of 3 episodes, now there are 2; start a new run" in err
+
+
 BAD = [
     (("planner=wizard",), ["wizard", "choose one of", "full_recompute"]),
     (("memory=wizard",), ["wizard", "choose one of", "keep"]),

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envs.alfred.episodes import load_episodes
 from envs.alfred.setting import MAX_STEPS
+from envs.worlds import world_of
 from eval import dataset
+from eval.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import BAD_INPUT
+from planners.base import DONE, Decision
 from planners.records import Rollout, read_rollouts
+from planners.simple import ExpertPlanner
 from tests.envs import trials
 
 
@@ -37,6 +43,30 @@ def test_both_settings_of_the_same_houses_are_written_and_solved(tmp_path: Path)
         assert all(step.skill == step.label for step in task.steps)
         assert len(set(task.instructions)) == len(task.instructions) >= 1
     assert any(len(task.instructions) > 1 for rollout in rollouts for task in rollout.tasks)
+
+
+class Noted(ExpertPlanner):
+    """Does the first thing that can be done, and notes what it is asked and told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        self.calls.append("decide")
+        return Decision(admissible[0])
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        self.calls.append("done" if skill == DONE else "feedback")
+
+
+def test_a_planner_that_acts_is_asked_before_every_step_the_last_of_a_task_too() -> None:
+    planner, alfred = Noted(), world_of("keep_agent:Alfred-v0")
+    recorder = Recorder("grounded", "partial", 0.0, 1, planner)
+    (episode,) = alfred.training(None, stream=2, limit=1)
+    rollout = recorder.rollout(Source(alfred, [episode]))
+    asked, told = planner.calls[::2], planner.calls[1::2]
+    assert set(asked) == {"decide"} and len(asked) == len(told) == sum(len(task.steps) for task in rollout.tasks)
+    assert told.count("done") == sum(task.steps[-1].skill == DONE for task in rollout.tasks) == 2
 
 
 def test_every_house_may_hold_a_long_stream(tmp_path: Path) -> None:

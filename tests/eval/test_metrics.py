@@ -72,6 +72,9 @@ def test_what_is_kept_and_read_of_keys_and_values() -> None:
     assert (summary["peak_request_tokens"], summary["peak_live_tokens"]) == (300, 90)
     assert (summary["raw_kv_reads"], summary["live_kv_reads"]) == (2000.0, 800.0)
     assert summary["seconds"] == 2.5
+    asked = step(prompt_tokens=390, longest_tokens=210)  # two prompts, of 180 and of 210
+    summary = summarize([EpisodeResult(0, "e", (task(True, 3, 3),), (one, asked), 2.5)])
+    assert (summary["peak_request_tokens"], summary["prompt_tokens"]) == (210, 245)
 
 
 def test_a_run_without_a_model_has_no_costs() -> None:

@@ -123,9 +123,14 @@ def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
     (model / "config.json").write_text(json.dumps(said))
     (model / "SHA256SUMS").unlink(missing_ok=True)  # they are of the other config
     planner = make_planner(config(model, *([] if asked is None else [f"prompt.goal={asked}"])))
-    _, entries = play(planner, max_steps=2)
+    result, entries = play(planner, max_steps=2)
     steps = [entry for entry in entries if entry["event"] == "step"]
     expected = learned if asked is None else asked
+    first, second, *_ = result.steps
+    assert (first.longest_tokens < first.prompt_tokens) == expected and second.longest_tokens == second.prompt_tokens
+    planner.reset(MUG.instruction, "grounded")
+    ready = planner.ready()
+    assert ready.reads.raw >= ready.counts.prompt_tokens  # of both prompts
     assert all(("understood" in entry.get("extra", {})) == expected for entry in steps)
 
 

@@ -121,6 +121,8 @@ def test_a_segment_may_refer_into_a_group_that_leaves_no_room_for_it() -> None:
 def test_group_scores() -> None:
     with pytest.raises(ConfigError, match="median"):
         Embedding(group_score="median")
+    with pytest.raises(ConfigError, match="recent=-1 is a number of things done"):
+        Embedding(recent=-1)
     store = house(10)
     assert Embedding(group_score="mean").select("mug_7", store, 12)[-1] == "agent"
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from eval.suite import play as playing
 from eval.suite.__main__ import main, parser, run
 from eval.suite.plan import pages, read_page
 from keep_agent.errors import ConfigError, KeepError
-from keep_agent.runfolder import EPISODES, SUMMARY
+from keep_agent.runfolder import EPISODES, SUMMARY, TRACE
 
 PAGE = """
 title: Two planners
@@ -44,7 +45,7 @@ def suite(page: Path, *more: str) -> None:
 def test_a_page_has_every_row_in_every_setting_beside_the_one_it_is_compared_with(page: Path) -> None:
     suite(page)
     text = (page.parent / "pages" / "two.md").read_text()
-    assert text.startswith("# Two planners\n\nWhat a page is about.\n\n```sh\npython -m eval.suite two\n```")
+    assert text.startswith(f"# Two planners\n\nWhat a page is about.\n\n```sh\npython -m eval.suite {page}\n```")
     assert "## Generated houses" in text and "3 tasks, paired with `expert`" in text
     assert "8 tasks, paired with `expert`" in text  # two streams of two, of either seed
     for row in ("| `expert` | 100.0 | – |", "| `random` | 0.0 | -100.0"):
@@ -70,12 +71,62 @@ def test_what_is_finished_stays_and_what_was_begun_goes_on(page: Path, capsys: p
     assert (page.parent / "pages" / "two.md").read_text() == first
 
 
+def test_a_row_that_was_cut_short_before_its_first_episode_is_played_in_its_place(page: Path) -> None:
+    page.write_text(PAGE.split("commands:")[0])
+    suite(page)
+    cell = page.parent / "runs" / "two" / "generated" / "random"
+    first = (page.parent / "pages" / "two.md").read_text()
+    for name in (SUMMARY, EPISODES, TRACE):
+        (cell / name).unlink()
+    suite(page)
+    assert (cell / SUMMARY).exists() and not cell.with_name("random-2").exists()
+    assert (page.parent / "pages" / "two.md").read_text() == first
+
+
+@pytest.mark.parametrize("more", [(), ("--show",)])
+def test_a_finished_run_of_other_settings_is_refused(page: Path, more: Sequence[str]) -> None:
+    page.write_text(PAGE.split("commands:")[0])
+    suite(page, "eval.episodes=1")
+    suite(page, "eval.episodes=1", "eval.progress=true")  # who plays and shows what is free
+    with pytest.raises(ConfigError, match=r"generated/expert was run otherwise: eval.episodes=3 \(was 1\); delete it"):
+        suite(page, *more)
+    page.write_text(page.read_text().replace("planner=random", "planner=random planner.name=wild"))
+    with pytest.raises(ConfigError, match=r"generated/random was run otherwise: planner.name=wild \(was random\)"):
+        suite(page, "eval.episodes=1", *more)
+
+
+def test_what_a_command_printed_counts_for_these_words_and_these_runs(page: Path) -> None:
+    page.write_text(PAGE.split("commands:")[0] + "commands:\n  Told: eval.compare RUNS/generated --markdown\n")
+    suite(page)
+    text = (page.parent / "pages" / "two.md").read_text()
+    assert "| expert |" in text.split("## Told")[1]
+    page.write_text(page.read_text().replace(" --markdown", " --markdown --baseline random"))
+    suite(page, "--show")
+    assert "## Told" not in (page.parent / "pages" / "two.md").read_text()
+    suite(page)
+    assert "--baseline random" in (page.parent / "pages" / "two.md").read_text().split("## Told")[1]
+    (file,) = (page.parent / "runs").rglob("told.md")
+    os.utime(file, (0, 0))  # older than the runs that it read
+    suite(page, "--show")
+    assert "## Told" not in (page.parent / "pages" / "two.md").read_text()
+
+
+def test_a_page_of_ones_own_is_not_called_as_one_of_the_package(page: Path) -> None:
+    with pytest.raises(ConfigError, match=r"methods.yaml is called as a page of the package; rename it"):
+        suite(page.rename(page.with_name("methods.yaml")))
+
+
+def test_where_data_is_stands_in_no_other_word(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(page.parent)
+    assert parser().parse_args(["two.yaml", "--data", "data"]).data == str(page.parent / "data")
+
+
 def test_overrides_of_the_command_line_count_for_all(page: Path) -> None:
     page.write_text(PAGE.split("commands:")[0])
     suite(page, "eval.episodes=1", "env.skills=grounded")
     configs = [json.loads(file.read_text())["config"] for file in page.parent.rglob(SUMMARY)]
     assert len(configs) == 6 and {c["env"]["skills"] for c in configs} == {"grounded"}
-    assert "eval.suite two eval.episodes=1 env.skills=grounded" in (page.parent / "pages" / "two.md").read_text()
+    assert f"eval.suite {page} eval.episodes=1 env.skills=grounded" in (page.parent / "pages" / "two.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +135,8 @@ def test_overrides_of_the_command_line_count_for_all(page: Path) -> None:
         ("against: expert", "against: nobody", "compares with 'nobody'"),
         ("title: Two planners", "name: two", "must have a title"),
         ("eval.episodes=3", "env.data=DATA/alfred", "give --data"),
-        ("title: Generated houses,", "titel: Generated houses,", "has title, world"),
+        ("title: Generated houses,", "titel: Generated houses,", "has a title, and may have world"),
+        ("title: Generated houses, ", "", "has a title, and may have world"),
         ("settings:", "commands:", "rows or settings alone"),
     ],
 )
@@ -102,7 +154,7 @@ def test_a_command_that_fails_is_named_and_leaves_nothing(page: Path) -> None:
     page.write_text("title: t\nabout: a\ncommands:\n  Broken: eval.compare nowhere\n")
     with pytest.raises(KeepError, match=r"python -m eval.compare nowhere ended with 2: error: no run under nowhere"):
         suite(page)
-    assert not playing.printed(page.parent / "runs" / "two", "Broken").exists()
+    assert not list((page.parent / "runs").rglob("*.md"))
 
 
 def test_a_page_may_have_the_rows_of_others(page: Path) -> None:
