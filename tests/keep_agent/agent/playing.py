@@ -1,0 +1,55 @@
+"""An agent in the loop of an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envs.fact import Fact
+from envs.outcome import Outcome
+from keep_agent.agent import Agent
+from keep_agent.api import Decision
+from keep_agent.loop import run_episode
+from planners.base import Decision as Decided
+from planners.base import Finished
+from tests.keep_agent.houses import APPLE, MUG, episode
+from tests.keep_agent.test_loop import world
+
+MUG_FACT = Fact("mug_1", "object", "mug", "cabinet_1")
+SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
+
+
+class AsPlanner:
+    """An agent where the loop wants a planner; what it decided, and with which scores."""
+
+    name = weights = "agent"
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.decisions: list[Decision] = []
+        self._instruction, self._ended = "", False
+
+    def reset(self, instruction: str, skills: str) -> None:
+        self._instruction = instruction
+
+    def observe(self, facts: Sequence[Any]) -> None:
+        self.agent.observe(facts)
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decided:
+        self.decisions.append(self.agent.plan(self._instruction, admissible))
+        return Decided(self.decisions[-1].skill)
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        if skill != "done":  # then the task's end says how it went
+            self.agent.report(Outcome(ok, message))
+
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        self.agent.finish(result.success)
+        self._instruction = following or ""
+
+
+def play(planner: Any, max_steps: int = 30) -> list[dict[str, Any]]:
+    env = world("grounded", "partial", max_steps=max_steps)
+    _, entries = run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
+    assert entries[-1]["event"] == "task", entries[-1]
+    return [entry for entry in entries if entry["event"] == "step"]
