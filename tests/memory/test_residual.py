@@ -76,10 +76,7 @@ def planner_tiny() -> Iterator[Engine]:
         yield made
 
 
-OLD = pytest.mark.xfail(strict=True, reason="planner-tiny's head was trained for the weights before; train it anew")
-
-
-@pytest.mark.parametrize("name", [pytest.param("planner-tiny", marks=OLD), "planner-tiny-long"])
+@pytest.mark.parametrize("name", ["planner-tiny", "planner-tiny-long"])
 def test_every_bundled_model_has_its_own_head(name: str) -> None:
     with initialize_config_module("configs", version_base="1.3"):
         config = compose("alfred", ["planner=intentkv", f"model={name}"])
