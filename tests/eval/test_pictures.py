@@ -106,7 +106,7 @@ def test_a_run_older_than_the_setting_goes_on_without_pictures(call: Command) ->
     call(*SETTING, "eval.episodes=1", "eval.frames=null")
     config = json.loads((the_run() / CONFIG).read_text())
     del config["eval"]["frames"]
-    config["eval"]["episodes"] = 2  # as if it had been stopped behind the first
+    config["eval"]["episodes"] = config["episodes"] = 2  # as if it had been stopped behind the first
     (the_run() / CONFIG).write_text(json.dumps(config))
     assert call(f"eval.resume={the_run()}")[0] == 0
     assert len(RunFolder.read(the_run())) == 2 and not (the_run() / FRAMES).exists()
