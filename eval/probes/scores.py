@@ -108,4 +108,5 @@ def accuracy_figure(found: Sequence[Score], file: Path) -> None:
                 own = [o for o in found if (o.cell.kind, o.cell.cue, o.method) == (kind, cue, method)]
                 sizes, rates = [o.cell.segments for o in own], [100 * o.accuracy for o in own]
                 axis.plot(sizes, rates, label=method, **style(number_))
-        axes[-1].legend(fontsize=7)
+        legend = axes[-1].get_legend_handles_labels()
+        axes[-1].figure.legend(*legend, loc="outside lower center", ncols=9, fontsize=7)  # no panel is sure to be empty
