@@ -26,6 +26,10 @@ HEADINGS = (
     "recomputed",
     "hits",
 )
+TIMES = (
+    "Rows are played one after the other, so a time may be off by a third if the machine had other things to do. "
+    "`eval.latency` takes turns."
+)
 
 
 def render(page: Page, out: Path, command: str) -> str:
@@ -53,6 +57,7 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
         f"## {setting.title}",
         f"`python -m eval.{setting.world} {shlex.join(setting.overrides)}`",
         markdown(table),
+        TIMES,
     ]
     seen = {run.config.get("weights") for run in runs.values()} - {None}
     parts += [f"Weights {', '.join(sorted(weights[:12] for weights in seen))}."] if seen else []
