@@ -248,7 +248,7 @@ def report(arguments: Sequence[str]) -> None:
     console = make_console()
     for table in tables_of(rows, args.history, args.budget):
         if args.markdown:
-            console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+            console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
         else:
             console.print(table)
 

@@ -24,14 +24,16 @@ def make_console() -> Console:
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown behind its title, for documents."""
+    """The table in Markdown between its title and its caption, for documents."""
     plain = copy(table)
-    plain.title, plain.box = None, box.MARKDOWN
+    plain.title, plain.caption, plain.box = None, None, box.MARKDOWN
     console = Console(width=1000, color_system=None)
     with console.capture() as written:
         console.print(plain)
     lines = [line.strip() for line in written.get().splitlines() if line.strip()]
-    return "\n".join([f"{table.title}", "", *(re.sub(" {2,}", " ", line) for line in lines)])
+    head, rule, *rows = (re.sub(" {2,}", " ", line) for line in lines)
+    rows = [row for row in rows if row != rule]  # Markdown has no sections
+    return "\n".join([f"{table.title}", "", head, rule, *rows, *(["", f"{table.caption}"] if table.caption else [])])
 
 
 def number(value: float | None, digits: int = 3) -> str:

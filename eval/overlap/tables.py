@@ -101,7 +101,7 @@ def measured_sweep(points: Sequence[tuple[float, Link, Sequence[Turns]]], title:
 def show(table: Table, plain: bool, console: Console) -> None:
     """Print it; ``plain``: in Markdown."""
     if plain:
-        console.print(markdown(table), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
     else:
         console.print(table)
 

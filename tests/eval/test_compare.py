@@ -109,6 +109,11 @@ def test_tables_can_be_had_in_markdown() -> None:
     assert (title, gap) == ("by prompt length", "") and set(rule) == set("|-")
     assert heads.count("|") == rule.count("|") == rows[0].count("|") == 7
     assert rows[0] == "| 0–249 | b | 1 | 5.0 | 0.500 | 0.500 |"
+    rows_only = markdown(table).splitlines()
+    table.caption = "what it says"
+    table.add_section()
+    table.add_row(*"abcdef")
+    assert markdown(table).splitlines() == [*rows_only, "| a | b | c | d | e | f |", "", "what it says"]
 
 
 def test_the_table_of_keys_and_values() -> None:
