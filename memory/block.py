@@ -68,9 +68,10 @@ class KVBlock:
 
 
 def joined(blocks: Sequence[KVBlock]) -> KVBlock | None:
-    """A block without a name of the rows of all, one behind another; None of none."""
+    """A block without a name of the rows of all, one behind another, where the last of them rests; None of none."""
     if len(blocks) < 2:
         return blocks[0] if blocks else None
+    blocks = [block.to(str(blocks[-1].k.device)) for block in blocks]
     return KVBlock("", torch.cat([block.k[:] for block in blocks], 2), torch.cat([block.v[:] for block in blocks], 2))
 
 

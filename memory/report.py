@@ -65,7 +65,7 @@ class Counts:
     longest_tokens: int = 0  # of the prompts counted here, the longest
 
     def behind(self, other: Counts) -> Counts:
-        """Those of this prompt and of one that left nothing behind."""
+        """Those of this prompt and of one that was asked aside before it; what stays are this one's rows."""
         longest = max(self.longest_tokens, other.longest_tokens)
         alone = {"layers": self.layers, "live_tokens": self.live_tokens, "longest_tokens": longest}
         return Counts(**(_sums(self, other) | alone))
@@ -100,7 +100,7 @@ class Prefill:
     flips: tuple[Flip, ...]
     counts: Counts
     timings: Timings
-    cold: bool  # the first prompt since the session was reset; what was asked aside before does not count
+    cold: bool  # the first prompt since the session was reset that leaves anything to the next
     after_ms: float  # harvesting and forgetting, after the logits
     reads: Reads  # of the cache for this prompt and all that was decoded and scored behind it: grows
 

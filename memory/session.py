@@ -91,7 +91,8 @@ class MemorySession:
         ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
         tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
         ``whole``: of a prompt that is rebuilt at every step nothing that was encoded apart is reused, for what is asked
-        once and decides much. Rows that earlier prompts computed are, and this one's are kept for those to come.
+        once and decides much. Rows that earlier prompts computed are, and this one's are kept for those to come,
+        whatever ``lasting`` says.
         ``budget``: segments of this prompt at most, if fewer than the session's do.
 
         ``instruction_ids`` say what is to be done. From a query on that begins with them, or with the first of them, a

@@ -48,7 +48,7 @@ class SegmentStore:
         self.step = 0
         self._segments: dict[str, Segment] = {}
         self._tokens: dict[str, tuple[int, ...]] = {}
-        self._of: dict[str, dict[str, None]] = {category: {} for category in CATEGORIES}  # the latest last
+        self._of: dict[str, dict[str, None]] = {category: {} for category in CATEGORIES}
         self._behind: dict[tuple[str, str], set[str]] = {}  # by parent and category
         self._created = 0
         if self._graph is not None:
@@ -84,7 +84,7 @@ class SegmentStore:
         """Forget a segment. Raises DataError if there is none of that id."""
         old = self.get(id)
         self._leave(old)
-        del self._segments[id]
+        del self._segments[id], self._of[old.category][id]
         self._tokens.pop(id, None)
         self.history.append(Change(self.step, id, old.version, None))
 
@@ -173,8 +173,7 @@ class SegmentStore:
             self._behind.setdefault((segment.parent, segment.category), set()).add(segment.id)
 
     def _leave(self, segment: Segment) -> None:
-        """What is found by category and by parent; its place in the order of creation stays."""
-        del self._of[segment.category][segment.id]
+        """What is found by parent; its place in the order of creation stays, among all and those of its category."""
         if segment.parent is not None:
             key = segment.parent, segment.category
             self._behind[key].remove(segment.id)

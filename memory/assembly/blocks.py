@@ -23,7 +23,8 @@ CARRIED = 512  # tokens: more are encoded before, so that a prefill's activation
 
 
 class Blocks(Assembler):
-    """Every unit has a block of its own; what the storage lacks is encoded in one packed forward.
+    """Every unit has a block of its own; what the storage lacks is encoded in one packed forward, and one a chain of
+    units that were computed behind each other.
 
     A few tokens are carried by the prefill itself: on a CPU, and on a GPU with a short prompt, a pass over the model's
     weights costs more than they do. The keys and values are the same.
@@ -78,7 +79,8 @@ class Blocks(Assembler):
         if riding:
             named = zip(placed, names, strict=True)
             placed = [replace(p, carried=n, behind=behind.get(n)) if n in riding else p for p, n in named]
-        if placed and self._lossless and context.seen_ids == context.ids:  # the first does stand where it was encoded
+        stands = self._lossless and context.seen_ids == context.ids  # so the first does, where it was encoded
+        if placed and stands and not placed[0].unit.behind:
             placed[0] = replace(placed[0], exact=bool(placed[0].carried) or placed[0].block is not None)
         return Assembled(
             lay_out(context.ids, placed, query, True, self._engine.decoder.device),
@@ -91,7 +93,7 @@ class Blocks(Assembler):
         )
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
-        names = {self._name(unit, context): unit for unit in units}
+        names = {name: link for unit in units for name, link in self._chain(unit, context).items()}
         lacking = {name: unit for name, unit in names.items() if name and not self._holder.contains(name)}
         now: dict[str, Unit] = {}
         for name, unit in lacking.items():
@@ -125,22 +127,25 @@ class Blocks(Assembler):
         if len(chained) != 1:
             return {}
         name, unit = chained[0]
-        blocks = [self._holder.get(before) for before in self._chain(unit, context)[:-1]]
+        blocks = [self._holder.get(before) for before in [*self._chain(unit, context)][:-1]]
         found = [block for block in blocks if block is not None]
         return {name: joined(found)} if len(found) == len(blocks) else {}
 
-    def _chain(self, unit: Unit, context: Context) -> list[str]:
-        """Names of what it is computed behind, and its own."""
+    def _chain(self, unit: Unit, context: Context) -> dict[str, Unit]:
+        """What it is computed behind and itself, by name, from the first on."""
         ids = [*unit.behind, unit.token_ids]
-        return [self._name(replace(unit, token_ids=ids[i], behind=unit.behind[:i]), context) for i in range(len(ids))]
+        links = [replace(unit, token_ids=ids[i], behind=unit.behind[:i]) for i in range(len(ids))]
+        return {self._name(link, context): link for link in links}
 
     def _encode_chain(self, unit: Unit, context: Context, priority: Priority) -> list[KVBlock]:
         """The unit's block, and those that it is computed behind, from the first on that is not stored."""
-        ids, names = [*unit.behind, unit.token_ids], self._chain(unit, context)
+        ids, names = [*unit.behind, unit.token_ids], [*self._chain(unit, context)]
         stored = list(takewhile(bool, map(self._holder.get, names[:-1])))
         new, names = ids[len(stored) :], names[len(stored) :]
         seen = joined([block for block in (context.seen_block, *stored) if block])
         (made,) = self._engine.encode([(seen, [*chain.from_iterable(new)])], priority=priority)
+        if len(new) == 1:  # as it rests: in pinned memory, if any
+            return [replace(made, identity=names[0])]
         cuts = pairwise(accumulate(map(len, new), initial=0))
         return [
             KVBlock(name, made.k[:, :, i:j].clone(), made.v[:, :, i:j].clone())

@@ -21,7 +21,8 @@ class Lost:
         self._present = self._previous, self._cursor
 
     def count(self, names: Sequence[str], units: Sequence[Unit]) -> int:
-        """Tokens of the last prompt's blocks that a change of a segment, a shift or a flip of a group made useless.
+        """Tokens of the last prompt's blocks that a change of a segment, a shift, a flip of a group or the end of
+        a task, whose log goes on with nothing, made useless.
 
         A block that is missing only because its segments were not chosen this time is still good.
         """

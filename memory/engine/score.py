@@ -39,14 +39,16 @@ class TriePlan:
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
         """(some nodes,) sorted: the ``count`` (None: all) that are not ``known`` (all tokens,) and lead to what may be
-        best, and all above them. ``bounds`` (candidates,): what none will exceed, -inf for one that is not asked for.
+        best, and all above them. ``bounds`` (candidates,): what none will exceed.
 
         Those of equal promise go by depth: what many candidates share says most about them.
         """
         best = bounds.new_full((self.tokens.numel() + 1,), -inf)
         best.scatter_reduce_(0, self.parent[~known], bounds[self.candidate[~known]], "amax")
+        lacking = torch.zeros_like(best, dtype=torch.bool)
+        lacking[self.parent[~known]] = True
         order = best[1:].argsort(descending=True, stable=True)
-        chosen = order[: int((best[1:] > -inf).sum())][:count]
+        chosen = order[lacking[1:][order]][:count]
         return (self.ancestry[chosen] == 0).any(0).nonzero()[:, 0]
 
 
@@ -136,7 +138,7 @@ class Scorer:
             order = scores.argsort(descending=True, stable=True)
             if not open[order[:best]].any():
                 return ScoreResult(scores.masked_fill(open, -inf), computed)
-            nodes = plan.most_promising(scores.masked_fill(~open, -inf), known, best and AHEAD)
+            nodes = plan.most_promising(scores, known, best and AHEAD)
             told, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
 
     def _plan(self, candidates: Candidates) -> TriePlan:

@@ -19,6 +19,7 @@ ATTENTION_KINDS = {"full_attention", "sliding_attention"}
 ROPE_KINDS = {"default", "linear", "llama3", "yarn", "longrope"}
 # Settings that say how a model was saved or is run, not what it computes.
 _UNRELATED = {"transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "_name_or_path"}
+_COMPUTED_IN = {"bnb_4bit_compute_dtype"}  # of quantised weights; ``model_key`` has the dtype beside these
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
     ropes = rope_parameters(config)
     dtype = model.get_input_embeddings().weight.dtype  # of activations; linear layers may be packed
     described = {k: v for k, v in config.to_dict().items() if k not in _UNRELATED}
+    packed = described.get("quantization_config") or {}
+    described |= {"quantization_config": {k: v for k, v in packed.items() if k not in _COMPUTED_IN}} if packed else {}
     return ModelSpec(
         family=config.model_type,
         layers=config.num_hidden_layers,

@@ -47,6 +47,11 @@ EDITS = st.lists(
 )
 
 
+def segments(prefill: Prefill) -> list[str]:
+    """Names of those in a prompt, in their order."""
+    return [span.segment for span in prefill.layout.segments]
+
+
 def full() -> MemoryMethod:
     return MemoryMethod("full", Embedding(), PerSegment(), Full(), Serial(), grouping=GROUPING)
 

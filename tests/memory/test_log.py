@@ -16,14 +16,17 @@ from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.engine import Engine
 from memory.graph import Grouping, prompt_order
 from memory.method import MemoryMethod
+from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.retrieval.all import All
+from memory.retrieval.embedding import Embedding
+from memory.schedule import Schedule
 from memory.session import MemorySession
 from memory.stages import Unit
 from memory.storage.ram import Ram
 from memory.store import SegmentStore
 from tests.memory.houses import furnish, make_store
-from tests.memory.sessions import CONTEXT, QUERY, close, groups, keep, open_session
+from tests.memory.sessions import CONTEXT, QUERY, close, groups, keep, open_session, plain
 from tests.references.isolated import full_reuse
 
 DONE = ("go to cabinet_1", "open cabinet_1", "pick up mug_1", "go to table", "put mug_1")
@@ -200,3 +203,34 @@ def test_whatever_is_done_the_rows_are_the_references(engine: Engine, acts: list
         else:
             check(engine, session)
     check(engine, session)
+
+
+def test_a_line_that_stands_first_is_not_exact_for_it_and_is_repaired(engine: Engine) -> None:
+    every = MultiHop(Schedule(average=1.0))
+    session = open_session(engine, replace(reuse(), recompute=every, retrieval=Embedding(recent=0)), budget=4)
+    for number in range(6):
+        do(session.store, number)
+    for query in DONE:  # other lines are chosen, and some are left out in front of them
+        prefill = session.prefill(query, QUERY)
+        assert close(prefill.logits, plain(engine, prefill))
+
+
+def test_a_long_log_is_encoded_ahead_piece_by_piece(engine: Engine, session: MemorySession) -> None:
+    for number in range(5):
+        do(session.store, number)
+    session.update()
+    sizes = [len(session.store.tokens(f"did_{number}")) for number in range(5)]
+    left = [session.prepare("put mug_1 in cabinet_2", 1) for _ in sizes]
+    assert left == [(size, sum(sizes[number + 1 :])) for number, size in enumerate(sizes)]
+    assert check(engine, session) == 0
+
+
+def test_a_line_that_is_written_anew_keeps_its_place(engine: Engine) -> None:
+    store = make_store()
+    do(store, 1)
+    store.put("finished_1", "task", "finished it\n")
+    do(store, 2)
+    do(store, 3)
+    store.put("did_1", "history", "did something else\n")
+    store.put("did_2", "history", "did something else\n")
+    assert store.log == ["did_2", "did_3"]

@@ -15,7 +15,6 @@ from memory.engine.engine import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
-from memory.report import Prefill
 from memory.retrieval.all import All
 from memory.storage.ram import Ram
 from tests.memory.houses import VOCABULARY, encode_text, furnish
@@ -38,13 +37,9 @@ from tests.memory.sessions import (
     plain,
     prefix,
     reuse,
+    segments,
     sparsex,
 )
-
-
-def segments(prefill: Prefill) -> list[str]:
-    return [span.segment for span in prefill.layout.segments]
-
 
 # -- the same prompt for all, exact where it must be -----------------------------------------------------------------
 

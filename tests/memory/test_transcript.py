@@ -10,7 +10,6 @@ import torch
 
 from keep_agent.errors import CapacityError
 from memory.engine.engine import Engine
-from memory.report import Prefill
 from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import (
     APPENDING,
@@ -21,11 +20,8 @@ from tests.memory.sessions import (
     open_session,
     plain,
     prefix,
+    segments,
 )
-
-
-def segments(prefill: Prefill) -> list[str]:
-    return [span.segment for span in prefill.layout.segments]
 
 
 def test_transcript_is_told_once_and_reused_exactly(engine: Engine) -> None:
