@@ -135,7 +135,12 @@ class Shadow:
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # most methods have the same prompt
-        decisions = {name: planner.decide(admissible, info) for name, planner in self._planners.items()}
+        leader, *others = self._planners.values()
+        decisions = {}
+        for name, planner in self._planners.items():
+            if self._common:
+                planner.adopt(leader)  # what the task asks for, before this planner asks for itself
+            decisions[name] = planner.decide(admissible, info)
         first = next(iter(decisions.values()))
         executed = self._oracle(info) if self._oracle else first.skill
         for name, decision in decisions.items():
@@ -143,7 +148,6 @@ class Shadow:
             reference = self._plain(decision.prefill.layout, plain) if own else first.prefill.logits[0]
             self._records[name].add(decision.prefill, reference, Choice(decision.skill, first.skill, executed))
         if self._common:
-            leader, *others = self._planners.values()
             for planner in others:
                 planner.adopt(leader)
         return Decision(executed)

@@ -31,7 +31,7 @@ class Level:
     lines: int
     styles: tuple[str, ...]
     lookups: float  # share of batches that hold nothing but probes
-    plans: float  # share of batches that hold nothing but plans and goals, half of them without memory
+    plans: float  # share of batches that hold nothing but plans and goals, some of them over a memory
     recall: int  # lines of long-memory probes, a share `RECALLED` of the batches; 0 for none
     judged_by: str  # kind of slot whose running accuracy opens the next level
     pass_mark: float
@@ -50,7 +50,7 @@ LESSONS = 0.2  # share of batches, where there are any
 AT_ONCE = 1024  # lessons of a window
 MIXED = 6  # windows shuffled into each other: kinds must alternate, or the optimiser chases each in turn
 TEMPLATED = 0.7  # share of generated rollouts left out of plans: what people wrote is what takes long to learn
-PASSED_OVER = 0.3  # share of type-level rollouts left out of decisions: plans without memory teach much of them
+PASSED_OVER = 0.3  # share of type-level rollouts left out of all but plans, which teach much of them
 DECIDED = 0.6  # share of decisions, the rest are trajectories
 LOOKUPS = Mix(trajectories=0, steps=0, probes=8, questions=6)
 DECISIONS = Mix(trajectories=0, steps=8, probes=1, questions=8, easy=0.5)

@@ -114,9 +114,13 @@ class KVPlanner:
     def ready(self) -> Prefill:
         """The prompt up to the place where the next skill is expected."""
         reading = self._understand()
-        asked = clean(self._told_task)
-        prefill = self.session.prefill(asked, self._query(), self._whole_query, instruction_ids=self.opening())
+        prefill = self.session.prefill(self.asked, self._query(), self._whole_query, instruction_ids=self.opening())
         return prefill if reading is None else prefill.behind(reading)
+
+    @property
+    def asked(self) -> str:
+        """What the next prompt's segments are chosen by."""
+        return clean(self._told_task)
 
     def choose(self, prefill: Prefill, admissible: Sequence[str]) -> Decision:
         """One of ``admissible`` behind the prompt that is ready."""
@@ -133,7 +137,10 @@ class KVPlanner:
         return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
 
     def adopt(self, other: KVPlanner) -> None:
-        """Take another planner's decision for this one's own, with what it was for: their transcripts go on alike."""
+        """Take another planner's decision for this one's own, with what it was for and what the task asks for: their
+        transcripts go on alike.
+        """
+        self._goal = other._goal
         self._decided, self._focus = other._decided, list(other._focus)
 
     def act(self) -> None:

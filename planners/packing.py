@@ -2,8 +2,8 @@
 
 A pack is ``[memory][slot][slot]...``. Six kinds of slots:
 
-* *plan*: a whole task's skills, every one supervised, over no memory at all. Cheap: it teaches what instructions mean,
-  where skills name types;
+* *plan*: a whole task's skills, all supervised that were not perturbed, over no memory at all. Cheap: it teaches what
+  instructions mean, where skills name types;
 * *goal*: what an instruction asks for: what it means, or over the memory at its beginning what it can mean in this
   house;
 * *trajectory*: a whole task in the `append` layout, and those that follow it in the stream, supervised at every step;
@@ -141,7 +141,7 @@ class Mix:
 
 
 class Packer:
-    """Turns rollouts into packs, one per task and style. Holds no state but a token cache."""
+    """Turns rollouts into packs, at most one per task and style. Holds no state but a token cache."""
 
     def __init__(self, encode: Encode, mix: Mix, seed: int = 0) -> None:
         self.mix = mix
@@ -392,7 +392,9 @@ class _Replay:
 
 
 def _picked(task: TaskRecord) -> int:
-    return sum(step.label.startswith("pick") for step in task.steps)
+    """How often something was picked up as it should be; behind a wrong turn the same label comes again."""
+    done = (step for step in task.steps if step.skill == step.label and not step.failure)
+    return sum(step.label.startswith("pick") for step in done)
 
 
 def _place(fact: FactRecord) -> str | None:

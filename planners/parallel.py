@@ -61,7 +61,7 @@ def in_parallel(size: int, work: Callable[..., None], *args: object) -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         try:
-            multiprocessing.spawn(_join, (size, str(Path(folder) / "meet"), work, args), nprocs=size)
+            multiprocessing.spawn(_join, (size, str(Path(folder) / "meet"), work, args), nprocs=size, daemon=True)
         except multiprocessing.ProcessExitedException as error:
             return error.exit_code
         except KeyboardInterrupt:

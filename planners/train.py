@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
-from keep_agent.errors import KeepError
+from keep_agent.errors import ConfigError, KeepError
 from planners.checkpoint import (
     HISTORY,
     SAYS_GOALS,
@@ -187,7 +187,7 @@ class Trainer:
         self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
         setattr(self.model.config, SAYS_GOALS, True)
         self.model.to(args.device).train()
-        self.precision = PRECISIONS[args.precision] or faster_precision(args.device)
+        self.precision = self._precision()
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
         if self.resumed:
             self.optimizers.load(load_file(self.out / STATE))
@@ -212,13 +212,28 @@ class Trainer:
                 texts, names = corpus(self.files, self.args.corpus, self.lessons)
                 widen(model, tokenizer, extend_tokenizer(tokenizer, texts, names))
                 model = deepen(model, self.args.deepen or len(model.model.layers))
+            self._check_layers(len(model.model.layers))
             return model, tokenizer
+        self._check_layers(self.args.layers)
         texts, names = corpus(self.files, self.args.corpus, self.lessons)
         tokenizer = train_tokenizer(texts, names, self.args.vocab)
         shape = Shape(self.args.hidden, self.args.layers, self.args.heads, self.args.intermediate)
         model = build(shape.config(tokenizer))
         seed_induction(model, self.args.seed)
         return model, tokenizer
+
+    def _check_layers(self, layers: int) -> None:
+        if self.args.deepen not in (0, layers):
+            raise ConfigError(
+                f"--deepen {self.args.deepen} deepens what --init names, for a run that begins; this one has {layers} "
+                "layers"
+            )
+
+    def _precision(self) -> torch.dtype:
+        """One for all processes, though each would time its own machine's products."""
+        chosen = PRECISIONS[self.args.precision] or faster_precision(self.args.device)
+        (half,) = self.team.told(int(chosen is torch.bfloat16))
+        return torch.bfloat16 if half else torch.float32
 
     def _average(self) -> Qwen2ForCausalLM:
         """The running mean as it was saved; it begins with the weights themselves."""
@@ -248,12 +263,13 @@ class Trainer:
         base = self.progress.seconds
         window: list[Outcome] = []
         budget = self.args.minutes * 60
-        while self._goes_on(elapsed := time.time() - began, here):
+        while (elapsed := self._goes_on(time.time() - began, here)) is not None:
             self.optimizers.set_rate(self.rate(elapsed / budget, here))
             drawn = [self.feed.next() for _ in range(max(1, self.args.accumulate // self.team.size))]
             window += (outcomes := self._step([batch.to(self.args.device) for _, batch in drawn]))
             for (level, _), outcome in zip(drawn, outcomes, strict=True):
-                self._advance(level, outcome.scores)
+                if self.team.leads:
+                    self._advance(level, outcome.scores)
             here += 1
             self.progress.seconds = base + time.time() - began
             if self.team.leads and time.time() - reported > self.args.report:
@@ -266,11 +282,13 @@ class Trainer:
             self._report(window)
             self.save()
 
-    def _goes_on(self, elapsed: float, here: int) -> bool:
-        """Whether there is time for another step; all processes learn it, and the level, from the leading one."""
+    def _goes_on(self, elapsed: float, here: int) -> float | None:
+        """Seconds so far, None where no other step is due. The leading process says so, and the level: rates that
+        follow a clock of one's own would drift apart, and with them the weights.
+        """
         more = elapsed < self.args.minutes * 60 and here != self.args.steps
-        more, self.feed.level = self.team.told(int(more), self.feed.level)
-        return bool(more)
+        more, ms, self.feed.level = self.team.told(int(more), int(1e3 * elapsed), self.feed.level)
+        return ms / 1e3 if more else None
 
     def close(self) -> None:
         """Stop packing batches."""
@@ -350,7 +368,11 @@ def parser() -> argparse.ArgumentParser:
         "--transcript", type=int, default=TRANSCRIPT, help=f"tokens of a transcript at most (default {TRANSCRIPT})"
     )
     p.add_argument(
-        "--accumulate", type=int, default=3, help="batches of an optimiser step, over all processes (default 3)"
+        "--accumulate",
+        type=int,
+        default=3,
+        help="batches of an optimiser step, over all processes: rounded down to "
+        "as many for each, at least one (default 3)",
     )
     p.add_argument(
         "--apart", type=float, default=0.0, help="share of batches whose memory lines do not see each other, as reused "
@@ -395,6 +417,8 @@ def train(team: Team, args: argparse.Namespace) -> None:
 def main() -> None:
     """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
     args = parser().parse_args()
+    if args.processes < 1:
+        parser().error(f"--processes {args.processes} trains nothing; give 1 or more")
     sys.exit(in_parallel(args.processes, train, args))
 
 

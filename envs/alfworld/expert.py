@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Task
-from envs.alfworld.told import THING, entity
+from envs.alfworld.told import THING, entity, name
 from envs.alfworld.wordings import TREATMENTS, skill_of, treatment_at
 from envs.alfworld.world import World
 
@@ -27,7 +27,10 @@ class Expert:
 
 
 def _ready(world: World, skill: str) -> str:
-    """The skill, or the one that turns off first what must not be on for it."""
+    """The skill, or what comes first: to turn off what must not be on for it, to leave a lamp for where it stands."""
+    lamp = world.facing
+    if lamp is not None and not skill.startswith("go to ") and not skill.endswith(name(lamp)):
+        return f"go to {name(world.told.places[lamp])}"
     for verb in ("open", "turn on"):
         thing = skill.removeprefix(f"{verb} ")
         if thing != skill and entity(thing) in world.running:

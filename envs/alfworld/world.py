@@ -55,8 +55,6 @@ class World:
         self.commands.append(command)
         self.told.hear(command, answer)
         self.reached |= self.won
-        if command.startswith("go to "):
-            self.facing = None
         return failed(HAPPENS_NOT) if answer.strip() == NOTHING else DONE
 
     @property

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
+from eval.deviation import Shadow
 from keep_agent.errors import ConfigError
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
@@ -316,6 +317,21 @@ def test_the_model_says_first_what_an_instruction_asks_for(
     later = planner.decide(SKILLS, {})
     said = "open it goal" if layout == "append" else "goal"
     assert any(line.startswith(f"task grounded {said} ") for line in prompt(tokenizer, later))
+
+
+def test_planners_of_one_transcript_say_one_goal(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    def planner() -> KVPlanner:
+        return make(engine, tokenizer, "append", goals=True)
+
+    record = SimpleNamespace(add=lambda *_: None)
+    shadow = Shadow(
+        engine, {"one": planner(), "other": (other := planner())}, {"one": record, "other": record}, common=True
+    )
+    shadow.reset("Get the mug", "grounded")
+    shadow.observe(FACTS)
+    shadow._planners["one"]._goal = "find mug"  # whatever the other would have said
+    shadow.decide(SKILLS, {})
+    assert other.state.goal == "find mug"
 
 
 def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from planners.packed_attention import HIDE, collate
-from planners.packing import IGNORE, Mix, Pack, Packer, Slot
+from planners.packing import IGNORE, Mix, Pack, Packer, Slot, _picked
 from planners.prompt import FOCUS, PROGRESS
 from planners.records import Rollout
 from planners.tokenizer import BOS, PAD, train_tokenizer
@@ -50,6 +50,13 @@ def test_a_step_slot_repeats_what_changed_and_hides_the_old_line(tokenizer: Toke
     assert last.hidden <= shown
     assert f"mug {mug} diningtable_1" in text
     assert "agent at diningtable_1 holding nothing" in text
+
+
+def test_what_was_to_be_picked_up_again_behind_a_wrong_turn_was_picked_up_once(make_rollout: Make) -> None:
+    task = make_rollout(1).tasks[0]
+    (pick,) = (step for step in task.steps if step.label.startswith("pick") and step.skill == step.label)
+    wrong = replace(pick, skill="go to cabinet 1")
+    assert _picked(replace(task, steps=(wrong, wrong, *task.steps))) == 1
 
 
 def test_labels_are_the_experts_choice_also_where_the_rollout_was_perturbed(

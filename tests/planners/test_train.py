@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from keep_agent.errors import DataError, ModelError
+from keep_agent.errors import ConfigError, DataError, ModelError
 from memory.engine.load import load_model
 from planners.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
 from planners.optimizers import KINDS
@@ -24,7 +25,7 @@ from planners.precision import PRECISIONS, faster_precision
 from planners.records import Rollout, read_rollouts, write_rollouts
 from planners.seeding import seed_induction
 from planners.tokenizer import BOS, PAD
-from planners.train import Trainer, forward, parser, train
+from planners.train import Trainer, forward, main, parser, train
 
 Make = Callable[..., Rollout]
 SMALL = "--hidden 96 --layers 2 --heads 3 --intermediate 96 --vocab 600 --batch-tokens 1500 --report 0.5".split()
@@ -75,6 +76,26 @@ def test_processes_that_train_together_stay_one_model(data: Path, tmp_path: Path
         assert history["step"] == 4
     assert len(set(sums[1])) == 1 and sums[0] != sums[1]
     assert in_parallel(2, train, arguments(tmp_path / "nothing", tmp_path / "run", 1)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decay", ["0", "0.9"])
+def test_processes_share_one_clock(data: Path, tmp_path: Path, decay: str) -> None:
+    """Each by its own, they would follow other rates, and be two models by the end."""
+    args = arguments(data, tmp_path / "run", 6, "--decay", decay, "--threads", "1", "--accumulate", "2")
+    assert in_parallel(2, _train_and_write, args) == 0
+    assert len({(tmp_path / "run" / f"sum{rank}").read_text() for rank in range(2)}) == 1
+
+
+def test_what_would_have_no_effect_is_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"--deepen 4 deepens what --init names, .*; this one has 2 layers"):
+        Trainer(arguments(data, tmp_path / "run", 1, "--deepen", "4"))
+    monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run"), "--processes", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "--processes 0 trains nothing" in capsys.readouterr().err
 
 
 def _train_and_write(team: Team, args: argparse.Namespace) -> None:

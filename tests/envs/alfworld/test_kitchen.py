@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 
 import gymnasium
 import pytest
@@ -158,6 +159,17 @@ def test_a_lamp_is_gone_to_and_turned_on(setting: AlfworldSetting, world: World)
     assert not {"turn on desklamp 1", "turn off desklamp 1", "go to desklamp 1"} & set(setting.space.admissible(world))
     play(setting, world, "go to countertop 1")
     assert knowledge.update()[-1].place == "countertop_1"
+
+
+def test_who_goes_nowhere_stays_where_they_are(setting: AlfworldSetting, world: World) -> None:
+    play(setting, world, "go to sidetable 1", "go to desklamp 1")
+    knowledge = Knowledge(world)
+    before = knowledge.update()[-1]
+    assert before.place == "desklamp_1"
+    for nowhere in ("go to desklamp 1", "go to cabinet 99"):
+        with suppress(SkillError):
+            assert not setting.space.execute(world, nowhere).ok
+        assert world.facing == "desklamp_1"
 
 
 def test_slicing_needs_a_knife_and_leaves_one_thing(setting: AlfworldSetting, world: World) -> None:
