@@ -72,7 +72,7 @@ class Agent(Asynchronous):
     ) -> None:
         self.name, self._limit = name, limit
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
-        self._ahead = Ahead(planner.session, lambda: clean(self._instruction)) if ahead else None
+        self._ahead = Ahead(planner.session, lambda: planner.asked) if ahead else None
         self._record = quietly(record)
         self._owns = self._again = False
         self._forget()

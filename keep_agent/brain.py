@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from planners.formats import Example
 
-NATIVE = ("avx512_bf16", "amx_bf16")  # features of a CPU that multiplies bfloat16 itself
+NATIVE = ("avx512_bf16", "amx_bf16")  # features of an x86 CPU that multiplies bfloat16 itself
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ def format_of(
     """The prompt format of a config. Raises ConfigError for one that cannot be."""
     learned = bool(getattr(model.module.config, SAYS_GOALS, False))
     goals = learned if prompt.goal is None else prompt.goal
+    if prompt.goal and prompt.format == "lota":
+        raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
     return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
 
 
@@ -161,7 +163,9 @@ def _device(name: str) -> str:
 
 
 def _dtype(name: str, device: str) -> str:
-    """``auto`` is bfloat16 where the device multiplies it itself; a CPU that does not takes many times as long."""
+    """``auto`` is bfloat16 where the device is known to multiply it itself; a CPU that does not takes many times as
+    long.
+    """
     if name != "auto":
         return name
     if torch.device(device).type != "cpu":

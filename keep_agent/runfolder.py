@@ -6,8 +6,11 @@ and opening an interrupted run drops whatever has no mark. So a run may be kille
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -15,7 +18,7 @@ from typing import Any, ClassVar, Protocol, Self
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.frames import Frames, keep_frames
 from keep_agent.results import EpisodeResult
-from memory.disk.atomic import clean, replacing, write_atomic
+from memory.disk.atomic import SUFFIX, clean, replacing, write_atomic
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
 
@@ -47,7 +50,7 @@ class Result(Protocol):
 
 
 class RunFolder:
-    """Results of one run on disk. Make it with `create` or `resume`."""
+    """Results of one run on disk. Make it with `create` or `resume`; nobody else can go on with it meanwhile."""
 
     lines: ClassVar[str] = EPISODES  # the file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult
@@ -70,19 +73,30 @@ class RunFolder:
             except FileExistsError:
                 continue
             write_atomic(candidate / CONFIG, _dump(config))
-            return cls(candidate, config)
+            return cls(candidate, config)._claimed()
         raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
 
     @classmethod
     def resume(cls, path: Path) -> Self:
         """An existing run with its finished episodes; a torn or unmarked tail is cut off."""
-        config = cls.saved(path)
+        run = cls(path, cls.saved(path))._claimed()
         clean(path)  # of what a killed run was about to write
-        results = _results(path / cls.lines, cls.result, cut=True)
-        ids = {result.id for result in results}
+        run.results = _results(path / cls.lines, cls.result, cut=True)
+        ids = {result.id for result in run.results}
         _keep_only(path / TRACE, ids)
         keep_frames(path, ids)
-        return cls(path, config, results)
+        return run
+
+    def _claimed(self) -> Self:
+        """Its folder is held until `release`, or the process is gone. Raises ConfigError if another holds it."""
+        folder = os.open(self.path, os.O_RDONLY)
+        self._release = weakref.finalize(self, os.close, folder)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:  # anything else: no locks here
+                raise ConfigError(f"{self.path} is being played by another process; wait for it, or stop it") from None
+        return self
 
     @classmethod
     def saved(cls, path: Path) -> dict[str, Any]:
@@ -116,9 +130,14 @@ class RunFolder:
         _append(self.path / self.lines, [result.to_json()])
         self.results.append(result)
 
+    def release(self) -> None:
+        """Let others go on with it."""
+        self._release()
+
     def discard(self) -> None:
         """Take back a run that could not begin."""
         (self.path / CONFIG).unlink()
+        self.release()
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         path = self.path / SUMMARY
@@ -132,8 +151,15 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Run folders at or below ``path``, sorted by name. Raises DataError when there are none."""
-    found = sorted(file.parent for file in path.rglob(CONFIG) if (file.parent / EPISODES).exists())
+    """Run folders at or below ``path``, sorted by name; none that a killed writer left half-written.
+
+    Raises DataError when there are none.
+    """
+    found = sorted(
+        file.parent
+        for file in path.rglob(CONFIG)
+        if (file.parent / EPISODES).exists() and not file.parent.name.endswith(SUFFIX)
+    )
     if not found:
         raise DataError(f"no run under {path}: give a folder that holds {CONFIG} and {EPISODES}")
     return found

@@ -22,6 +22,7 @@ LEAST = {
 }
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
 SWITCHES = ("eval.trace", "eval.progress")
+OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
 WORDS = {  # or null, which is what a config without the key says
     "eval.frames": tuple(ENDINGS),
     "eval.launcher": ("local", "ray"),
@@ -42,9 +43,9 @@ def check_settings(
         if not isinstance(value, int) or isinstance(value, bool) or value < bound:
             null = ", or null" if key in optional else ""
             raise ConfigError(f"{key}={value} does not work; give a whole number from {bound} on{null}")
-    for key in switches:
+    for key in (*switches, *OWN_SWITCHES):
         value = OmegaConf.select(config, key)
-        if not isinstance(value, bool):
+        if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
     for key, words in WORDS.items():
         value = OmegaConf.select(config, key)

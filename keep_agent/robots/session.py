@@ -103,8 +103,8 @@ class RobotSession:
 
         Raises RobotError if there is none, and as `plan` does.
         """
-        report = self._plans.reported(outcome)
-        self._bounded("report", lambda: report)
+        self._plans.reported(outcome)  # says at once if there is nothing to report on
+        self._bounded("report", partial(self._plans.reported, outcome))
 
     def tell(self, facts: Iterable[FactView]) -> None:
         """Facts from elsewhere, for the next look, plan or task."""

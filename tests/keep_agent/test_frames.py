@@ -150,6 +150,7 @@ def test_resuming_drops_pictures_without_a_mark(tmp_path: Path) -> None:
         (run.path / FRAMES / left).mkdir()
         (run.path / FRAMES / left / "0000.png").write_bytes(b"half")
     (run.path / FRAMES / ".DS_Store").touch()
+    run.release()
     RunFolder.resume(run.path)
     assert {path.name for path in (run.path / FRAMES).iterdir()} == {"e%2F0", "e%2F1", ".DS_Store"}
 
@@ -168,6 +169,7 @@ for index in range(len(run.results), 1000000):
 
 def test_killed_at_any_moment_every_marked_episode_has_all_its_pictures(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {})
+    run.release()
     marks, rng = run.path / EPISODES, random.Random(0)
     marks.touch()
     for _ in range(4):

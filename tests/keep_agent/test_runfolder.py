@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ def run(tmp_path: Path) -> RunFolder:
     folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
     for index in range(3):
         folder.commit(result(index), [entry(index), entry(index)])
+    folder.release()
     return folder
 
 
@@ -149,3 +151,17 @@ def test_what_a_killed_run_was_about_to_write_goes(run: RunFolder) -> None:
     (run.path / f".{SUMMARY}.0a1b2c3d.partial").write_text("{")
     RunFolder.resume(run.path)
     assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, TRACE}
+
+
+def test_what_a_killed_merge_left_is_no_run(run: RunFolder) -> None:
+    shutil.copytree(run.path, run.path.parent / ".merged.0a1b2c3d.partial")
+    assert find_runs(run.path.parent) == [run.path]
+
+
+def test_two_do_not_go_on_with_one_run(run: RunFolder) -> None:
+    again = RunFolder.resume(run.path)
+    with pytest.raises(ConfigError, match="is being played by another process; wait for it, or stop it"):
+        RunFolder.resume(run.path)
+    assert len(RunFolder.read(run.path)) == len(run.results)  # looking is free
+    again.release()
+    assert RunFolder.resume(run.path).finished == again.finished

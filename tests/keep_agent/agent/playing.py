@@ -27,7 +27,7 @@ class AsPlanner:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.decisions: list[Decision] = []
-        self._instruction, self._ended = "", False
+        self._instruction = ""
 
     def reset(self, instruction: str, skills: str) -> None:
         self._instruction = instruction

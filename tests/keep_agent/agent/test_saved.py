@@ -12,6 +12,7 @@ from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.errors import CapacityError, CorruptError, DataError
+from planners.state import read_state
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 
 
@@ -109,3 +110,9 @@ def test_a_memory_of_another_style_is_refused(brain: Callable[..., Brain], agent
     with pytest.raises(DataError, match=r"prompt\.style=plain"):
         other.load(tmp_path / "plain")
     other.close()
+
+
+def test_a_memory_from_before_goals_were_said_is_read(brain: Callable[..., Brain], agent: Agent) -> None:
+    agent.observe([MUG_FACT])
+    state = agent._planner.state.to_json()
+    assert read_state({key: value for key, value in state.items() if key != "goal"}, state["style"]).goal == ""
