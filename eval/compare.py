@@ -30,7 +30,15 @@ from keep_agent.runfolder import RunFolder, find_runs, read_config
 from memory.disk.atomic import write_atomic
 
 BASELINE = "full_recompute"
-SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads")  # what a fair comparison shares,
+SETTING = (
+    "env.",
+    "model.",
+    "prompt.",
+    "eval.seed",
+    "eval.threads",
+    "eval.workers",
+    "eval.launcher",
+)  # what a fair comparison shares,
 REMEMBERED = ("memory.grouping.", "weights")  # and what those share that have a memory
 WRITTEN = ("env.record",)  # what a run writes changes nothing
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)

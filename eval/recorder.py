@@ -65,7 +65,9 @@ class Recorder:
     def __init__(
         self, skills: str, observability: str, perturb: float, seed: int, planner: Planner | None = None
     ) -> None:
-        """``perturb`` is the share of random steps in disturbed tasks; ``planner`` acts in the expert's place."""
+        """``perturb`` is how likely a row of random steps begins in disturbed tasks; ``planner`` acts in the expert's
+        place.
+        """
         self.skills, self.observability, self.perturb = skills, observability, perturb
         self._planner = planner
         self._rng = random.Random(seed)

@@ -66,6 +66,9 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
         raise ConfigError(f"{config.eval.resume} was run otherwise: {shown}; leave these out or start anew")
     merged = OmegaConf.create(there)
     merged.eval.progress = config.eval.progress
+    for key in CREW:  # which an older run does not have
+        if OmegaConf.select(merged, key) is None and OmegaConf.select(config, key) is not None:
+            OmegaConf.update(merged, key, OmegaConf.select(config, key))
     if "wandb" in config:
         merged.wandb = config.wandb
     for key in keys:

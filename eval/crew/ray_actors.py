@@ -150,6 +150,8 @@ def _room(needs: Mapping[str, float]) -> float:
     """How many workers the nodes that are alive have room for, if they have nothing else to do."""
 
     def fit(resources: Mapping[str, float]) -> float:
-        return min((resources.get(name, 0) // need for name, need in needs.items() if need), default=math.inf)
+        return min(
+            (math.floor(resources.get(name, 0) / need + 1e-6) for name, need in needs.items() if need), default=math.inf
+        )
 
     return sum(fit(node["Resources"]) for node in ray.nodes() if node["Alive"])

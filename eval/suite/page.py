@@ -13,12 +13,13 @@ from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
 from eval.suite.play import placed, printed
 from eval.tables import bounds, markdown, number, percent
+from keep_agent.errors import ConfigError
 from keep_agent.runfolder import SUMMARY
 
 HEADINGS = (
     "success %",
     "difference",
-    "goals %",
+    "sub-goals %",
     "difference",
     "TTFT ms",
     "times faster",
@@ -89,6 +90,10 @@ def _runs(page: Page, setting: Setting, out: Path) -> dict[str, Run]:
         cells = [cell for cell in page.cells() if cell.setting is setting and cell.row == row]
         if all((out / cell.place / SUMMARY).exists() for cell in cells):
             parts = [(cell.seed, load_runs([out / cell.place])[0]) for cell in cells]
+            if len({run.config.get("weights") for _, run in parts}) > 1:
+                raise ConfigError(
+                    f"{out}: the seeds of {row} were played with other weights each; delete the older runs"
+                )
             episodes = {f"{seed}/{key}": result for seed, run in parts for key, result in run.episodes.items()}
             found[row] = replace(parts[0][1], name=row, episodes=episodes)
     return {run.name: run for run in paired(list(found.values()))} if found else {}

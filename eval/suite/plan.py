@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import product
@@ -80,17 +80,17 @@ def read_page(name: str, data: str | None) -> Page:
     Raises ConfigError for a page that is not there, keys that no page has, and data that is needed and not given.
     """
     told = _told(name)
-    rows = told.get("rows", {})
+    rows = told.get("rows") or {}
     if isinstance(rows, str):  # those of the pages so called
-        rows = {row: found for page in rows.split() for row, found in _told(page).get("rows", {}).items()}
-    rows = {row: _overrides(found, data) for row, found in rows.items()}
+        rows = {row: found for page in rows.split() for row, found in (_told(page).get("rows") or {}).items()}
+    rows = {str(row): _overrides(found, data) for row, found in rows.items()}
     against = told.get("against") or next(iter(rows), "")
     if rows and against not in rows:
         raise ConfigError(f"{name} compares with {against!r}, which is no row of it: {', '.join(rows)}")
-    settings = tuple(_setting(key, found, data) for key, found in told.get("settings", {}).items())
+    settings = tuple(_setting(key, found, data) for key, found in (told.get("settings") or {}).items())
     if bool(rows) != bool(settings):
         raise ConfigError(f"{name} has rows or settings alone; a table needs both")
-    commands = {title: _overrides(found, data) for title, found in told.get("commands", {}).items()}
+    commands = {title: _overrides(found, data) for title, found in (told.get("commands") or {}).items()}
     data = data if DATA in str(told) else None
     return Page(Path(name).stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
 
@@ -107,22 +107,36 @@ def _told(name: str) -> dict[str, Any]:
         raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
         raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")
+    for key, kinds in {"rows": (dict, str), "settings": (dict,), "commands": (dict,)}.items():
+        if told.get(key) is not None and not isinstance(told[key], kinds):
+            raise ConfigError(f"{name}: {key} must give each a name, as in `{key}: {{name: ...}}`; got {told[key]!r}")
     return told
 
 
 def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
     keys = {"title", "world", "overrides", "seeds"}
-    if not {"title"} <= told.keys() <= keys or told.get("world", "alfred") not in WORLDS:
+    if (
+        not isinstance(told, Mapping)
+        or not {"title"} <= told.keys() <= keys
+        or told.get("world", "alfred") not in WORLDS
+        or not _are_seeds(told.get("seeds", [0]))
+    ):
         raise ConfigError(
-            f"setting {name} has a title, and may have world ({', '.join(WORLDS)}), overrides, seeds; got {dict(told)}"
+            f"setting {name} has a title, and may have world ({', '.join(WORLDS)}), overrides, and seeds, a list of "
+            f"whole numbers; got {told!r}"
         )
     seeds = tuple(told.get("seeds", (0,)))
     overrides = _overrides(told.get("overrides", ()), data)
-    return Setting(name, told["title"], told.get("world", "alfred"), overrides, seeds)
+    return Setting(str(name), told["title"], told.get("world", "alfred"), overrides, seeds)
 
 
-def _overrides(told: Sequence[str] | str, data: str | None) -> tuple[str, ...]:
-    words = told.split() if isinstance(told, str) else tuple(map(str, told))
+def _are_seeds(told: Any) -> bool:
+    return isinstance(told, list) and bool(told) and all(type(seed) is int for seed in told)
+
+
+def _overrides(told: Any, data: str | None) -> tuple[str, ...]:
+    """Of a text or a list of words; what is left empty is none."""
+    words = tuple(map(str, told)) if isinstance(told, list | tuple) else str(told or "").split()
     if data is None and any(DATA in word for word in words):
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
     return tuple(word.replace(DATA, str(data)) for word in words)

@@ -22,10 +22,10 @@ from memory.disk.atomic import write_atomic
 
 
 def check(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Raises ConfigError for a finished run that was made otherwise than the page has it now."""
+    """Raises ConfigError for a run, finished or begun, that was made otherwise than the page has it now."""
     for cell in page.cells():
         folder = out / cell.place
-        if (folder / SUMMARY).exists():
+        if (folder / CONFIG).exists():
             config, _ = _composed(cell, extra)
             if otherwise := made_otherwise(config, read_config(folder)):
                 shown = ", ".join(f"{key}={change}" for key, change in sorted(otherwise.items()))

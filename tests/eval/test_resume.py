@@ -38,6 +38,13 @@ def test_a_setting_of_the_simulator_that_was_not_there_is_added() -> None:
         assert found.env.thor == {"gpu": 0}
 
 
+def test_a_run_older_than_other_ways_to_play_takes_them_whole() -> None:
+    here = config()
+    here.eval.update({"workers": 4, "launcher": "ray", "ray": {"address": None, "num_cpus": 2, "num_gpus": 0}})
+    found = resumed_config(here, OmegaConf.to_container(config()), ["eval.launcher=ray", "eval.ray.num_cpus=2"])
+    assert found.eval == here.eval
+
+
 @pytest.mark.parametrize(("installed", "encoder"), [(object(), "minilm"), (None, "hashed")])
 def test_a_run_says_which_encoder_auto_was(monkeypatch: pytest.MonkeyPatch, installed: object, encoder: str) -> None:
     monkeypatch.setattr("memory.encoder.find_spec", lambda _: installed)
@@ -73,3 +80,11 @@ def test_a_config_older_than_the_newest_keys_still_works(world: str) -> None:
     assert not {*NEW, "max_steps"} & set(choices_of(old.env))
     assert make_setting(old.env).max_steps == make_env(old.env, make_episodes(old.env, old.eval)).unwrapped.max_steps
     assert len(make_examples(old.env, 2)) == 2
+
+
+@pytest.mark.parametrize("setting", ["planner.retry=no", "prompt.goal=off"])
+def test_a_switch_that_hydra_reads_as_a_word_is_refused(setting: str) -> None:
+    with initialize_config_module("configs", version_base="1.3"):
+        found = compose("alfred", ["planner=keep", setting])
+    with pytest.raises(ConfigError, match=f"{setting} does not work; give true or false"):
+        check_settings(found)

@@ -44,6 +44,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     started.shutdown()
 
 
+def test_fractions_of_a_gpu_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    actors = pytest.importorskip("eval.crew.ray_actors", reason="needs the extra ray")
+    nodes = [{"Alive": True, "Resources": {"GPU": 1.0, "CPU": 64.0}}]
+    monkeypatch.setattr(actors.ray, "nodes", lambda: nodes)
+    assert [actors._room({"CPU": 1, "GPU": share}) for share in (0.1, 0.2, 0.3, 1)] == [10, 5, 3, 1]
+
+
 def lose(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, node: Any, after: int = 3) -> None:
     """A machine goes down behind so many episodes, with its actors, which would outlive their raylet a while."""
     commit, count = RunFolder.commit, iter(range(1, 1000))

@@ -13,7 +13,7 @@ import pytest
 from eval.suite.__main__ import main, parser, run
 from eval.suite.plan import pages, read_page
 from keep_agent.errors import ConfigError, KeepError
-from keep_agent.runfolder import EPISODES, SUMMARY, TRACE
+from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE
 
 PAGE = """
 title: Two planners
@@ -93,6 +93,56 @@ def test_a_finished_run_of_other_settings_is_refused(page: Path, more: Sequence[
     page.write_text(page.read_text().replace("planner=random", "planner=random planner.name=wild"))
     with pytest.raises(ConfigError, match=r"generated/random was run otherwise: planner.name=wild \(was random\)"):
         suite(page, "eval.episodes=1", *more)
+
+
+def test_a_begun_run_of_other_settings_is_refused_too(page: Path) -> None:
+    page.write_text(PAGE.split("commands:")[0])
+    suite(page)
+    (page.parent / "runs" / "two" / "generated" / "random" / SUMMARY).unlink()
+    page.write_text(page.read_text().replace("planner=random", "planner=random planner.name=wild"))
+    with pytest.raises(ConfigError, match=r"generated/random was run otherwise: planner.name=wild \(was random\)"):
+        suite(page)
+
+
+def test_seeds_of_other_weights_are_not_mixed(page: Path) -> None:
+    page.write_text(PAGE.split("commands:")[0])
+    suite(page)
+    for seed in (0, 1):
+        file = page.parent / "runs" / "two" / "seeds" / f"random-seed{seed}" / CONFIG
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"weights": f"{seed}" * 64}))
+    with pytest.raises(ConfigError, match="the seeds of random were played with other weights each"):
+        suite(page, "--show")
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "sentence"),
+    [
+        (
+            "rows:\n  expert: planner=expert\n  random: planner=random\n",
+            "rows: [expert]\n",
+            "rows must give each a name",
+        ),
+        (
+            "{title: Generated houses, overrides: eval.episodes=3 eval.progress=false}",
+            "Generated houses",
+            "setting generated has",
+        ),
+        ("seeds: [0, 1]", "seeds: 3", "a list of whole numbers"),
+        ("seeds: [0, 1]", "seeds: []", "a list of whole numbers"),
+        ("rows:\n  expert: planner=expert\n  random: planner=random\n", "rows:\n", "rows or settings alone"),
+    ],
+)
+def test_a_page_of_another_shape_is_a_sentence(page: Path, there: str, instead: str, sentence: str) -> None:
+    text = PAGE.replace("against: expert\n", "").replace(there, instead)
+    assert text.count(instead) == 1
+    page.write_text(text)
+    with pytest.raises(ConfigError, match=sentence):
+        suite(page)
+
+
+def test_rows_may_be_called_by_numbers(page: Path) -> None:
+    page.write_text(PAGE.replace("against: expert\n", "").replace("  expert:", "  0.5:"))
+    assert list(read_page(str(page), None).rows) == ["0.5", "random"]
 
 
 def test_what_a_command_printed_counts_for_these_words_and_these_runs(page: Path) -> None:
