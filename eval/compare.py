@@ -30,16 +30,9 @@ from keep_agent.runfolder import RunFolder, find_runs, read_config
 from memory.disk.atomic import write_atomic
 
 BASELINE = "full_recompute"
-SETTING = (
-    "env.",
-    "model.",
-    "prompt.",
-    "eval.seed",
-    "eval.threads",
-    "eval.workers",
-    "eval.launcher",
-)  # what a fair comparison shares,
-REMEMBERED = ("memory.grouping.", "weights")  # and what those share that have a memory
+# What a fair comparison shares, and what those share that have a memory.
+SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads", "eval.workers", "eval.launcher")
+REMEMBERED = ("memory.grouping.", "weights")
 WRITTEN = ("env.record",)  # what a run writes changes nothing
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import zlib
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from keep_agent.errors import CapacityError, ConfigError, CorruptError
-from memory.disk.atomic import FULL, sync
+from memory.disk.atomic import FULL, sync, taken
 
 DIGITS = 16  # a longer number is none of ours
 
@@ -76,13 +75,9 @@ class Journal:
 
 def claim(stream: IO[bytes], folder: Path) -> None:
     """A file that nobody else holds until it is closed, or the process ends. Raises ConfigError naming ``folder``."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if taken(stream):
         stream.close()
-        raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder") from None
-    except OSError:  # a file system without locks
-        pass
+        raise ConfigError(f"another server or agent is at work in {folder}; end it, or use another folder")
 
 
 def _read(path: Path) -> tuple[list[tuple[int, dict[str, Any]]], int]:

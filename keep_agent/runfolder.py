@@ -6,8 +6,6 @@ and opening an interrupted run drops whatever has no mark. So a run may be kille
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import weakref
@@ -18,7 +16,7 @@ from typing import Any, ClassVar, Protocol, Self
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.frames import Frames, keep_frames
 from keep_agent.results import EpisodeResult
-from memory.disk.atomic import SUFFIX, clean, replacing, write_atomic
+from memory.disk.atomic import SUFFIX, clean, replacing, taken, write_atomic
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
 
@@ -91,11 +89,8 @@ class RunFolder:
         """Its folder is held until `release`, or the process is gone. Raises ConfigError if another holds it."""
         folder = os.open(self.path, os.O_RDONLY)
         self._release = weakref.finalize(self, os.close, folder)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno == errno.EWOULDBLOCK:  # anything else: no locks here
-                raise ConfigError(f"{self.path} is being played by another process; wait for it, or stop it") from None
+        if taken(folder):
+            raise ConfigError(f"{self.path} is being played by another process; wait for it, or stop it")
         return self
 
     @classmethod

@@ -40,10 +40,9 @@ KINDS = {
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     """Raises DataError for what no planner has dumped, or one of another prompt style."""
-    if isinstance(state, Mapping):
-        state = {"goal": "", **state}  # which 0.1 did not save
+    state = {"goal": "", **state} if isinstance(state, Mapping) else {}  # 0.1 saved no goal
     for key, kind in KINDS.items():
-        if not isinstance(state, Mapping) or type(state.get(key)) is not kind:
+        if type(state.get(key)) is not kind:
             raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give one that was saved")
     if state["style"] != style:
         raise DataError(

@@ -268,8 +268,7 @@ class Trainer:
             drawn = [self.feed.next() for _ in range(max(1, self.args.accumulate // self.team.size))]
             window += (outcomes := self._step([batch.to(self.args.device) for _, batch in drawn]))
             for (level, _), outcome in zip(drawn, outcomes, strict=True):
-                if self.team.leads:
-                    self._advance(level, outcome.scores)
+                self._advance(level, outcome.scores)
             here += 1
             self.progress.seconds = base + time.time() - began
             if self.team.leads and time.time() - reported > self.args.report:
@@ -319,6 +318,8 @@ class Trainer:
             mean.lerp_(parameter, share)
 
     def _advance(self, level: int, scores: Scores) -> None:
+        if not self.team.leads:  # `_goes_on` tells the others
+            return
         progress = self.progress
         judge = LEVELS[level].judged_by
         if level != progress.level or level + 1 == len(LEVELS) or not scores.total.get(judge):
@@ -368,12 +369,9 @@ def parser() -> argparse.ArgumentParser:
         "--transcript", type=int, default=TRANSCRIPT, help=f"tokens of a transcript at most (default {TRANSCRIPT})"
     )
     p.add_argument(
-        "--accumulate",
-        type=int,
-        default=3,
-        help="batches of an optimiser step, over all processes: rounded down to "
-        "as many for each, at least one (default 3)",
-    )
+        "--accumulate", type=int, default=3, help="batches of an optimiser step, over all processes: rounded down to "
+        "as many for each, at least one (default 3)"
+    )  # fmt: skip
     p.add_argument(
         "--apart", type=float, default=0.0, help="share of batches whose memory lines do not see each other, as reused "
         "blocks do not (default 0)"

@@ -80,17 +80,17 @@ def read_page(name: str, data: str | None) -> Page:
     Raises ConfigError for a page that is not there, keys that no page has, and data that is needed and not given.
     """
     told = _told(name)
-    rows = told.get("rows") or {}
+    rows = told["rows"]
     if isinstance(rows, str):  # those of the pages so called
-        rows = {row: found for page in rows.split() for row, found in (_told(page).get("rows") or {}).items()}
+        rows = {row: found for page in rows.split() for row, found in _told(page)["rows"].items()}
     rows = {str(row): _overrides(found, data) for row, found in rows.items()}
     against = told.get("against") or next(iter(rows), "")
     if rows and against not in rows:
         raise ConfigError(f"{name} compares with {against!r}, which is no row of it: {', '.join(rows)}")
-    settings = tuple(_setting(key, found, data) for key, found in (told.get("settings") or {}).items())
+    settings = tuple(_setting(key, found, data) for key, found in told["settings"].items())
     if bool(rows) != bool(settings):
         raise ConfigError(f"{name} has rows or settings alone; a table needs both")
-    commands = {title: _overrides(found, data) for title, found in (told.get("commands") or {}).items()}
+    commands = {title: _overrides(found, data) for title, found in told["commands"].items()}
     data = data if DATA in str(told) else None
     return Page(Path(name).stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
 
@@ -110,7 +110,7 @@ def _told(name: str) -> dict[str, Any]:
     for key, kinds in {"rows": (dict, str), "settings": (dict,), "commands": (dict,)}.items():
         if told.get(key) is not None and not isinstance(told[key], kinds):
             raise ConfigError(f"{name}: {key} must give each a name, as in `{key}: {{name: ...}}`; got {told[key]!r}")
-    return told
+    return told | {key: told.get(key) or {} for key in ("rows", "settings", "commands")}
 
 
 def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:

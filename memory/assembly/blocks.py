@@ -93,8 +93,8 @@ class Blocks(Assembler):
         )
 
     def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
-        names = {name: link for unit in units for name, link in self._chain(unit, context).items()}
-        lacking = {name: unit for name, unit in names.items() if name and not self._holder.contains(name)}
+        chains = (self._chain(unit, context) for unit in units if self._lacks(self._name(unit, context)))
+        lacking = {name: link for links in chains for name, link in links.items() if self._lacks(name)}
         now: dict[str, Unit] = {}
         for name, unit in lacking.items():
             if now and _tokens(now.values()) + len(unit.token_ids) > tokens:
@@ -151,6 +151,9 @@ class Blocks(Assembler):
             KVBlock(name, made.k[:, :, i:j].clone(), made.v[:, :, i:j].clone())
             for name, (i, j) in zip(names, cuts, strict=True)
         ]
+
+    def _lacks(self, name: str) -> bool:
+        return bool(name) and not self._holder.contains(name)
 
     def _put(self, blocks: list[KVBlock]) -> list[KVBlock]:
         for block in blocks:

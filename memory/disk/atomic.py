@@ -91,6 +91,20 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
+def taken(file: BinaryIO | int) -> bool:
+    """Whether another holds an open file or folder. If not it is held until it is closed, or the process is gone.
+
+    Where the file system has no locks nothing is held.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def _make(folder: Path) -> None:
     """The folder and those above it; a new one's name survives a power cut as well."""
     if not folder.is_dir():
