@@ -57,7 +57,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links are written as the repository has the files; the site has them all in one folder."""
+    """Links are written as the repository has the files; the site has what lies beside docs in one folder with it."""
+    if "/" in page.file.src_uri:  # a folder within, which is where it was
+        return markdown
     return markdown.replace("](docs/", "](").replace("](../", "](")
 
 
