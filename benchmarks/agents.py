@@ -1,7 +1,7 @@
 """What agents' memories save: hot, warm and cold prompts, matching by text or tokens, peaks, and how many agents fit.
 
     python -m benchmarks.agents [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
-        [--parts latency matching peak capacity] [--turns N] [--peak-tokens N] [--budget-gib N]
+        [--parts latency matching peak capacity] [--turns N] [--markdown] [--peak-tokens N] [--budget-gib N]
 
 Random weights in bfloat16. Times are medians in milliseconds, from the text to the logits behind it: matching,
 tokenising, reading and prefill. ``cold`` computes a prompt of so many tokens in chunks, ``plain`` the same without
@@ -36,6 +36,7 @@ from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig
 
+from eval.tables import markdown
 from memory.agents import AgentMemories
 from memory.engine.cache_spec import ModelCacheSpec
 from memory.engine.engine import Engine
@@ -51,6 +52,8 @@ from memory.slots import SlotPool
 TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 16384)}
 PARTS = ("latency", "matching", "peak", "capacity")
 POSITIONS = 65536
+PROGRESS = Console(stderr=True)
+Show = Callable[..., None]  # a table, and what is to be said below it
 COLD_TOKENS = 8192  # so many are computed cold again and again; longer prompts once
 AGENT_TOKENS = 4096  # what an agent remembers, where agents are counted
 MESSAGE = "Robot: the mug is in the fridge, what now?\n"
@@ -205,41 +208,68 @@ class Bench:
         return PackedCache(self.engine.spec, PackFormat(), self.engine.decoder.device)
 
 
-def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]], console: Console) -> None:
+def on_console(table: Table, note: str = "") -> None:
+    Console(width=140).print(table, note)
+
+
+def in_markdown(table: Table, note: str = "") -> None:
+    table.caption = f"{note}\n"
+    print(markdown(table))
+
+
+def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]], show: Show) -> None:
     names = ("cold", "plain", "hot", "exact", "warm")
-    table = Table("shape", "tokens", *(f"{name} ms" for name in names), *(f"cold/{n}" for n in names[2:]), "file")
+    table = Table(
+        "shape",
+        "tokens",
+        *(f"{name} ms" for name in names),
+        *(f"cold/{n}" for n in names[2:]),
+        "file",
+        title="Hot, warm and cold",
+    )
     for shape, bench, lengths in benches:
-        console.print(f"latency of {shape}")
+        PROGRESS.print(f"latency of {shape}")
         for tokens in lengths:
             table.add_row(shape, *bench.latency(tokens))
-    console.print(table, "file: its share of the rows' bytes in bfloat16, text included")
+    show(table, "file: its share of the rows' bytes in bfloat16, text included")
 
 
-def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], console: Console, turns: int) -> None:
-    table = Table("shape", "tokens", "replies", "kept by text", "by tokens", "ms by text", "ms by tokens")
+def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], show: Show, turns: int) -> None:
+    table = Table(
+        "shape",
+        "tokens",
+        "replies",
+        "kept by text",
+        "by tokens",
+        "ms by text",
+        "ms by tokens",
+        title="By text and by tokens",
+    )
     for shape, bench, lengths in benches:
         tokens = sorted(lengths)[:2][-1]
         for drawn in (False, True):
-            console.print(f"matching of {shape}: {tokens} tokens, {turns} turns")
+            PROGRESS.print(f"matching of {shape}: {tokens} tokens, {turns} turns")
             row = bench.matching(tokens, drawn, turns)
             table.add_row(shape, str(tokens), "drawn" if drawn else "tokenised", *row)
-    console.print(table)
+    show(table)
 
 
-def peak(shapes: Sequence[str], console: Console, tokens: int, threads: int) -> None:
+def peak(shapes: Sequence[str], show: Show, tokens: int, threads: int) -> None:
     """In processes of their own, which grow as far as they have to."""
-    table = Table("shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB")
+    table = Table(
+        "shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB", title="Peak of a prefill"
+    )
     for shape in shapes:
         found = []
         for how in ("whole", "chunks"):
-            console.print(f"peak of {shape}: {tokens} tokens, {how}")
+            PROGRESS.print(f"peak of {shape}: {tokens} tokens, {how}")
             command = [sys.executable, "-m", "benchmarks.agents", "--threads", str(threads), "--peak-of", shape]
             done = subprocess.run([*command, str(tokens), how], capture_output=True, text=True, check=True)
             found.append(json.loads(done.stdout))
         whole, chunks = (one["grown"] for one in found)
         numbers = f"{whole:.0f}", f"{chunks:.0f}", f"{100 * (1 - chunks / whole):.0f} %", f"{found[0]['rows']:.0f}"
         table.add_row(shape, str(tokens), *numbers)
-    console.print(table, "MiB by which the process grew beyond the model and a short prompt")
+    show(table, "MiB by which the process grew beyond the model and a short prompt")
 
 
 def peak_of(shape: str, tokens: int, how: str) -> dict[str, float]:
@@ -259,9 +289,19 @@ def peak_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def capacity(console: Console, gib: float) -> None:
+def capacity(show: Show, gib: float) -> None:
     """By what a token takes, and how many fit."""
-    table = Table("shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more")
+    table = Table(
+        "shape",
+        "fp16 B/token",
+        "4 bit B/token",
+        "longest fp16",
+        "4 bit",
+        "agents fp16",
+        "4 bit",
+        "more",
+        title="What fits",
+    )
     room, formats = int(gib * (1 << 30)), (None, PackFormat())
     for shape in SHAPES:
         spec = cache_spec_of(shape)
@@ -269,7 +309,7 @@ def capacity(console: Console, gib: float) -> None:
         longest = (f"{spec.tokens_in(room, format):,}" for format in formats)
         agents = (f"{spec.agents_in(room, AGENT_TOKENS, format):,}" for format in formats)
         table.add_row(shape, f"{full:,}", f"{few:,}", *longest, *agents, f"{full / few:.2f}x")
-    console.print(table, f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB")
+    show(table, f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB")
 
 
 def cache_spec_of(shape: str) -> ModelCacheSpec:
@@ -291,30 +331,29 @@ def main() -> None:
     parser.add_argument("--peak-tokens", type=int, default=20480)
     parser.add_argument("--peak-shapes", nargs="+", default=["planner-tiny"], choices=list(SHAPES))
     parser.add_argument("--budget-gib", type=float, default=4.0)
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
     parser.add_argument("--peak-of", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.peak_of:
         print(json.dumps(peak_of(args.peak_of[0], int(args.peak_of[1]), args.peak_of[2])))
         return
-    console = Console(width=140)
+    show = in_markdown if args.markdown else on_console
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         benches = []
         for shape in args.shapes if {"latency", "matching"} & set(args.parts) else ():
             engine = stack.enter_context(make_engine(shape))
-            bench = Bench(engine, make_coder(), Path(folder) / shape, args.repeats, console.print)
+            bench = Bench(engine, make_coder(), Path(folder) / shape, args.repeats, PROGRESS.print)
             benches.append((shape, bench, args.tokens or TOKENS.get(shape, (1024,))))
         if "latency" in args.parts:
-            latency(benches, console)
+            latency(benches, show)
         if "matching" in args.parts:
-            matching(benches, console, args.turns)
+            matching(benches, show, args.turns)
     if "peak" in args.parts:
-        peak(args.peak_shapes, console, args.peak_tokens, args.threads)
+        peak(args.peak_shapes, show, args.peak_tokens, args.threads)
     if "capacity" in args.parts:
-        capacity(console, args.budget_gib)
-    console.print(
-        f"{args.threads} threads, medians of {args.repeats} turns, {COLD_TOKENS} tokens computed cold at most"
-    )
+        capacity(show, args.budget_gib)
+    print(f"{args.threads} threads, medians of {args.repeats} turns, {COLD_TOKENS} tokens computed cold at most")
 
 
 if __name__ == "__main__":
