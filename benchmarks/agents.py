@@ -36,7 +36,7 @@ from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig
 
-from eval.tables import markdown
+from eval.tables import make_console, show
 from memory.agents import AgentMemories
 from memory.engine.cache_spec import ModelCacheSpec
 from memory.engine.engine import Engine
@@ -53,7 +53,6 @@ TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 1638
 PARTS = ("latency", "matching", "peak", "capacity")
 POSITIONS = 65536
 PROGRESS = Console(stderr=True)
-Show = Callable[..., None]  # a table, and what is to be said below it
 COLD_TOKENS = 8192  # so many are computed cold again and again; longer prompts once
 AGENT_TOKENS = 4096  # what an agent remembers, where agents are counted
 MESSAGE = "Robot: the mug is in the fridge, what now?\n"
@@ -208,57 +207,34 @@ class Bench:
         return PackedCache(self.engine.spec, PackFormat(), self.engine.decoder.device)
 
 
-def on_console(table: Table, note: str = "") -> None:
-    Console(width=140).print(table, note)
-
-
-def in_markdown(table: Table, note: str = "") -> None:
-    table.caption = f"{note}\n"
-    print(markdown(table))
-
-
-def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]], show: Show) -> None:
+def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]]) -> Table:
     names = ("cold", "plain", "hot", "exact", "warm")
-    table = Table(
-        "shape",
-        "tokens",
-        *(f"{name} ms" for name in names),
-        *(f"cold/{n}" for n in names[2:]),
-        "file",
-        title="Hot, warm and cold",
-    )
+    table = Table("shape", "tokens", *(f"{name} ms" for name in names), *(f"cold/{n}" for n in names[2:]), "file")
+    table.title = "Hot, warm and cold"
     for shape, bench, lengths in benches:
         PROGRESS.print(f"latency of {shape}")
         for tokens in lengths:
             table.add_row(shape, *bench.latency(tokens))
-    show(table, "file: its share of the rows' bytes in bfloat16, text included")
+    table.caption = "file: its share of the rows' bytes in bfloat16, text included"
+    return table
 
 
-def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], show: Show, turns: int) -> None:
-    table = Table(
-        "shape",
-        "tokens",
-        "replies",
-        "kept by text",
-        "by tokens",
-        "ms by text",
-        "ms by tokens",
-        title="By text and by tokens",
-    )
+def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], turns: int) -> Table:
+    table = Table("shape", "tokens", "replies", "kept by text", "by tokens", "ms by text", "ms by tokens")
+    table.title = "By text and by tokens"
     for shape, bench, lengths in benches:
         tokens = sorted(lengths)[:2][-1]
         for drawn in (False, True):
             PROGRESS.print(f"matching of {shape}: {tokens} tokens, {turns} turns")
             row = bench.matching(tokens, drawn, turns)
             table.add_row(shape, str(tokens), "drawn" if drawn else "tokenised", *row)
-    show(table)
+    return table
 
 
-def peak(shapes: Sequence[str], show: Show, tokens: int, threads: int) -> None:
+def peak(shapes: Sequence[str], tokens: int, threads: int) -> Table:
     """In processes of their own, which grow as far as they have to."""
-    table = Table(
-        "shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB", title="Peak of a prefill"
-    )
+    table = Table("shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB")
+    table.title = "Peak of a prefill"
     for shape in shapes:
         found = []
         for how in ("whole", "chunks"):
@@ -269,7 +245,8 @@ def peak(shapes: Sequence[str], show: Show, tokens: int, threads: int) -> None:
         whole, chunks = (one["grown"] for one in found)
         numbers = f"{whole:.0f}", f"{chunks:.0f}", f"{100 * (1 - chunks / whole):.0f} %", f"{found[0]['rows']:.0f}"
         table.add_row(shape, str(tokens), *numbers)
-    show(table, "MiB by which the process grew beyond the model and a short prompt")
+    table.caption = "MiB by which the process grew beyond the model and a short prompt"
+    return table
 
 
 def peak_of(shape: str, tokens: int, how: str) -> dict[str, float]:
@@ -289,19 +266,10 @@ def peak_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
-def capacity(show: Show, gib: float) -> None:
+def capacity(gib: float) -> Table:
     """By what a token takes, and how many fit."""
-    table = Table(
-        "shape",
-        "fp16 B/token",
-        "4 bit B/token",
-        "longest fp16",
-        "4 bit",
-        "agents fp16",
-        "4 bit",
-        "more",
-        title="What fits",
-    )
+    table = Table("shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more")
+    table.title = "What fits"
     room, formats = int(gib * (1 << 30)), (None, PackFormat())
     for shape in SHAPES:
         spec = cache_spec_of(shape)
@@ -309,7 +277,8 @@ def capacity(show: Show, gib: float) -> None:
         longest = (f"{spec.tokens_in(room, format):,}" for format in formats)
         agents = (f"{spec.agents_in(room, AGENT_TOKENS, format):,}" for format in formats)
         table.add_row(shape, f"{full:,}", f"{few:,}", *longest, *agents, f"{full / few:.2f}x")
-    show(table, f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB")
+    table.caption = f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB"
+    return table
 
 
 def cache_spec_of(shape: str) -> ModelCacheSpec:
@@ -338,7 +307,7 @@ def main() -> None:
     if args.peak_of:
         print(json.dumps(peak_of(args.peak_of[0], int(args.peak_of[1]), args.peak_of[2])))
         return
-    show = in_markdown if args.markdown else on_console
+    console = make_console()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         benches = []
         for shape in args.shapes if {"latency", "matching"} & set(args.parts) else ():
@@ -346,13 +315,13 @@ def main() -> None:
             bench = Bench(engine, make_coder(), Path(folder) / shape, args.repeats, PROGRESS.print)
             benches.append((shape, bench, args.tokens or TOKENS.get(shape, (1024,))))
         if "latency" in args.parts:
-            latency(benches, show)
+            show(latency(benches), args.markdown, console)
         if "matching" in args.parts:
-            matching(benches, show, args.turns)
+            show(matching(benches, args.turns), args.markdown, console)
     if "peak" in args.parts:
-        peak(args.peak_shapes, show, args.peak_tokens, args.threads)
+        show(peak(args.peak_shapes, args.peak_tokens, args.threads), args.markdown, console)
     if "capacity" in args.parts:
-        capacity(show, args.budget_gib)
+        show(capacity(args.budget_gib), args.markdown, console)
     print(f"{args.threads} threads, medians of {args.repeats} turns, {COLD_TOKENS} tokens computed cold at most")
 
 

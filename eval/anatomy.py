@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eval.tables import make_console, markdown, number, percent
+from eval.tables import make_console, number, percent, show
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.runfolder import TRACE
@@ -130,8 +130,7 @@ def report(run: Path, plain: bool, console: Console) -> None:
     if not layers.steps:
         raise DataError(f"{file} has no step of a planner with a model; name the run of one")
     for table in (kinds_table(kinds), layers_table(layers)):
-        shown = f"{markdown(table)}\n" if plain else table
-        console.print(shown, markup=False, highlight=False, soft_wrap=plain)
+        show(table, plain, console)
 
 
 def main() -> None:

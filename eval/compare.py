@@ -22,7 +22,7 @@ from rich.table import Table
 
 from eval.intervals import mean_interval, ratio_interval
 from eval.metrics import cluster_of, costs, goal_condition_rate, subgoal_success_rate, success_rate
-from eval.tables import bounds, make_console, markdown, number, percent
+from eval.tables import bounds, make_console, number, percent, show
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
@@ -304,10 +304,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     cells = [cell for run in runs for cell in by_length(run, base)]
     tables = [rows_table(rows, base.name), *([kv_table(rows), length_table(cells)] if cells else [])]
     for table in tables:
-        if arguments.markdown:
-            console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
-        else:
-            console.print(table)
+        show(table, arguments.markdown, console)
     if unequal:
         console.print(f"[yellow]note:[/] these runs differ in more than their method: {', '.join(unequal)}")
     if arguments.json:

@@ -31,12 +31,12 @@ from eval.overlap.gantt import gantt
 from eval.overlap.link import Link
 from eval.overlap.machines import DEVICES, LINKS, MEASURED, Device, device_named, link_named
 from eval.overlap.prompt import METHODS, Prompt, schedule_of
-from eval.overlap.tables import schedule_table, show, sweep_table
+from eval.overlap.tables import schedule_table, sweep_table
 from eval.overlap.times import read_times
 from eval.overlap.work import AFTER, NARROW_OF, Work
 from eval.plots import check_figure
 from eval.shape import Shape
-from eval.tables import make_console
+from eval.tables import make_console, show
 from eval.variants import names
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded

@@ -31,7 +31,7 @@ from eval.deviation import Shadow, divergence, make_planners, play
 from eval.intervals import mean_interval
 from eval.lines import append_line, begin_lines
 from eval.resume import use_threads
-from eval.tables import bounds, make_console, markdown, number, percent
+from eval.tables import bounds, make_console, number, percent, show
 from eval.variants import compose_variants, names
 from keep_agent.assemble import expert_oracle
 from keep_agent.brain import make_model, make_tokenizer
@@ -247,10 +247,7 @@ def report(arguments: Sequence[str]) -> None:
     rows = [summarise(name, found, episodes[RULER], args.history, args.budget) for name, found in episodes.items()]
     console = make_console()
     for table in tables_of(rows, args.history, args.budget):
-        if args.markdown:
-            console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
-        else:
-            console.print(table)
+        show(table, args.markdown, console)
 
 
 def main() -> None:

@@ -36,6 +36,14 @@ def markdown(table: Table) -> str:
     return "\n".join([f"{table.title}", "", head, rule, *rows, *(["", f"{table.caption}"] if table.caption else [])])
 
 
+def show(table: Table, plain: bool, console: Console) -> None:
+    """On the console as it is, or ``plain``: in Markdown, its lines uncut."""
+    if plain:
+        console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
+    else:
+        console.print(table)
+
+
 def number(value: float | None, digits: int = 3) -> str:
     return MISSING if value is None else f"{value:,.{digits}f}"
 

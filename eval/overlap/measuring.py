@@ -15,8 +15,9 @@ from eval.overlap.gantt import gantt
 from eval.overlap.link import Link
 from eval.overlap.machines import link_named
 from eval.overlap.prompt import Prompt, schedule_of
-from eval.overlap.tables import measured_sweep, measured_table, show
+from eval.overlap.tables import measured_sweep, measured_table
 from eval.overlap.work import AFTER, NARROW_OF
+from eval.tables import show
 from keep_agent.errors import ConfigError
 from memory.disk.atomic import write_atomic
 from memory.engine.engine import Engine

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from eval.overlap.compare import YARDSTICK, Played, Point
 from eval.overlap.link import Link
 from eval.overlap.timeline import COMPUTE, LINK
-from eval.tables import MISSING, bounds, markdown, number, percent
+from eval.tables import MISSING, bounds, number, percent
 
 if TYPE_CHECKING:
     from eval.overlap.bench import Turns
@@ -96,14 +95,6 @@ def measured_sweep(points: Sequence[tuple[float, Link, Sequence[Turns]]], title:
         )
         table.add_row(f"{ratio:.3g}", f"{link.bandwidth / 1e9:.3g}", *cells)
     return table
-
-
-def show(table: Table, plain: bool, console: Console) -> None:
-    """Print it; ``plain``: in Markdown."""
-    if plain:
-        console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
-    else:
-        console.print(table)
 
 
 def _faster(turns: Turns, base: Turns | None) -> str:

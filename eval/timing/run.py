@@ -17,7 +17,7 @@ from eval.overrides import key_of, within
 from eval.plots import check_figure
 from eval.resume import begin
 from eval.run import versions
-from eval.tables import markdown
+from eval.tables import show
 from eval.timing.bar import steps_bar
 from eval.timing.bench import Tell, run_cells
 from eval.timing.figure import draw
@@ -108,10 +108,7 @@ def _finish(run: LatencyFolder, config: DictConfig, machine: Machine, console: C
 def _show(groups: Sequence[GroupSummary], config: DictConfig, console: Console) -> None:
     for group in groups:
         for table in group_tables(group, config.latency.score):
-            if config.latency.markdown:
-                console.print(markdown(table), "", sep="\n", markup=False, soft_wrap=True)
-            else:
-                console.print(table)
+            show(table, config.latency.markdown, console)
 
 
 def _check_ran(groups: Sequence[GroupSummary], path: Path) -> None:
