@@ -2,8 +2,9 @@
 
     python -m benchmarks.learning_curve [training.json] [--out docs/img/learning-curve.svg]
 
-Upper panel: share of target lines that are right to the last token, by kind of slot. Lower panel: loss. Shades tell
-the levels of the curriculum apart: a new level is harder, so curves may fall where it begins.
+Upper panel: share of target lines that are right to the last token, by kind of slot. Lower panel: loss. Each point is
+the median of the reports around it, since a report counts few lines of some kinds. Shades tell the levels of the
+curriculum apart: a new level is harder, so curves may fall where it begins.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from keep_agent.errors import DataError, KeepError
@@ -35,6 +38,7 @@ COLORS = {
     "trajectory": "#3b6fb5",
     "loss": "#52626f",
 }
+AROUND = 7  # reports of about a minute each
 NARROWEST = 0.02  # of the width, from which on a level has room for its number
 PAPER, SHADE, INK = "#f7f5f0", "#ece8df", "#24313c"
 
@@ -52,6 +56,12 @@ def read_curve(path: Path) -> list[dict[str, float]]:
 
 def hours(row: dict[str, float]) -> float:
     return row["seconds"] / 3600
+
+
+def smooth(values: Sequence[float], around: int = AROUND) -> list[float]:
+    """The median of each value and its neighbours, ``around`` in all; fewer at the ends, as many on both sides."""
+    reach = [min(around // 2, i, len(values) - 1 - i) for i in range(len(values))]
+    return [median(values[i - r : i + r + 1]) for i, r in enumerate(reach)]
 
 
 def shade_levels(axes: Any, curve: list[dict[str, float]]) -> None:
@@ -75,20 +85,21 @@ def draw(curve: list[dict[str, float]], out: Path) -> None:
     mpl.use("Agg")
     mpl.rcParams.update({"svg.hashsalt": "planner-tiny", "font.family": "sans-serif", "text.color": INK})
     figure, (upper, lower) = pyplot.subplots(
-        2, 1, figsize=(9, 5.4), sharex=True, height_ratios=(2, 1), facecolor=PAPER, layout="constrained"
+        2, 1, figsize=(9, 6), sharex=True, height_ratios=(2, 1), facecolor=PAPER, layout="constrained"
     )
     for kind, label in KINDS.items():
         rows = [row for row in curve if f"exact_{kind}" in row]
         if not rows:
             continue
-        upper.plot([hours(r) for r in rows], [100 * r[f"exact_{kind}"] for r in rows], color=COLORS[kind], label=label)
-    lower.plot([hours(row) for row in curve], [row["loss"] for row in curve], color=COLORS["loss"])
+        exact = smooth([100 * row[f"exact_{kind}"] for row in rows])
+        upper.plot([hours(row) for row in rows], exact, color=COLORS[kind], label=label)
+    lower.plot([hours(row) for row in curve], smooth([row["loss"] for row in curve]), color=COLORS["loss"])
     upper.set(ylabel="exact, %", ylim=(0, 101), xlim=(0, hours(curve[-1])))
     lower.set(ylabel="loss", xlabel="hours of training", yscale="log")
     lower.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     lower.yaxis.set_major_formatter("{x:g}")
     lower.yaxis.set_minor_formatter("")
-    upper.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside lower center", ncols=len(KINDS) // 2, frameon=False)
     upper.set_title("level of the curriculum", fontsize=10, color=INK, pad=22)
     shade_levels(upper, curve)
     for axes in (upper, lower):
