@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError
-from memory.disk.atomic import clean, replacing_together
+from memory.disk.atomic import alone, clean, replacing_together
 from planners import packed_attention
 from planners.tokenizer import BOS, PAD, UNK, load_tokenizer
 
@@ -77,6 +78,11 @@ class Shape:
 def build(config: Qwen2Config) -> Qwen2ForCausalLM:
     """An untrained model whose attention is the packed one."""
     return Qwen2ForCausalLM._from_config(config, attn_implementation=packed_attention.NAME, dtype=torch.float32)
+
+
+def training(folder: Path) -> AbstractContextManager[None]:
+    """Hold a planner's folder for the one that trains it. Raises ConfigError while another process does."""
+    return alone(folder)
 
 
 def save_planner(

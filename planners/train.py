@@ -34,6 +34,7 @@ from planners.checkpoint import (
     load_planner,
     load_weights,
     save_planner,
+    training,
     widen,
 )
 from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files
@@ -417,7 +418,12 @@ def main() -> None:
     args = parser().parse_args()
     if args.processes < 1:
         parser().error(f"--processes {args.processes} trains nothing; give 1 or more")
-    sys.exit(in_parallel(args.processes, train, args))
+    try:
+        with training(Path(args.out)):
+            code = in_parallel(args.processes, train, args)
+    except KeepError as error:
+        parser().error(str(error))
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-from keep_agent.errors import CapacityError
+from keep_agent.errors import CapacityError, ConfigError
 
 SUFFIX = ".partial"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -103,6 +103,24 @@ def taken(file: BinaryIO | int) -> bool:
     except OSError:
         pass
     return False
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """A folder, made if it is missing, that no other process writes to by this door; if it is empty in the end it goes.
+
+    Raises `ConfigError` while another does.
+    """
+    _make(folder)
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        if taken(number):
+            raise ConfigError(f"another process is at work in {folder}; wait for it, or stop it")
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+        os.close(number)
 
 
 def _make(folder: Path) -> None:

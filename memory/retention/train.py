@@ -14,6 +14,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -25,7 +26,7 @@ from safetensors.torch import save
 from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, KeepError
-from memory.disk.atomic import clean, write_atomic
+from memory.disk.atomic import alone, clean, write_atomic
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.replay import Example, Moment, Words, replay
@@ -276,11 +277,8 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     try:
-        trainer = Trainer(args)
-        try:
+        with alone(Path(args.out)), closing(Trainer(args)) as trainer:
             trainer.run()
-        finally:
-            trainer.close()
     except KeyboardInterrupt:
         sys.exit(130)
     except KeepError as error:

@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, DataError, ModelError
 from memory.engine.load import load_model
-from planners.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner
+from planners.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner, training
 from planners.optimizers import KINDS
 from planners.packed_attention import collate
 from planners.packing import Mix, Packer
@@ -96,6 +96,15 @@ def test_what_would_have_no_effect_is_refused(
     with pytest.raises(SystemExit, match="2"):
         main()
     assert "--processes 0 trains nothing" in capsys.readouterr().err
+
+
+def test_a_run_that_another_trains_is_refused(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run")])
+    with training(tmp_path / "run"), pytest.raises(SystemExit, match="2"):
+        main()
+    assert f"another process is at work in {tmp_path / 'run'}" in capsys.readouterr().err
 
 
 def _train_and_write(team: Team, args: argparse.Namespace) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.errors import CapacityError
+from keep_agent.errors import CapacityError, ConfigError
 from memory.disk import atomic
-from memory.disk.atomic import clean, replacing, replacing_together, write_atomic
+from memory.disk.atomic import alone, clean, replacing, replacing_together, write_atomic
 from tests.disk_log import log_of_disk
 
 NAMES = ("b", "a", "last")
@@ -87,3 +87,19 @@ def test_without_locks_files_are_written_and_leftovers_stay(tmp_path: Path, monk
         stream.write(b"1")
         assert clean(tmp_path) == []
     assert contents(tmp_path) == {"a": "1"}
+
+
+def test_two_do_not_work_in_one_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "run"
+    with alone(folder):
+        (folder / "file").touch()
+        with pytest.raises(ConfigError, match="another process is at work"), alone(folder):
+            pass
+    with alone(folder):
+        assert [file.name for file in folder.iterdir()] == ["file"]
+
+
+def test_a_folder_in_which_nothing_was_done_goes(tmp_path: Path) -> None:
+    with alone(tmp_path / "run"):
+        pass
+    assert not list(tmp_path.iterdir())
