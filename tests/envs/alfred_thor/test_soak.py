@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -13,6 +15,15 @@ from tests.envs.alfred_thor.playing import play, thor_env
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 EPISODES = list(load_episodes(None, "valid")[:20])
+
+
+@pytest.fixture(autouse=True)
+def _collected_as_in_a_process_of_its_own() -> Iterator[None]:
+    """The more objects other tests left, the longer the collector waits, and cycles pile up until it comes."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def resident() -> float:
