@@ -112,15 +112,16 @@ def alone(folder: Path) -> Iterator[None]:
     Raises `ConfigError` while another does.
     """
     _make(folder)
-    number = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as held:
+        number = os.open(folder, os.O_RDONLY)
+        held.callback(os.close, number)
         if taken(number):
             raise ConfigError(f"another process is at work in {folder}; wait for it, or stop it")
-        yield
-    finally:
-        with suppress(OSError):
-            folder.rmdir()
-        os.close(number)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _make(folder: Path) -> None:
