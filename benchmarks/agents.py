@@ -209,19 +209,19 @@ class Bench:
 
 def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]]) -> Table:
     names = ("cold", "plain", "hot", "exact", "warm")
-    table = Table("shape", "tokens", *(f"{name} ms" for name in names), *(f"cold/{n}" for n in names[2:]), "file")
-    table.title = "Hot, warm and cold"
+    columns = *(f"{name} ms" for name in names), *(f"cold/{name}" for name in names[2:]), "file"
+    caption = "file: its share of the rows' bytes in bfloat16, text included"
+    table = Table("shape", "tokens", *columns, title="Hot, warm and cold", caption=caption)
     for shape, bench, lengths in benches:
         PROGRESS.print(f"latency of {shape}")
         for tokens in lengths:
             table.add_row(shape, *bench.latency(tokens))
-    table.caption = "file: its share of the rows' bytes in bfloat16, text included"
     return table
 
 
 def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], turns: int) -> Table:
-    table = Table("shape", "tokens", "replies", "kept by text", "by tokens", "ms by text", "ms by tokens")
-    table.title = "By text and by tokens"
+    columns = "shape", "tokens", "replies", "kept by text", "by tokens", "ms by text", "ms by tokens"
+    table = Table(*columns, title="By text and by tokens")
     for shape, bench, lengths in benches:
         tokens = sorted(lengths)[:2][-1]
         for drawn in (False, True):
@@ -233,8 +233,9 @@ def matching(benches: Sequence[tuple[str, Bench, Sequence[int]]], turns: int) ->
 
 def peak(shapes: Sequence[str], tokens: int, threads: int) -> Table:
     """In processes of their own, which grow as far as they have to."""
-    table = Table("shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB")
-    table.title = "Peak of a prefill"
+    columns = "shape", "tokens", "at once MiB", "in chunks MiB", "saved", "packed rows MiB"
+    caption = "MiB by which the process grew beyond the model and a short prompt"
+    table = Table(*columns, title="Peak of a prefill", caption=caption)
     for shape in shapes:
         found = []
         for how in ("whole", "chunks"):
@@ -245,7 +246,6 @@ def peak(shapes: Sequence[str], tokens: int, threads: int) -> Table:
         whole, chunks = (one["grown"] for one in found)
         numbers = f"{whole:.0f}", f"{chunks:.0f}", f"{100 * (1 - chunks / whole):.0f} %", f"{found[0]['rows']:.0f}"
         table.add_row(shape, str(tokens), *numbers)
-    table.caption = "MiB by which the process grew beyond the model and a short prompt"
     return table
 
 
@@ -268,8 +268,9 @@ def peak_mib() -> float:
 
 def capacity(gib: float) -> Table:
     """By what a token takes, and how many fit."""
-    table = Table("shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more")
-    table.title = "What fits"
+    columns = "shape", "fp16 B/token", "4 bit B/token", "longest fp16", "4 bit", "agents fp16", "4 bit", "more"
+    caption = f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB"
+    table = Table(*columns, title="What fits", caption=caption)
     room, formats = int(gib * (1 << 30)), (None, PackFormat())
     for shape in SHAPES:
         spec = cache_spec_of(shape)
@@ -277,7 +278,6 @@ def capacity(gib: float) -> Table:
         longest = (f"{spec.tokens_in(room, format):,}" for format in formats)
         agents = (f"{spec.agents_in(room, AGENT_TOKENS, format):,}" for format in formats)
         table.add_row(shape, f"{full:,}", f"{few:,}", *longest, *agents, f"{full / few:.2f}x")
-    table.caption = f"tokens of one agent, and agents of {AGENT_TOKENS} tokens, in {gib:g} GiB"
     return table
 
 

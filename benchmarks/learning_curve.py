@@ -58,9 +58,9 @@ def hours(row: dict[str, float]) -> float:
     return row["seconds"] / 3600
 
 
-def smooth(values: Sequence[float], around: int = AROUND) -> list[float]:
-    """The median of each value and its neighbours, ``around`` in all; fewer at the ends, as many on both sides."""
-    reach = [min(around // 2, i, len(values) - 1 - i) for i in range(len(values))]
+def smooth(values: Sequence[float]) -> list[float]:
+    """The median of each value and its neighbours, `AROUND` in all; fewer at the ends, as many on both sides."""
+    reach = [min(AROUND // 2, i, len(values) - 1 - i) for i in range(len(values))]
     return [median(values[i - r : i + r + 1]) for i, r in enumerate(reach)]
 
 
