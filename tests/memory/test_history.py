@@ -1,4 +1,4 @@
-"""Sessions over harvested history, and latent choice over other constructions."""
+"""Sessions over harvested history."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.assembly.latent import NamedChoice
-from memory.clock import Clock
-from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.history import History
-from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
-from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
@@ -35,13 +29,10 @@ from memory.storage.ram import Ram
 from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import (
     CONTEXT,
-    EDITS,
     GROUPING,
     LAYERS,
     QUERY,
-    check_present,
     close,
-    edit,
     episode,
     open_session,
     plain,
@@ -353,116 +344,6 @@ def test_a_long_question_aside_leaves_the_transcript(engine: Engine, constructio
 def test_nothing_asked_is_a_sentence(engine: Engine) -> None:
     with pytest.raises(ConfigError, match="query_ids is empty"):
         open_session(engine, memart()).prefill("q", ())
-
-
-@pytest.mark.parametrize("construction", [PerSegment(), FixedBlocks(size=5), StaticDynamic()])
-@pytest.mark.parametrize("recompute", [Nothing(), MultiHop(Schedule("linear", 0.4))])
-def test_a_latent_choice_among_isolated_units(engine: Engine, construction: Any, recompute: Any) -> None:
-    """What was chosen stands in prompt order; a choice of all is no choice."""
-    parts = {"construction": construction, "recompute": recompute, "layout": "memory"}
-    few, many = (open_session(engine, memart(k, **parts)) for k in (4, 400))
-    everything = open_session(engine, history(**parts))
-    picked = set()
-    for a, b, c in zip(*(episode(session, 6) for session in (few, many, everything)), strict=True):
-        assert torch.equal(b.logits, c.logits)  # though one carries what is new, and the other encodes it before
-        assert replace(b.counts, loaded_bytes=0) == replace(c.counts, loaded_bytes=0)
-        order = [unit.identity for unit in c.units]
-        names = [unit.identity for unit in a.units]
-        assert names == [name for name in order if name in set(names)] and len(set(names)) == 4
-        assert a.counts.encoded_token_layers - c.counts.encoded_token_layers == len(QUERY) * LAYERS
-        assert a.counts.invalidated_tokens == c.counts.invalidated_tokens
-        picked.update(names)
-    assert len(picked) > 4
-
-
-def test_text_in_front_has_a_voice_in_the_choice(engine: Engine) -> None:
-    """All new rows ask, wherever they stand: as if the query began with what is told in front."""
-    front, choices, asked = encode_text("cabinet cabinet_3 closed\n"), [], []
-    for given_, query in ((front, QUERY), ((), [*front, *QUERY]), ((), QUERY)):
-        session = open_session(engine, memart(4, construction=PerSegment(), layout="memory"))
-        furnish(session.store)
-        session.prefill("q", QUERY)
-        prefill = session.prefill("q", query, front_ids=given_)
-        choices.append([unit.identity for unit in prefill.units if unit.identity])
-        asked.append(prefill.counts.encoded_token_layers)
-    assert choices[0] == choices[1] != choices[2]
-    assert asked[0] == asked[1] == (len(front) + len(QUERY)) * LAYERS
-
-
-def told_again(session: MemorySession, lines: int = 60, texts: int = 3, objects: int = 20) -> list[str]:
-    """History ``lines`` of few ``texts`` behind ``objects`` of a text each; the ids of the lines in their order."""
-    for i in range(objects):
-        session.store.put(f"mug_{i}", "object", f"mug mug_{i} on the table\n")
-    ids = [f"did_{i}" for i in range(lines)]
-    for i, id in enumerate(ids):
-        session.advance()
-        session.store.put(id, "history", f"did go to cabinet_{i % texts}\n")
-    return ids
-
-
-@pytest.mark.parametrize("unit", ["blocks", "tokens"])
-@pytest.mark.parametrize("top_k", [1, 5, 60])
-def test_units_of_one_text_share_a_block_but_not_its_place(engine: Engine, unit: str, top_k: int) -> None:
-    """What is chosen fits into ``top_k``; of equal lines the latest are told."""
-    method = history(retrieval=Latent(top_k=top_k, unit=unit), construction=PerSegment(log=0), layout="memory")
-    session = open_session(engine, method)
-    lines = told_again(session)
-    prefill = session.prefill("go to cabinet_1", encode_text("did go to cabinet_1\n"))
-    room = top_k - (len(prefill.units) if unit == "blocks" else prefill.counts.memory_tokens)
-    assert 0 <= room < (1 if unit == "blocks" else 7), "a line has 5 tokens, an object 6"
-    told = {id for use in prefill.units for id in use.segments}
-    for text in range(3):
-        of_text = [id in told for id in lines[text::3]]
-        assert of_text == sorted(of_text)
-
-
-def test_a_choice_of_all_counts_every_unit(engine: Engine) -> None:
-    for top_k, left_out in ((12, 0), (11, 1)):
-        method = history(retrieval=Latent(top_k=top_k), construction=PerSegment(), layout="memory")
-        session = open_session(engine, method)
-        told_again(session, lines=10, texts=2, objects=2)
-        prefill = session.prefill("q", QUERY)
-        assert len(prefill.units) == 12 - left_out
-        assert (prefill.timings.ask == 0) == (not left_out), "nobody is asked where nothing is left out"
-
-
-def test_the_chosen_units_are_those_of_the_boxes(engine: Engine) -> None:
-    """Against one matrix of all keys: blocks of one token are their own boxes."""
-    parts = {"construction": FixedBlocks(size=1), "layout": "memory"}
-    every = open_session(engine, history(**parts))
-    everything = next(episode(every, 1))
-    session = open_session(engine, history(retrieval=Latent(top_k=6, layers=[2]), **parts))
-    prefill = next(episode(session, 1))
-    (query,) = engine.query_states(engine.encode([(None, CONTEXT)])[0], QUERY, [2])
-    blocks = {unit.identity: every.method.storage.get(unit.identity) for unit in everything.units}
-    keys = torch.cat([block.k[2] for block in blocks.values()], 1).repeat_interleave(2, 0)
-    ranking = (query @ keys.mT).softmax(-1).sum(0).amax(0).argsort(descending=True).tolist()
-    names = [unit.identity for unit in everything.units]
-    best = [n for number in ranking for n in reversed(range(len(names))) if names[n] == list(blocks)[number]]
-    assert [unit.identity for unit in prefill.units] == [names[n] for n in sorted(best[:6])]
-
-
-@given(steps=EDITS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_stale_version_is_never_chosen(engine: Engine, steps: list) -> None:
-    """Law 10 for boxes: they go with their blocks."""
-    session = open_session(engine, memart(4, construction=PerSegment(), layout="memory"))
-    furnish(session.store, cabinets=2, objects=6)
-    for edits in steps:
-        edit(session, edits)
-        prefill = session.prefill("mug_1", QUERY)
-        check_present(session, prefill)
-        session.advance()
-
-
-def test_boxes_of_blocks_that_are_gone_are_forgotten(engine: Engine) -> None:
-    choice = NamedChoice(engine, Latent(top_k=1))
-    blocks = engine.encode([(None, [5, 6]), (None, [7, 8, 9])], ["a", "b"])
-    for given_ in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
-        names = [block.identity for block in given_]
-        numbers, _ = choice.choose(names, dict(zip(names, given_, strict=True)), None, [5], Clock())
-        assert len(numbers) == 1 and numbers[0] < len(given_)
-        assert len(choice._latent.index) == len(given_)
 
 
 def test_knobs_of_history_are_checked() -> None:

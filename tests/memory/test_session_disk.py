@@ -45,7 +45,7 @@ from tests.memory.sessions import (
     reuse,
     sparsex,
 )
-from tests.memory.storage.test_disk import flip, only_file
+from tests.memory.storage.disks import flip, only_file
 
 LOADINGS: list[type[Loading]] = [Serial, NextLayer, LayerBalanced]
 CABINETS = 40  # with as many objects their blocks fill several pages

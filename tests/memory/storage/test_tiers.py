@@ -19,7 +19,7 @@ from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
-from tests.memory.storage.test_disk import flip, only_file
+from tests.memory.storage.disks import flip, only_file
 
 NAMES = "abcdefgh"
 
