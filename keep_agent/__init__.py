@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.waiting import wait_awake
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 wait_awake()
 
