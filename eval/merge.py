@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from rich.console import Console
@@ -30,7 +27,7 @@ from keep_agent.frames import Frames
 from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult
 from keep_agent.runfolder import SUMMARY, TRACE, RunFolder, find_runs, read_config
-from memory.disk.atomic import SUFFIX, sync
+from memory.disk.atomic import appearing
 
 SUMS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
 Span = tuple[int, int]  # of bytes in a file
@@ -107,7 +104,7 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
     summary = summary_of(results, config, _versions(parts))
     _check_sums(summary, parts)
     traces = {part.shard: spans(part.path / TRACE) for part in parts}
-    with _appearing(out) as folder:
+    with appearing(out) as folder:
         run = RunFolder.create(folder, config)
         for result, part in played:
             entries = ()
@@ -182,21 +179,6 @@ def _numbers(indices: Iterable[int]) -> str:
     listed = [str(index) for index in indices]
     shown = ", ".join(listed[:10]) + (f" and {len(listed) - 10} more" if len(listed) > 10 else "")
     return f"episode{'s' if len(listed) > 1 else ''} {shown}"
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """A folder that takes the name ``path``, with all that was put into it, at the end of the block or not at all."""
-    temporary = path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        sync(temporary)
-        temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync(path.parent)
 
 
 def parser() -> argparse.ArgumentParser:

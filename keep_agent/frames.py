@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from secrets import token_hex
 from urllib.parse import quote
 
 import numpy as np
 
 from keep_agent.errors import DataError, KeepError
-from memory.disk.atomic import SUFFIX, sync
+from memory.disk.atomic import appearing
 
 FRAMES = "frames"  # in the run folder
 ENDINGS = {"jpeg": "jpg", "png": "png"}
@@ -50,7 +49,11 @@ class Frames:
             return
         path = run / self.folder
         try:
-            _write_folder(path, self.files)
+            with appearing(path) as folder:
+                for name, content in self.files.items():
+                    (folder / name).write_bytes(content)
+                if path.exists():
+                    shutil.rmtree(path)  # of an attempt that was never committed
         except OSError as error:
             raise KeepError(
                 f"{path} cannot be written ({error.strerror}): free some room or make {run} writable, "
@@ -90,25 +93,3 @@ def keep_frames(run: Path, episodes: Iterable[str]) -> None:
     for folder in (run / FRAMES).glob("*"):
         if folder.is_dir() and folder.name not in kept:
             shutil.rmtree(folder)
-
-
-def _write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """A folder that appears with all its files or not at all, and then survives a power cut; it replaces an older one.
-
-    All are written before the first is synced: the disk takes them together.
-    """
-    temporary = path.with_name(f".{token_hex(8)}{SUFFIX}")
-    try:
-        temporary.mkdir(parents=True)
-        for name, content in files.items():
-            (temporary / name).write_bytes(content)
-        for written in (*(temporary / name for name in files), temporary):
-            sync(written)
-        if path.exists():
-            shutil.rmtree(path)
-        temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    for folder in (path.parent, path.parent.parent):
-        sync(folder)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whenever their writer is killed. For POSIX systems.
+"""Files and folders that appear whole or not at all, whenever their writer is killed. For POSIX systems.
 
 A writer locks its temporary file as long as it lives, so what a killed one left behind is told from one at work. Where
 the file system has no locks, nothing is: what is left behind stays.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -75,6 +76,27 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a whole file or nothing, as `replacing` does."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """A folder that takes its name at the end of the block, with all that was put into it, or not at all.
+
+    It then survives a power cut. All is written before the first file is synced: the disk takes them together. Where
+    there is an empty folder it takes its place; one with files in it raises OSError, and stays.
+    """
+    _make(folder.parent)
+    temporary = folder.with_name(f".{folder.name}.{token_hex(4)}{SUFFIX}")
+    try:
+        temporary.mkdir()
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync(folder.parent)
 
 
 def clean(folder: Path) -> list[Path]:

@@ -15,12 +15,12 @@ from envs.worlds import world_of
 from eval import alfred
 from eval import run as runs
 from eval.crew import player
-from keep_agent import frames
 from keep_agent.frames import FRAMES
 from keep_agent.guard import BAD_INPUT
 from keep_agent.results import EpisodeResult
 from keep_agent.runfolder import CONFIG, SUMMARY, TRACE, RunFolder, find_runs
 from keep_agent.trace import read_trace
+from memory.disk import atomic
 from tests.keep_agent.pictures import Pictured
 
 Command = Callable[..., tuple[int, str, str]]
@@ -90,10 +90,13 @@ def test_an_interrupted_run_ends_with_the_same_pictures(call: Command, monkeypat
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if FRAMES in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(path)
 
+    sync = atomic.sync
     with monkeypatch.context() as patch:
-        patch.setattr(frames, "sync", full)
+        patch.setattr(atomic, "sync", full)
         code, _, err = call(*SETTING)
     folder = next(Path("outputs").iterdir())
     assert code == BAD_INPUT and err.count("\n") == 1 and f"and go on with eval.resume={folder.resolve()}" in err

@@ -12,7 +12,7 @@ import pytest
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.disk import atomic
-from memory.disk.atomic import alone, clean, replacing, replacing_together, write_atomic
+from memory.disk.atomic import alone, appearing, clean, replacing, replacing_together, write_atomic
 from tests.disk_log import log_of_disk
 
 NAMES = ("b", "a", "last")
@@ -104,3 +104,27 @@ def test_a_folder_in_which_nothing_was_done_goes(tmp_path: Path) -> None:
     with alone(tmp_path / "run"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_appears_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()  # an empty one gives way
+    calls = log_of_disk(monkeypatch, "rename")
+    with appearing(folder) as new:
+        (new / "inner").mkdir()
+        for name in NAMES:
+            (new / "inner" / name).write_text("1")
+        assert not list(folder.iterdir())
+    assert sorted(calls[:-2]) == ["file 1"] * 3 + ["folder"] * 2 and calls[-2:] == ["name run", "folder"]
+    assert contents(folder / "inner") == dict.fromkeys(NAMES, "1") and list(tmp_path.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, OSError])
+def test_a_folder_that_cannot_appear_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
+    folder = tmp_path / "run"
+    write_all(folder, "old")
+    with pytest.raises(error), appearing(folder) as new:
+        (new / "a").write_text("new")
+        if error is not OSError:  # which comes of the old files
+            raise error
+    assert contents(folder) == dict.fromkeys(NAMES, "old") and list(tmp_path.iterdir()) == [folder]
