@@ -43,7 +43,9 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
 
     def run(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
-        folder = Path(hydra_config.runtime.output_dir)
+        folder, sweep = Path(hydra_config.runtime.output_dir), hydra_config.mode == RunMode.MULTIRUN
+        if OmegaConf.select(config, "eval.resume"):
+            _tidy(folder, sweep, missing)  # it writes elsewhere, and may be killed before it ends
 
         def play() -> None:
             job(config, folder, list(hydra_config.overrides.task))
@@ -54,7 +56,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
                 return
             codes.append(guarded(play))
         finally:
-            _tidy(folder, hydra_config.mode == RunMode.MULTIRUN, missing)
+            _tidy(folder, sweep, missing)
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
 

@@ -12,14 +12,13 @@ import pytest
 
 from keep_agent.runfolder import SUMMARY, TRACE, find_runs
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = ("planner=random", "eval.episodes=400", "env.skills=grounded")
 KILLS = 8
 
 
-def start(*arguments: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "eval.alfred", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
 
 
 def committed(folder: Path) -> int:
@@ -29,9 +28,9 @@ def committed(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_killed_and_resumed_to_the_same_trace(tmp_path: Path) -> None:
-    assert start(*SETTINGS, f"eval.out={tmp_path / 'whole'}").wait() == 0
+    assert start(tmp_path, *SETTINGS, "eval.out=whole").wait() == 0
     rng, size, killed = random.Random(0), 0, 0
-    process = start(*SETTINGS, f"eval.out={tmp_path / 'torn'}")
+    process = start(tmp_path, *SETTINGS, "eval.out=torn")
     for _ in range(KILLS):
         while committed(tmp_path / "torn") <= size and process.poll() is None:  # until it plays
             time.sleep(0.01)
@@ -41,9 +40,10 @@ def test_killed_and_resumed_to_the_same_trace(tmp_path: Path) -> None:
         process.wait()
         size = committed(tmp_path / "torn")
         (run,) = find_runs(tmp_path / "torn")
-        process = start(f"eval.resume={run}")
+        process = start(tmp_path, f"eval.resume={run}")
     assert process.wait() == 0
     assert killed >= KILLS // 2
     (whole,) = find_runs(tmp_path / "whole")
     assert (run / TRACE).read_text() == (whole / TRACE).read_text()
     assert (run / SUMMARY).exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "torn"}, "nothing empty is left behind"
