@@ -49,11 +49,11 @@ class Frames:
             return
         path = run / self.folder
         try:
+            if path.exists():
+                shutil.rmtree(path)  # of an attempt that was never committed
             with appearing(path) as folder:
                 for name, content in self.files.items():
                     (folder / name).write_bytes(content)
-                if path.exists():
-                    shutil.rmtree(path)  # of an attempt that was never committed
         except OSError as error:
             raise KeepError(
                 f"{path} cannot be written ({error.strerror}): free some room or make {run} writable, "

@@ -86,11 +86,11 @@ def appearing(folder: Path) -> Iterator[Path]:
     there is an empty folder it takes its place; one with files in it raises OSError, and stays.
     """
     _make(folder.parent)
-    temporary = folder.with_name(f".{folder.name}.{token_hex(4)}{SUFFIX}")
+    temporary = _beside(folder)
     try:
         temporary.mkdir()
         yield temporary
-        for path in (*temporary.rglob("*"), temporary):
+        for path in (*sorted(temporary.rglob("*")), temporary):
             sync(path)
         temporary.rename(folder)
     except BaseException:
@@ -154,10 +154,15 @@ def _make(folder: Path) -> None:
         sync(folder.parent)
 
 
+def _beside(path: Path) -> Path:
+    """A hidden name in the same folder, for what will be ``path``."""
+    return path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
+
+
 def _claim(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new temporary file beside ``path`` and its stream, locked."""
     while True:
-        temporary = path.with_name(f".{path.name}.{token_hex(4)}{SUFFIX}")
+        temporary = _beside(path)
         try:
             number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:

@@ -15,7 +15,6 @@ from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.engine import Engine
-from memory.loading.next_layer import NextLayer
 from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
@@ -28,19 +27,18 @@ from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import (
     CONTEXT,
     EDITS,
-    GROUPING,
     LAYERS,
     QUERY,
     check_present,
     edit,
     episode,
     open_session,
+    reuse,
 )
 
 
 def method(retrieval: Retrieval, **stages: Any) -> MemoryMethod:
-    parts = {"construction": PerSegment(), "recompute": Nothing(), "loading": NextLayer(), **stages}
-    return MemoryMethod("latent choice", retrieval, grouping=GROUPING, layout="memory", **parts)
+    return replace(reuse(), retrieval=retrieval, **stages)
 
 
 @pytest.mark.parametrize("construction", [PerSegment(), FixedBlocks(size=5), StaticDynamic()])
