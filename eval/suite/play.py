@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from rich.console import Console
 
 from eval.resume import made_otherwise
 from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
+from keep_agent.compose import compose_settings
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config
@@ -72,8 +72,7 @@ def _place(title: str, out: Path) -> Path:
 def _composed(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
     """The config of a cell's run, and the overrides that made it."""
     given = [*expand_model([*cell.overrides, *extra]), *resumed]
-    with initialize_config_module("configs", version_base="1.3"):
-        return compose(cell.setting.world, given), given
+    return compose_settings(cell.setting.world, given), given
 
 
 def _output(words: Sequence[str]) -> str:
