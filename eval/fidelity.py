@@ -32,9 +32,10 @@ from eval.laws import LAWS
 from eval.overrides import check_overrides, key_of
 from eval.plots import check_figure
 from eval.resume import use_threads
-from eval.tables import make_console, number, percent
+from eval.tables import number, percent
 from eval.variants import compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model
@@ -189,7 +190,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     console.print(curve_table(points))
     if arguments.reach:
         for line in reach_lines(points, arguments.reach):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
     if arguments.json:
         write_atomic(arguments.json, json.dumps({"curve": as_json(points)}, indent=2) + "\n")
     if arguments.plot:

@@ -16,13 +16,21 @@ from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
 from keep_agent.compose import compose_settings
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.known import check_known
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config
 from memory.disk.atomic import write_atomic
 
 
 def check(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Raises ConfigError for a run, finished or begun, that was made otherwise than the page has it now."""
+    """Before the first run: are the overrides known, and were runs that are there made as the page has them now?
+
+    Raises ConfigError.
+    """
+    if extra and not page.cells():
+        raise ConfigError(f"{page.name} has no runs of its own that {' '.join(extra)} could count for; leave it out")
+    for world, cell in {cell.setting.world: cell for cell in reversed(page.cells())}.items():
+        check_known(world, expand_model([*cell.overrides, *extra]))
     for cell in page.cells():
         folder = out / cell.place
         if (folder / CONFIG).exists():

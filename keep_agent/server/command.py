@@ -17,6 +17,8 @@ from rich.console import Console
 
 from keep_agent.brain import brain_of
 from keep_agent.errors import ConfigError
+from keep_agent.known import check_known
+from keep_agent.overrides import expand_model
 from keep_agent.server.limits import Limits
 from keep_agent.server.registry import AgentLimits
 from keep_agent.server.service import Settings, make_service
@@ -54,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str], console: Console) -> None:
     """Raises KeepError, or what Hydra raises for a setting it does not know."""
     given = parser().parse_intermixed_args(arguments)
+    check_known("agent", expand_model(given.overrides))
     tokens = load_tokens(given.tokens)
     check_bind(given.host, tokens)
     settings = _settings(given)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eval.recall import parser, report
-from eval.tables import make_console
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 
 OPTIONS = ("--kinds", "needle,tracking", "--cues", "after", "--segments", "8", "--trials", "2", "prompt.encoder=hashed")
