@@ -50,8 +50,11 @@ def compose_variants(
             raise ConfigError(
                 f"method {label}: {error}; what not all methods have stands behind its method: NAME+KEY=VALUE"
             ) from error
+    from keep_agent.brain import make_method  # here: it loads torch, and what is mistyped is refused before
+
     for variant, config in configs.items():
         check_settings(config)
         if "memory" not in config:
             raise ConfigError(f"method {variant} has no memory to measure; see `keep-agent methods`")
+        make_method(config.memory)  # refuses what does not go together before a model is loaded
     return configs
