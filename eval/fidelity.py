@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve, reach_lines
+from eval.agreement import RATIOS, RULER, as_json, curve_figure, curve_table, measure_curve, reach_lines
 from eval.cli import check_target
 from eval.deviation import Deviation, measure
 from eval.laws import LAWS
@@ -177,7 +177,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     if twice or len(arguments.model) > 1:
         raise ConfigError(f"a curve is one model's, --model {' --model '.join(arguments.model)} is not all: name one")
     overrides = [*CURVE_SETTING, *expand_model([*overrides, *(f"model={name}" for name in arguments.model)])]
-    config = compose_variants(["full_recompute"], overrides)["full_recompute"]
+    config = compose_variants([RULER, *(method for method in methods if method != RULER)], overrides)[RULER]
     model, shares = config.model, RATIOS if arguments.ratios is None else arguments.ratios
     check_outputs(arguments)
     use_threads(config)

@@ -6,6 +6,7 @@ Nothing is loaded for it, torch least of all, so a mistyped word is refused at o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -109,7 +110,8 @@ def _check_key(override: Override, tree: Any, groups: Groups, opened: Sequence[s
         return  # a class of the caller's own says itself what it takes
     found, node = _find(tree, key.split("."))
     group = key.replace(".", "/")
-    if found and isinstance(node, Mapping) and isinstance(override.value(), str) and "." in key and groups.has(group):
+    replaced = found and isinstance(node, Mapping) and isinstance(override.value(), str)
+    if replaced and not groups.has(override.key_or_group) and groups.has(group):
         raise ConfigError(f"{override.input_line} replaces settings by a word; did you mean {group}=...?")
     if not found:
         raise UnknownSetting(f"{override.input_line}: there is no setting {key!r}{_hint(key, tree, groups)}")
@@ -130,13 +132,18 @@ def _find(tree: Any, parts: Sequence[str]) -> tuple[bool, Any]:
 
 
 def _hint(key: str, tree: Any, groups: Groups) -> str:
-    """The setting or group that was meant: one of that name elsewhere, else what is written alike."""
-    known = [one for one in (*_keys(tree), *groups.names()) if not key.startswith(f"{one}.")]
+    """The setting or group that was meant: one of that name elsewhere, else one beside it that is written alike.
+
+    Where nothing beside it is, all that is there; where there is no such place, what the whole key is like.
+    """
+    known = [*_keys(tree), *groups.names()]
     above, _, last = key.rpartition(".")
     elsewhere = [one for one in known if one.rpartition(".")[2] == last]
     found, beside = _find(tree, above.split("."))
-    listed = f"; {above} has {', '.join(beside)}" if found and isinstance(beside, Mapping) else ""
-    return did_you_mean(key, elsewhere, cutoff=0.0) or did_you_mean(key, known) or listed
+    if elsewhere or not (found and isinstance(beside, Mapping)):
+        return did_you_mean(key, elsewhere, cutoff=0.0) or did_you_mean(key, known)
+    alike = get_close_matches(last, list(map(str, beside)), n=1)
+    return did_you_mean(key, [f"{above}.{one}" for one in alike], cutoff=0.0) or f"; {above} has {', '.join(beside)}"
 
 
 def _keys(tree: Any, prefix: str = "") -> Iterator[str]:

@@ -24,7 +24,7 @@ def check_model(name: str) -> None:
     Whether the hub has it shows when it is loaded.
     """
     known = sorted({*configured_models(), *SHAPES} - {CUSTOM})
-    if name in known or HUB.fullmatch(name) or Path(name).exists():
+    if name in known or HUB.fullmatch(name) or (name and Path(name).exists()):
         return
     raise ConfigError(
         f"model={name} is no configured model ({', '.join(known)}), no file or folder, and not written as a name on "
