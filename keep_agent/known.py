@@ -142,8 +142,10 @@ def _hint(key: str, tree: Any, groups: Groups) -> str:
     found, beside = _find(tree, above.split("."))
     if elsewhere or not (found and isinstance(beside, Mapping)):
         return did_you_mean(key, elsewhere, cutoff=0.0) or did_you_mean(key, known)
-    alike = get_close_matches(last, list(map(str, beside)), n=1)
-    return did_you_mean(key, [f"{above}.{one}" for one in alike], cutoff=0.0) or f"; {above} has {', '.join(beside)}"
+    names = [str(one) for one in beside if not str(one).startswith("_")]
+    alike = get_close_matches(last, names, n=1)
+    listed = f"; {above} has {', '.join(names) or 'none'}"
+    return did_you_mean(key, [f"{above}.{one}" for one in alike], cutoff=0.0) or listed
 
 
 def _keys(tree: Any, prefix: str = "") -> Iterator[str]:

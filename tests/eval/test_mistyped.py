@@ -21,7 +21,7 @@ MISTYPED = [
     (recall, "--methods keep model=planner-tin", "'planner-tiny'"),
     (recall, "--methods keep memory.groupin.bound=3", "'memory.grouping.bound'"),
     (retention, "--methods h20", "'h2o'"),
-    (retention, "--methods h2o memory.retention.grain=tokn", "'token'"),
+    (retention, "--methods x:h2o+memory.retention.grain=tokn", "'token'"),
     (sessions, "--out x.jsonl env.observability=partail", "'partial'"),
     (sessions, "--out x.jsonl +planer=keep", "'planner'"),
 ]
