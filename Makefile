@@ -9,7 +9,7 @@ PEERS_VENV  ?= .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow hunt bench peers lint docs dist clean
+.PHONY: help install demo test test-slow hunt bench gpu peers lint docs dist clean
 
 help:
 	@echo "make demo       install, then run planner=keep on the embedded houses"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-slow  install, then run the long tests"
 	@echo "make hunt       install, then run the property tests on new random examples"
 	@echo "make bench      install, then time the stages and compare them with what the machine could do at best"
+	@echo "make gpu        install, then check the laws and time the methods on a CUDA device; writes docs/results/gpu.md"
 	@echo "make peers      install kvpress apart, in .venv-peers, then compare our SnapKV, StreamingLLM and H2O with its"
 	@echo "make lint       install, then check the style"
 	@echo "make docs       install, then build the documentation with its API reference in site/"
@@ -47,6 +48,9 @@ hunt: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' --benchmark-enable --benchmark-only $(ARGS)
+
+gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 $(PEERS_STAMP): tests/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS_VENV)

@@ -21,7 +21,8 @@ def tokens(count: int, seed: int, vocab: int = 512) -> list[int]:
 
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest expected magnitude."""
+    """Largest difference over the largest expected magnitude; the two may lie on different devices."""
+    found, expected = found.cpu(), expected.cpu()
     return float((found - expected).abs().max() / expected.abs().max())
 
 

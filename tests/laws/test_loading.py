@@ -22,7 +22,7 @@ from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
 from memory.stages import Loading, Recompute
-from tests.laws.conftest import GetEngine
+from tests.laws.conftest import DEVICE, GetEngine
 from tests.laws.prompts import Prompt, relative
 
 RECOMPUTE: dict[str, Recompute] = {
@@ -32,6 +32,7 @@ RECOMPUTE: dict[str, Recompute] = {
     "value_deviation": ValueDeviation(0.4),
     "sparse_query": SparseQuery(block=3),
 }
+TRANSPORTS = ("inline", "thread", "stream") if DEVICE == "cuda" else ("inline", "thread")
 STAGES: dict[str, type] = {"serial": Serial, "next_layer": NextLayer, "layer_balanced": LayerBalanced}
 
 
@@ -40,7 +41,7 @@ STAGES: dict[str, type] = {"serial": Serial, "next_layer": NextLayer, "layer_bal
 def test_law_7_identical_logits(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
     prompt = Prompt.random(context=5)
     found: dict[tuple[str, str], torch.Tensor] = {}
-    for transport in ("inline", "thread"):
+    for transport in TRANSPORTS:
         engine = engine_of(family, torch.float32, transport)
         layout, context = prompt.layout(prompt.blocks(engine)), prompt.context_block(engine)
         for name, stage in STAGES.items():
