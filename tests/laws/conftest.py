@@ -6,6 +6,7 @@ the same weights: what they are compared with was computed by another device's k
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -16,7 +17,7 @@ import torch
 from memory.engine.decoder import Decoder
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.load import LoadedModel, from_config
+from memory.engine.load import LoadedModel
 
 DEVICE = os.environ.get("KEEP_AGENT_LAWS_DEVICE", "cpu")
 GetEngine = Callable[..., Engine]
@@ -26,9 +27,7 @@ class JudgedEngine(Engine):
     """An engine on another device whose references are computed on the CPU."""
 
     def __init__(self, model: LoadedModel, device: str, transport: str = "auto", importance: str = "before") -> None:
-        moved = from_config(model.module.config, model.spec.dtype, device, name=model.name).module
-        moved.load_state_dict(model.module.state_dict())
-        on_device = LoadedModel(model.name, Decoder(moved, model.spec), model.folder)
+        on_device = LoadedModel(model.name, Decoder(copy.deepcopy(model.module).to(device), model.spec), model.folder)
         super().__init__(on_device, transport, importance=importance)
         self.model = model
 

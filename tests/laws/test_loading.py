@@ -76,11 +76,14 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
 def test_law_7_with_importance_beside_the_mlp(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
-    """Rows that are dropped go through one more MLP, whose output nobody reads."""
+    """Rows that are dropped go through one more MLP, whose output nobody reads.
+
+    The first unit is marked exact: the deviation of its rows is rounding alone, which differs between the two ways.
+    """
     prompt, logits = Prompt.random(context=5), []
     for importance in ("before", "beside"):
         engine = engine_of(family, torch.float32, "thread", importance)
-        layout, context = prompt.layout(prompt.blocks(engine)), prompt.context_block(engine)
+        layout, context = prompt.layout(prompt.blocks(engine), exact=1), prompt.context_block(engine)
         logits.append(engine.prefill(layout, recompute, LayerBalanced(), context).logits)
     assert relative(*logits) < 1e-5
 
