@@ -42,16 +42,7 @@ PENDING = "Not measured yet."
 def laws(folder: Path, device: str) -> str:
     """The laws on the device: a table by file, and the names of the tests that failed."""
     report = folder / "laws.xml"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "tests/laws",
-        "-n",
-        str(min(8, os.cpu_count() or 1)),
-        "--dist",
-        "loadfile",
-    ]
+    command = [sys.executable, "-m", "pytest", "tests/laws", "-n", str(min(14, os.cpu_count() or 1))]
     _run([*command, f"--junitxml={report}"], {"KEEP_AGENT_LAWS_DEVICE": device})
     return f"## The laws\n\n{markdown(_laws_table(report))}\n\n{_failures(report)}"
 

@@ -12,7 +12,9 @@ from typing import Protocol
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 QUERY_BLOCK = {torch.bfloat16: 128, torch.float32: 64}  # rows; measured on AVX512-BF16 at head_dim 32 and 64
 
 KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows are a multiple of this
@@ -123,7 +125,7 @@ def grouped_attention(
     block exist as a tensor (requests * heads, rows, keys), they are appended to ``kept``.
     """
     if q.is_cuda and sinks is None and softcap is None:
-        return _device_attention(q, k, v, blocks, scale)
+        return device_attention(q, k, v, blocks, scale)
     requests, heads, _, dim = q.shape
     q, k, v = q * scale, k.flatten(0, 1), v.flatten(0, 1)
     parts = []
@@ -137,17 +139,26 @@ def grouped_attention(
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
 
 
-def _device_attention(
+def device_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], scale: float
 ) -> torch.Tensor:
-    """The same through torch's SDPA, one call per block (plans made for an accelerator hold few)."""
+    """The same through torch's SDPA, one call per block (plans made for an accelerator hold few).
+
+    Keys and values are repeated for the heads that share them: the memory-efficient kernel, the only fast one that
+    takes a mask and any shape, knows no grouped queries. cuDNN is left out: it builds a plan for each new shape, which
+    takes longer than the attention, and the number of rows differs from layer to layer.
+    """
     flat_k, flat_v, parts = k.flatten(0, 1), v.flatten(0, 1), []
-    for block in blocks:
-        keys, values = (block.take(x).unflatten(0, k.shape[:2]) for x in (flat_k, flat_v))
-        bias = block.bias
-        if bias is not None:
-            bias = functional.pad(bias, (keys.shape[2] - bias.shape[1], 0))
-        rows = q[:, :, block.q0 : block.q1]
-        out = functional.scaled_dot_product_attention(rows, keys, values, bias, scale=scale, enable_gqa=True)
-        parts.append(out.transpose(1, 2))
+    groups = q.shape[1] // k.shape[1]
+    with sdpa_kernel(BACKENDS):
+        for block in blocks:
+            keys, values = (
+                block.take(x).unflatten(0, k.shape[:2]).repeat_interleave(groups, 1) for x in (flat_k, flat_v)
+            )
+            bias = block.bias
+            if bias is not None:
+                bias = functional.pad(bias, (keys.shape[2] - bias.shape[1], 0))
+            rows = q[:, :, block.q0 : block.q1]
+            out = functional.scaled_dot_product_attention(rows, keys, values, bias, scale=scale)
+            parts.append(out.transpose(1, 2))
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()

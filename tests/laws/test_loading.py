@@ -78,11 +78,13 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
 def test_law_7_with_importance_beside_the_mlp(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
     """Rows that are dropped go through one more MLP, whose output nobody reads.
 
-    The first unit is marked exact: the deviation of its rows is rounding alone, which differs between the two ways.
+    The first unit is marked exact, since the deviation of its rows is rounding alone, and dense families are computed in
+    float64: rounding must not decide a choice. Experts have no float64 products.
     """
-    prompt, logits = Prompt.random(context=5), []
+    prompt, logits = Prompt.random(context=5, seed=100), []
+    dtype = torch.float32 if family in ("qwen3_moe", "gpt_oss") else torch.float64
     for importance in ("before", "beside"):
-        engine = engine_of(family, torch.float32, "thread", importance)
+        engine = engine_of(family, dtype, "thread", importance)
         layout, context = prompt.layout(prompt.blocks(engine), exact=1), prompt.context_block(engine)
         logits.append(engine.prefill(layout, recompute, LayerBalanced(), context).logits)
     assert relative(*logits) < 1e-5
