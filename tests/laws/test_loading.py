@@ -78,8 +78,8 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
 def test_law_7_with_importance_beside_the_mlp(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
     """Rows that are dropped go through one more MLP, whose output nobody reads.
 
-    The first unit is marked exact, since the deviation of its rows is rounding alone, and dense families are computed in
-    float64: rounding must not decide a choice. Experts have no float64 products.
+    The first unit is marked exact, since the deviation of its rows is rounding alone, and dense families are computed
+    in float64: rounding must not decide a choice. Experts have no float64 products.
     """
     prompt, logits = Prompt.random(context=5, seed=100), []
     dtype = torch.float32 if family in ("qwen3_moe", "gpt_oss") else torch.float64
