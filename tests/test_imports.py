@@ -98,7 +98,7 @@ def test_trainers_never_import_worlds_or_memory() -> None:
 
 def run_python(code: str, cwd: Path) -> str:
     """Standard output of a fresh interpreter; what a user's process would do."""
-    result = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -95,7 +95,7 @@ def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, num
     with node(ros, folder, *SCRIPTED, *CLEAN_MUG, *FAST, name=name, TEST_SECONDS="1000") as started:
         asking = subprocess.Popen(script, env=ros, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         waiting = [sys.executable, "-c", WAIT_UNTIL_EXECUTING, name]
-        subprocess.run(waiting, env=ros, cwd=ROOT, check=True, timeout=LONG)
+        subprocess.run(waiting, env=ros, cwd=ROOT, check=True)
         os.kill(started.pid, number)
         assert started.wait(LONG) == 130
         heard = json.loads(asking.communicate(timeout=LONG)[0].splitlines()[-1])
@@ -119,7 +119,7 @@ assert moving.wait(30)
 def test_without_a_master_the_command_says_so(tmp_path: Path) -> None:
     need_ros1()
     env = os.environ | {"ROS_MASTER_URI": "http://localhost:1", "ROS_LOG_DIR": str(tmp_path)}
-    done = subprocess.run([*NODE, *SCRIPTED], env=env, cwd=ROOT, capture_output=True, text=True, timeout=LONG)
+    done = subprocess.run([*NODE, *SCRIPTED], env=env, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no ROS master answers at http://localhost:1" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -15,6 +15,8 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from tests.waiting import PATIENCE
+
 
 @dataclass(frozen=True)
 class Served:
@@ -73,7 +75,7 @@ def serving(app: FastAPI, token: str | None = None, **knobs: Any) -> Iterator[Se
             yield Served(port, client)
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not end"
 
 

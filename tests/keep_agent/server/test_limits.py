@@ -27,6 +27,7 @@ from keep_agent.server.problems import Busy
 from keep_agent.server.scan import BadJson, check_json
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
+from tests.waiting import PATIENCE
 
 LIMITS = Limits(body_bytes=10_000, body_seconds=0.5, send_seconds=0.5, depth=8, large={"/large": 100_000})
 router = APIRouter()
@@ -124,7 +125,7 @@ def test_a_client_that_drips_is_left(bounded: Served) -> None:
 def test_a_client_that_takes_nothing_is_left(bounded: Served) -> None:
     with bounded.socket() as made:
         made.sendall(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert ended.wait(10)
+        assert ended.wait(PATIENCE)
         assert bounded.http.get("/healthz").status_code == 200
 
 

@@ -21,6 +21,7 @@ from memory.engine.scheduler import Pacing, Scheduler
 from memory.engine.stream import Reason, Stream
 from memory.quantize import PackFormat
 from memory.slots import SlotPool
+from tests.waiting import PATIENCE
 
 FEW = 16
 PACING = Pacing(few=FEW, warm=2, batch=3)
@@ -306,7 +307,7 @@ def test_streams_from_many_threads_while_plans_come_between(engine: Engine) -> N
             thread.start()
         plan = alone(engine, some_ids(12), 3)
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
         assert plan == alone(engine, some_ids(12), 3)
     for i in range(4):
         twin = paged(engine)

@@ -18,6 +18,7 @@ from keep_agent.server.limits import Limits
 from keep_agent.server.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, post, until
+from tests.waiting import PATIENCE
 
 
 def test_more_requests_than_allowed_are_told_when_to_come_again(serve: Callable[..., Any]) -> None:
@@ -86,7 +87,7 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
 
     def slowly(registry: Registry, name: str, *given: Any) -> Any:
         woken.append(name)
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         return wake(registry, name, *given)
 
     monkeypatch.setattr(Registry, "_wake", slowly)
