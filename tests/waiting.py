@@ -17,12 +17,16 @@ def until(condition: Callable[[], object], what: Callable[[], str] = lambda: "it
 
 
 class FakeTime:
-    """A clock that moves only when somebody sleeps: in place of ``time.perf_counter`` and ``time.sleep``."""
+    """A clock that moves when somebody sleeps, in place of ``time.perf_counter`` and ``time.sleep``.
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    :param tick: seconds by which each look at it moves it, too
+    """
+
+    def __init__(self, tick: float = 0.0) -> None:
+        self.now, self.tick = 0.0, tick
 
     def __call__(self) -> float:
+        self.now += self.tick
         return self.now
 
     def sleep(self, seconds: float) -> None:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from keep_agent.robots.ros1_import import installed
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
-LONG = 60.0  # seconds until something has gone wrong
 NODE = [sys.executable, "-m", "keep_agent.robots.ros1"]
 SCRIPTED = ["--planner", "keep_agent.robots.scripted:ScriptedPlanning"]
 CLEAN_MUG = ["--executor", "tests.keep_agent.robots.houses:clean_mug"]
@@ -74,11 +73,13 @@ def roscore(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def wait_for_line(log: Path, text: str, of: subprocess.Popen) -> None:
-    deadline = time.monotonic() + LONG
-    while text not in log.read_text(errors="replace"):
-        assert of.poll() is None, f"ended with {of.returncode}: {log.read_text(errors='replace')}"
-        assert time.monotonic() < deadline, log.read_text(errors="replace")
-        time.sleep(0.02)
+    def said() -> bool:
+        """Whether it did, or the process is there to say it still."""
+        ended, found = of.poll(), text in log.read_text(errors="replace")
+        assert found or ended is None, f"ended with {ended}: {log.read_text(errors='replace')}"
+        return found
+
+    until(said, lambda: log.read_text(errors="replace"))
 
 
 @contextmanager

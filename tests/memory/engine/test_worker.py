@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from concurrent.futures import wait
 
@@ -16,7 +15,7 @@ from memory.engine.worker import Priority, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def test_plans_go_before_background_work_in_order_of_arrival() -> None:
@@ -70,11 +69,7 @@ def test_a_waiting_worker_keeps_no_work_alive(end: str) -> None:
     release.set()
     wait([future], 5)
     del work, future
-    patience = time.monotonic() + 5
-    while gone() is not None and time.monotonic() < patience:  # it lets go just after the result is out
-        gc.collect()
-        time.sleep(0.01)
-    assert gone() is None
+    until(lambda: gc.collect() >= 0 and gone() is None)  # it lets go just after the result is out
     worker.close()
 
 

@@ -135,9 +135,7 @@ def test_ids_of_what_the_scene_does_not_have_are_moved() -> None:
 
 @pytest.mark.parametrize("fault", sorted(set(FAULTS) - HARMLESS))
 @pytest.mark.parametrize("during", [pytest.param("reset", marks=pytest.mark.slow), "step"])
-def test_every_fault_is_a_named_error_or_overcome(
-    fault: str, during: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_fault_is_a_named_error_or_overcome(fault: str, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "TIMEOUT", 2.0)
     monkeypatch.setattr(connect, "DEADLINE", 2.5)
     episode = drawn(7)
