@@ -17,7 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError
 
-ANTHROPIC_PATH = "/v1/messages"  # its clients want errors in a shape of their own
+# prefixes of paths whose clients expect errors in their vendor's shape
+ANTHROPIC_PATH = "/v1/messages"
+OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
 LONGEST = 600  # characters of a message; some name a value that came with the request
 LONGEST_PLACE = 120  # characters of a field's name in a message; names may come from the request
 CLOSING = {"Connection": "close"}
@@ -106,10 +108,11 @@ def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
     """The JSON of an answer that refuses, in the shape that callers of ``path`` expect."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
-    if path == ANTHROPIC_PATH:
+    if path.startswith(ANTHROPIC_PATH):
         kind = ANTHROPIC_TYPES.get(status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
-    return {"error": {"type": kind, "message": message}}
+    unused = {"param": None, "code": None} if path.startswith(OPENAI_PATHS) else {}
+    return {"error": {"type": kind, "message": message, **unused}}
 
 
 def answer(path: str, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -16,14 +16,14 @@ from keep_agent.errors import ModelError
 from keep_agent.phases.run import REUSE, start_tokens
 from keep_agent.server.chat.prompts import ChatMessage, prompt_of, special_tokens
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd
+from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd, check_length
 from keep_agent.server.gate import Gate
 from keep_agent.server.metrics import Metrics
 from memory.agents import AgentMemories
 from memory.engine.engine import Engine
 from memory.engine.scheduler import Scheduler
 from memory.engine.stream import Reason
-from memory.match import TokenizerCoder
+from memory.match import TokenizerCoder, TokenText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -163,6 +163,15 @@ class Conversations:
         self._works[task] = generation
         task.add_done_callback(self._served)
         return generation
+
+    async def count(self, messages: Sequence[ChatMessage], go_on: bool = False) -> int:
+        """Tokens of the prompt that `chat` makes of messages, for an agent without a memory. Raises as that does."""
+        async with self._gate.entered():
+            return await self.in_thread(lambda: self._count(prompt_of(self.tokenizer, messages, go_on)))
+
+    def _count(self, text: str) -> int:
+        check_length(text, self.limits.prompt_chars)
+        return len(TokenText.of(text, self.memories.coder, self.memories.start).ids)
 
     def _served(self, task: asyncio.Task[None]) -> None:
         generation = self._works.pop(task)

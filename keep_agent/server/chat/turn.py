@@ -80,8 +80,7 @@ class Turn:
     def run(self) -> TurnEnd:
         """Raises KeepError, and whatever goes wrong with the model; the agent's memory is then what it was."""
         text = self.request.text()
-        if len(text) > self._prompt_chars:
-            raise TooLarge(f"the prompt has {len(text)} characters, {self._prompt_chars} are taken; shorten it")
+        check_length(text, self._prompt_chars)
         with self._memories.turn(self.request.agent, text) as prompt:
             most = min(self.request.max_tokens, self._room(prompt))
             self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
@@ -139,3 +138,9 @@ class Turn:
         return TurnEnd(
             reason.value, detokenizer.count, detokenizer.stop, ttft, 0.0 if first is None else 1e3 * (now - first)
         )
+
+
+def check_length(text: str, most: int) -> None:
+    """Raises TooLarge for a prompt of more than ``most`` characters."""
+    if len(text) > most:
+        raise TooLarge(f"the prompt has {len(text)} characters, {most} are taken; shorten it")
