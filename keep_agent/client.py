@@ -148,7 +148,7 @@ class Client:
                 response.read()
             _good(response)
             name = ""
-            for line in response.iter_lines():
+            for line in lines(response.iter_bytes()):
                 field, _, value = line.partition(": ")
                 if field == "event":
                     name = value
@@ -263,6 +263,15 @@ class RemoteAgent:
             elif name == "error":
                 raise _read(lambda found: ServerError(found["error"]["message"], 0, found["error"]["type"]), data)
         raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
+
+
+def lines(parts: Iterable[bytes]) -> Iterator[str]:
+    """Split at newlines alone: JSON may hold all other characters that Unicode takes for the end of a line."""
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    yield rest.decode(errors="replace")
 
 
 def _path(name: str) -> str:
