@@ -91,6 +91,12 @@ def busy(request: httpx.Request) -> httpx.Response:
     return httpx.Response(429, json={"error": {"type": "Busy", "message": "come again"}}, headers={"Retry-After": "2"})
 
 
+def ending(request: httpx.Request) -> httpx.Response:
+    """A server that gives up what it could not finish before it ends."""
+    told = {"error": {"type": "Unavailable", "message": "the server is ending"}}
+    return httpx.Response(503, json=told, headers={"Retry-After": "5"})
+
+
 def torn(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, text="event: ready\ndata: {}\n\n")
 
@@ -98,7 +104,9 @@ def torn(request: httpx.Request) -> httpx.Response:
 def test_a_plan_whose_answer_was_lost_is_made_once(agent: Agent, clock: Clock) -> None:
     """Also if something was observed in between. Without its number the server would have made another."""
     before = agent.number
-    for stream, trouble in ((False, late), (True, late), (False, busy), (True, busy), (True, torn)):
+    for stream, trouble in (
+        (False, late), (True, late), (False, busy), (True, busy), (False, ending), (True, ending), (True, torn),
+    ):  # fmt: skip
 
         def observed(request: httpx.Request, trouble: Answer = trouble) -> httpx.Response:
             agent.observe([{"id": f"mug_{agent.number}", "category": "object", "type": "mug"}])
