@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keep_agent.errors import CapacityError
@@ -13,6 +13,7 @@ from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.problems import TooLarge
 from memory.agents import AgentMemories, Prompt
 from memory.engine.scheduler import Scheduler
+from memory.engine.special_tokens import SpecialTokens
 from memory.engine.stream import Reason, Stream
 
 log = logging.getLogger(__name__)
@@ -57,12 +58,12 @@ class Turn:
     """Runs on a thread of its own; may be cancelled from any other. ``tell`` hears what it says, piece by piece."""
 
     def __init__(
-        self, memories: AgentMemories, scheduler: Scheduler, ends: Collection[int], request: GenerationRequest,
+        self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,
         prompt_chars: int, tell: Callable[[Prefilled | str], None],
     ) -> None:  # fmt: skip
         self.request = request
         self.prefilled: Prefilled | None = None
-        self._memories, self._scheduler, self._ends, self._tell = memories, scheduler, ends, tell
+        self._memories, self._scheduler, self._special, self._tell = memories, scheduler, special, tell
         self._prompt_chars = prompt_chars
         self._stream: Stream | None = None
         self._cancelled = False
@@ -85,7 +86,7 @@ class Turn:
             most = min(self.request.max_tokens, self._room(prompt))
             self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
             self._tell(self.prefilled)
-            detokenizer = Detokenizer(prompt.coder, self.request.stops)
+            detokenizer = Detokenizer(prompt.coder, self.request.stops, self._special.hidden)
             stream = self._submit(prompt, most)
             try:
                 self._follow(stream, detokenizer)
@@ -103,7 +104,7 @@ class Turn:
         return most - asked
 
     def _submit(self, prompt: Prompt, most: int) -> Stream:
-        stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._ends)
+        stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._special.ends)
         with self._lock:
             self._stream = stream
             if self._cancelled:
