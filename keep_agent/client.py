@@ -291,7 +291,7 @@ def _read(read: Callable[[Any], T], text: str) -> T:
     """What ``read`` makes of some JSON. Raises ServerError for what no server of ours answers."""
     try:
         return read(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _foreign(text) from error
 
 
@@ -310,7 +310,7 @@ def error_of(response: httpx.Response) -> ServerError:
     try:
         said = response.json()["error"]
         message, kind = f"{said['message']} ({response.status_code})", said["type"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         message, kind = f"the server answered {response.status_code}: {response.text[:200]}", ""
     return ServerError(message, response.status_code, kind, _wait(response))
 

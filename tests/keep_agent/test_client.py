@@ -185,7 +185,9 @@ def test_what_can_never_be_sent_is_not_tried_again(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["<html>sign in</html>", "[]", "7", '{"id": "kitchen"}', "event: ready\ndata: <html>\n\n"]
+    "page",
+    ["<html>sign in</html>", "[]", "7", '{"id": "kitchen"}', "event: ready\ndata: <html>\n\n", "[" * 100_000],
+    ids=lambda page: page[:9],
 )
 def test_a_page_of_somebody_else_is_no_answer(clock: Clock, tmp_path: Path, page: str) -> None:
     """A proxy answers with status 200, too: nothing counts as done then."""
