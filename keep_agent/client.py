@@ -261,7 +261,7 @@ class RemoteAgent:
             elif name == "decision":
                 return _read(_decision, data)
             elif name == "error":
-                raise _read(lambda found: ServerError(found["error"]["message"], 0, found["error"]["type"]), data)
+                raise _read(_told, data)
         raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
 
 
@@ -287,11 +287,17 @@ def _decision(found: Any) -> Decision:
     return Decision(found["skill"], scores, found["trace"], found["number"])
 
 
+def _told(found: Any) -> ServerError:
+    """An error that came when the answer had begun."""
+    status, said = found.get("status", 0), found["error"]
+    return ServerError(said["message"], status, said["type"], PAUSE if status in AGAIN else None)
+
+
 def _read(read: Callable[[Any], T], text: str) -> T:
     """What ``read`` makes of some JSON. Raises ServerError for what no server of ours answers."""
     try:
         return read(json.loads(text))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _foreign(text) from error
 
 

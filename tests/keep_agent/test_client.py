@@ -97,6 +97,12 @@ def ending(request: httpx.Request) -> httpx.Response:
     return httpx.Response(503, json=told, headers={"Retry-After": "5"})
 
 
+def short(request: httpx.Request) -> httpx.Response:
+    """An answer that had begun when the server had no file descriptor left."""
+    told = {"error": {"type": "Unavailable", "message": "no file descriptor left"}, "status": 503}
+    return httpx.Response(200, text=f"event: ready\ndata: {{}}\n\nevent: error\ndata: {json.dumps(told)}\n\n")
+
+
 def torn(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, text="event: ready\ndata: {}\n\n")
 
@@ -106,6 +112,7 @@ def test_a_plan_whose_answer_was_lost_is_made_once(agent: Agent, clock: Clock) -
     before = agent.number
     for stream, trouble in (
         (False, late), (True, late), (False, busy), (True, busy), (False, ending), (True, ending), (True, torn),
+        (True, short),
     ):  # fmt: skip
 
         def observed(request: httpx.Request, trouble: Answer = trouble) -> httpx.Response:

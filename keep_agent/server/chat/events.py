@@ -104,7 +104,7 @@ async def pieces(generation: Generation) -> AsyncIterator[str | None]:
 async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mapping[str, Any]], bytes] = event) -> (
     AsyncIterator[bytes]
 ):  # fmt: skip
-    """``events``; what goes wrong on the way becomes the last of them, for the status is sent already."""
+    """``events``; what goes wrong on the way becomes the last of them, with the status that the answer would have."""
     try:
         async for one in events:
             yield one
@@ -112,7 +112,8 @@ async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mappi
         refused = expected(error)
         if refused is None:
             log.exception("%s", path)
-            yield wrap(body_of(path, 500, "InternalError", UNKNOWN))
+            status, kind, message = 500, "InternalError", UNKNOWN
         else:
             log.warning("%s: %s: %s", path, kind_of(refused), refused)
-            yield wrap(body_of(path, status_of(refused), kind_of(refused), str(refused)))
+            status, kind, message = status_of(refused), kind_of(refused), str(refused)
+        yield wrap({**body_of(path, status, kind, message), "status": status})

@@ -15,8 +15,10 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, WebSocket
 from starlette.responses import StreamingResponse
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from keep_agent.brain import brain_of
 from keep_agent.durable import DurableAgent
@@ -41,10 +43,15 @@ class Stuck:
         self.router = APIRouter()
         for path, route in (("/loop", self.loop), ("/thread", self.thread), ("/stream", self.stream)):
             self.router.add_api_route(path, route, methods=["POST"], response_model=None)
+        self.router.add_api_websocket_route("/socket", self.socket)
 
     async def loop(self) -> None:
         self.entered += 1
         await asyncio.Event().wait()
+
+    async def socket(self, socket: WebSocket) -> None:
+        await socket.accept()
+        await self.loop()
 
     async def thread(self) -> None:
         self.entered += 1
@@ -63,7 +70,7 @@ class Stuck:
 def ended_under_load(app: FastAPI, asked: Callable[[Served], Any], busy: Callable[[], bool]) -> Iterator[list[Any]]:
     """What ``asked`` gives, several times at once, of a server that is told to end when it is ``busy``."""
     with ThreadPoolExecutor(REQUESTS) as pool:
-        with serving(app, grace=0, log_config=None) as served:
+        with serving(app, grace=0, log_config=None, ws="websockets-sansio") as served:
             asking = [pool.submit(asked, served) for _ in range(REQUESTS)]
             until(busy)
         yield [one.result() for one in asking]
@@ -104,6 +111,20 @@ def test_a_stream_that_a_server_gives_up_is_cut_off(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.INFO), ended_under_load(app, asked, lambda: stuck.entered == REQUESTS) as answers:
         assert answers == ["cut off"] * REQUESTS
+    assert not tracebacks(caplog)
+
+
+def test_a_socket_that_a_server_gives_up_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    stuck = Stuck()
+    app = make_app([stuck.router], tokens=OPEN)
+
+    def asked(served: Served) -> str:
+        with connect(f"ws://127.0.0.1:{served.port}/socket") as socket, pytest.raises(ConnectionClosed):
+            socket.recv()
+        return "closed"
+
+    with caplog.at_level(logging.INFO), ended_under_load(app, asked, lambda: stuck.entered == REQUESTS) as answers:
+        assert answers == ["closed"] * REQUESTS
     assert not tracebacks(caplog)
 
 
@@ -187,5 +208,5 @@ def test_a_lack_of_file_descriptors_is_answered_with_503(
         answer = served.http.post("/whole")
         assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Unavailable")
         assert int(answer.headers["retry-after"]) > 0 and "file descriptor" in answer.json()["error"]["message"]
-        assert events(served.http.post("/stream").text)[-1][1]["error"] == answer.json()["error"]
+        assert events(served.http.post("/stream").text)[-1][1] == answer.json() | {"status": 503}
     assert not tracebacks(caplog)
