@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keep_agent.asked import LONGEST, SKILL
+from keep_agent.asked import LONGEST, SKILL, on_one_line
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.facts import MOST, OURS
 
@@ -56,7 +56,7 @@ def _numbers(value: Any) -> list[int]:
 
 
 def _is_turn(skill: str, failure: str) -> bool:
-    return 0 < len(skill) <= SKILL and skill.isprintable() and len(failure) <= LONGEST
+    return 0 < len(skill) <= SKILL and on_one_line(skill) and len(failure) <= LONGEST
 
 
 def _is_named(id: str, category: str, planner: Mapping[str, Any]) -> bool:

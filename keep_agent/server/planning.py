@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response, StreamingResponse
 
 from envs.outcome import Outcome
+from keep_agent.api import Decision
 from keep_agent.durable import DurableAgent
 from keep_agent.memory_file import packed, unpacked
 from keep_agent.server.chat.events import HEADERS, event, failed, telling
@@ -75,7 +76,13 @@ class Planner:
 
         work = self.on(name, lambda agent: agent.plan(asked.instruction, asked.skills, ready, asked.after))
         task = asyncio.ensure_future(work)
-        task.add_done_callback(lambda _: heard.put_nowait(("", {})))
+
+        def ended(done: asyncio.Task[Decision]) -> None:
+            if not done.cancelled():
+                done.exception()  # retrieved, so that asyncio logs nothing where nobody waits any more
+            heard.put_nowait(("", {}))
+
+        task.add_done_callback(ended)
         while (told := await heard.get())[0]:
             yield told
         decision = await task

@@ -14,6 +14,7 @@ from keep_agent.brain import Brain
 from keep_agent.server.app import make_app
 from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
+from keep_agent.server.chat.elsewhere import elsewhere_router
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.chat.scenario_routes import scenario_router
@@ -80,6 +81,7 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
         SocketRoutes(planner, settings.limits).router,
         openai_router(conversations),
         anthropic_router(conversations),
+        elsewhere_router(),
         generate_router(conversations),
         scenario_router(scenarios, conversations, talks),
     ]

@@ -14,7 +14,7 @@ from keep_agent.server.gate import Gate
 from keep_agent.server.limits import Limits
 from keep_agent.server.planning import PATH, Planner, tell
 from keep_agent.server.planning_format import Finish, Observe, Plan, Report
-from keep_agent.server.problems import Busy, Refused, body_of, described, kind_of, status_of
+from keep_agent.server.problems import Busy, Refused, body_of, described, expected, kind_of, status_of
 from keep_agent.server.scan import check_json
 from keep_agent.server.tokens import Caller
 
@@ -78,9 +78,12 @@ class SocketRoutes:
             async with self._planner.gate.entered(agent):
                 async for name, data in self._events(agent, asked):
                     await socket.send_text(json.dumps({"type": name, **data}))
-        except KeepError as error:
-            said = body_of(socket.url.path, status_of(error), kind_of(error), str(error))
-            await socket.send_text(json.dumps({"type": "error", "status": status_of(error), **said}))
+        except Exception as error:
+            refused = expected(error)
+            if refused is None:
+                raise
+            said = body_of(socket.url.path, status_of(refused), kind_of(refused), str(refused))
+            await socket.send_text(json.dumps({"type": "error", "status": status_of(refused), **said}))
 
     def _read(self, content: bytes) -> BaseModel:
         if len(content) > self._limits.body_bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from keep_agent.asked import on_one_line
 from keep_agent.errors import ConfigError
 from keep_agent.server.tokens import ALL, Access, add_token, make_token, remove_token
 from memory.agents import checked
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
         remove_token(given.file, given.name)
         console.print(f"{given.name} is void for servers that start from now on", soft_wrap=True, highlight=False)
         return
-    if not given.name.isprintable() or not given.name.strip():
+    if not on_one_line(given.name) or not given.name.strip():
         raise ConfigError(f"name={given.name!r} cannot be shown; use letters and digits")
     token = make_token()
     add_token(given.file, Access(given.name, _agents(given.agents)), token, given.replace)

@@ -85,7 +85,7 @@ class Scenarios:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self._running: dict[str, Running] = {}
-        self._stops = stop_tokens(conversations.tokenizer)
+        self._stops = stop_tokens(conversations.tokenizer, conversations.special)
         self._closed = False
 
     # -- beginning and ending ------------------------------------------------------------------------------------------

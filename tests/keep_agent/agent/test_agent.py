@@ -129,6 +129,8 @@ def test_a_failure_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain])
         ({"id": "mug_1", "category": "object", "type": "mug", "states": "hot"}, "list of words"),
         ({"id": "mug_1", "category": "object", "type": "mug", "states": [1]}, "states=1"),
         ({"id": "mug_1", "category": "object", "type": "\ud800"}, "type"),
+        ({"id": "mug_1", "category": "object", "type": "mu\x9bg"}, "type"),
+        ({"id": "mug_1", "category": "object", "type": "mug\u00a0cup"}, "type"),
         ({"id": "mug_1", "category": "object", "type": "mug", "color": "red"}, "color"),
         ({"id": "mug_1", "category": "object", "type": "mug", "gone": "no"}, "gone"),
         ({"id": "cabinet_1", "category": "object", "type": "cabinet"}, "was a receptacle"),
@@ -153,6 +155,9 @@ def test_a_wrong_fact_is_named_and_nothing_of_its_batch_is_remembered(agent: Age
         ("get it", [], "skills"),
         ("get it", "done", "skills"),
         ("get it", ["done", "go\nhome"], "one line"),
+        ("get it", ["done", "go\u2028home"], "one line"),
+        ("get it", ["done", "go\x85home"], "one line"),
+        ("get it", ["done", "go \ud800"], "one line"),
         ("get it", ["done", 7], "skill 7"),
         ("get it", ["x"] * 1001, "1000"),
     ],
@@ -162,6 +167,23 @@ def test_a_wrong_request_is_named_and_changes_nothing(agent: Agent, instruction:
     with pytest.raises(ConfigError, match=named):
         agent.plan(instruction, skills)
     assert agent.dump() == before
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "می\u200cروم", "ന\u200dൻ", "👩\u200d👩\u200d👧", "tasse\u00a0!", "note\u00adbook",
+        "prendre\u202fla", "取\u3000杯", "a\ue000b",
+    ],
+)  # fmt: skip
+def test_text_of_every_script_is_a_skill_and_remembered(agent: Agent, word: str) -> None:
+    """A fact's words have no spaces of any kind, and everything else that a skill may have."""
+    skill = f"pick up {word}"
+    agent.observe([Fact("mug_1", "object", "_".join(word.split()), "table_1")])
+    assert agent.plan("get it", [skill]).skill == skill
+    agent.report(Outcome(True))
+    agent.plan("get it", SKILLS)
+    agent.restore(agent.dump())
 
 
 @pytest.mark.parametrize("name", ["keep", "full_recompute", "sparsex", "prefix_cache", "h2o", "memart"])

@@ -60,9 +60,12 @@ def post(path: str, body: bytes, **headers: str) -> bytes:
 
 
 @contextmanager
-def serving(app: FastAPI, token: str | None = None, **knobs: Any) -> Iterator[Served]:
-    """``app`` behind a free port, as `keep-agent serve` would have it."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5, **knobs))
+def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any) -> Iterator[Served]:
+    """``app`` behind a free port, as `keep-agent serve` would have it.
+
+    :param grace: seconds for requests in the works when the server is to end
+    """
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=grace, **knobs))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,9 @@ def test_bad_bodies_are_refused_and_nothing_is_remembered(serve: Callable[..., A
         lambda text: sealed(edited(text, "memory", {**memory_of(text), "founded": 1 << 39})),
         lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": (1 << 53) - 1})),
         lambda text: sealed(edited(text, "memory", renamed(memory_of(text), "did_1"))),
+        lambda text: sealed(edited(text, "done", nan)), lambda text: sealed(edited(text, "told", [[["x", inf]]])),
+        lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": -inf})),
+        lambda text: whole(b"[" * 200_000),
     ],
 )  # fmt: skip
 def test_a_memory_that_cannot_be_is_refused(serve: Callable[..., Any], change: Callable[[bytes], bytes]) -> None:
@@ -173,9 +178,10 @@ def test_a_memory_that_cannot_be_is_refused(serve: Callable[..., Any], change: C
 
 def sealed(state: dict[str, Any]) -> bytes:
     """With a checksum that is right."""
-    from hashlib import sha256
+    return whole(json.dumps(state).encode())
 
-    body = json.dumps(state).encode()
+
+def whole(body: bytes) -> bytes:
     return b"keep-agent memory 1 sha256:" + sha256(body).hexdigest().encode() + b"\n" + body + b"\n"
 
 
