@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+JOBS   ?= auto
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist loadfile -rs
 
 PEERS_VENV  ?= .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
@@ -13,7 +15,7 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 
 help:
 	@echo "make demo       install, then run planner=keep on the embedded houses"
-	@echo "make test       install, then run the test suite"
+	@echo "make test       install, then run the test suite in as many processes as there are cores (JOBS=N: in N)"
 	@echo "make test-slow  install, then run the long tests"
 	@echo "make hunt       install, then run the property tests on new random examples"
 	@echo "make bench      install, then time the stages and compare them with what the machine could do at best"
@@ -38,10 +40,10 @@ demo: $(STAMP)
 	$(BIN)/python -m eval.alfred planner=keep $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 hunt: $(STAMP)
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=default $(ARGS)
