@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from keep_agent.server.access import Caller
 from keep_agent.server.chat.anthropic_format import NEUTRAL, Answer, Messages, Usage, joined
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
@@ -18,7 +19,6 @@ from keep_agent.server.chat.neutral import check_model, check_neutral
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.problems import ANTHROPIC_PATH as PATH
-from keep_agent.server.tokens import Caller
 
 PING = event({"type": "ping"}, "ping")
 
