@@ -33,7 +33,7 @@ class Need(Enum):
 
     NOTHING = "no token"
     TOKEN = "any token; the answer is the same for each"
-    NAMED = "a token for the agent that header or body names, or for what the answer tells of: the route asks `Access`"
+    NAMED = "any token; the route asks its `Access` for every agent that it acts for or tells of"
     AGENT = "a token for the agent in the path"
     ALL = "a token for all agents"
 
@@ -47,6 +47,7 @@ class Rule:
     browser: bool = False
 
 
+NOT_SERVED = ("/v1/responses", "/v1/completions", "/v1/complete", "/v1/messages/batches", "/v1/embeddings")
 RULES = (
     Rule("/", Need.NOTHING),
     Rule("/healthz", Need.NOTHING),
@@ -56,6 +57,8 @@ RULES = (
     Rule("/v1/models/{model:path}", Need.TOKEN),
     Rule("/v1/chat/completions", Need.NAMED),
     Rule("/v1/messages", Need.NAMED),
+    Rule("/v1/messages/count_tokens", Need.TOKEN),
+    *(Rule(f"{path}{rest}", Need.TOKEN) for path in NOT_SERVED for rest in ("", "/{rest:path}")),
     Rule(AGENTS, Need.NAMED),
     Rule(f"{AGENTS}/{{agent}}", Need.AGENT),
     Rule(f"{AGENTS}/{{agent}}/{{rest:path}}", Need.AGENT),

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from rich.console import Console
 
 from keep_agent.server.address import address_of, listening
+from keep_agent.server.folder import claimed
 from keep_agent.server.limits import Limits
 from keep_agent.server.logs import set_up
 from keep_agent.server.settings import AgentLimits, Settings
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     check_bind(given.host, tokens)
     settings = _settings(given)
     with closing(listening(given.host, given.port)) as listener:
-        given.folder.mkdir(parents=True, exist_ok=True)
+        claimed(given.folder).close()  # the registry claims it again when the model is there
         set_up()
         server = uvicorn.Server(_config(_service(given, tokens, settings), settings))
         _announce(console, given, address_of(listener, given.host), tokens)

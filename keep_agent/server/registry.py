@@ -19,14 +19,14 @@ from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.durable import DurableAgent
 from keep_agent.errors import CapacityError, ConfigError, DataError, ModelError
-from keep_agent.journal import claim
 from keep_agent.recorder import Recorder
+from keep_agent.server.folder import claimed
 from keep_agent.server.problems import Conflict, NotFound
 from keep_agent.server.settings import AgentLimits
 from memory.disk.atomic import sync
 from memory.disk.names import agent_stem
 
-AGENTS, RUNS, DELETED, LOCK = "agents", "runs", ".deleted-", "lock"  # in a server's folder
+AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # in a server's folder
 log = logging.getLogger(__name__)
 
 
@@ -50,8 +50,7 @@ class Registry:
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
-        self._claim, self._closed = (folder / LOCK).open("ab"), False
-        claim(self._claim, folder)
+        self._claim, self._closed = claimed(folder), False
         for left in self._agents.glob(f"{DELETED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
