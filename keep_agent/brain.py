@@ -18,7 +18,7 @@ from keep_agent.errors import ConfigError, KeepError
 from keep_agent.examples import make_examples
 from keep_agent.overrides import expand_model
 from keep_agent.settings import check_settings
-from memory.encoder import CachedEncoder, make_encoder
+from memory.encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.load import LoadedModel, load_model
 from memory.engine.transport import Throttle
@@ -51,8 +51,9 @@ class Brain:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """A planner with a memory of its own; blocks are shared only within a namespace."""
-        return plan_with(self.engine, self.method, self.format, self.encoder, self.config, namespace)
+        """A planner with a memory of its own; blocks and vectors are shared only within a namespace."""
+        encoder = NamespaceEncoder(self.encoder, namespace)
+        return plan_with(self.engine, self.method, self.format, encoder, self.config, namespace)
 
 
 def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
@@ -104,7 +105,7 @@ def plan_with(
     engine: Engine,
     method: MemoryMethod,
     prompt_format: Format,
-    encoder: CachedEncoder,
+    encoder: SentenceEncoder,
     config: DictConfig,
     namespace: str = "",
 ) -> KVPlanner:

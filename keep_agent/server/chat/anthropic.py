@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from keep_agent.server.access import Caller
 from keep_agent.server.chat.anthropic_format import (
     MessageAnswer,
     MessagePrompt,
@@ -25,7 +26,6 @@ from keep_agent.server.chat.neutral import check_model
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.problems import ANTHROPIC_PATH as PATH
-from keep_agent.server.tokens import Caller
 
 COUNT = f"{PATH}/count_tokens"
 PING = event({"type": "ping"}, "ping")

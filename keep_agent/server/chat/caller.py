@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keep_agent.server.problems import Refused
 from keep_agent.server.tokens import Access
-from memory.agents import checked
+from memory.disk.names import checked
 
 HEADER = "X-Agent-ID"
 TAKEN = ("persist_", "coord_")  # ids of agents of scenarios begin so (`Scenario.memory_key`)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from keep_agent.server.access import Caller
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
@@ -26,7 +27,6 @@ from keep_agent.server.chat.openai_format import (
     Models,
 )
 from keep_agent.server.chat.prompts import ChatMessage
-from keep_agent.server.tokens import Caller
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
 ROLES = {"developer": "system"}  # their newer word for the same

@@ -14,7 +14,8 @@ from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import JOURNAL, MEMORY
 from keep_agent.errors import CorruptError, DataError, ModelError
 from keep_agent.server.problems import NotFound
-from keep_agent.server.registry import AgentLimits, Registry
+from keep_agent.server.registry import Registry
+from keep_agent.server.settings import AgentLimits
 from tests.waiting import PATIENCE
 
 MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))

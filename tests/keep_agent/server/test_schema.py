@@ -19,7 +19,8 @@ from schemathesis.specs.openapi.checks import (
 
 from keep_agent.brain import brain_of
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.service import Settings, make_service
+from keep_agent.server.service import make_service
+from keep_agent.server.settings import Settings
 from keep_agent.server.tokens import Tokens
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import serving

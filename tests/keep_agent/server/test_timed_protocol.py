@@ -1,18 +1,19 @@
-"""Clients that begin to ask and never end."""
+"""HTTP as ``keep-agent serve`` has it: clients that begin to ask and never end, and bodies with two ends."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
 import pytest
-from fastapi import APIRouter, WebSocket
+from fastapi import APIRouter, Request, WebSocket
 from websockets.sync.client import connect
 
 from keep_agent.server.app import make_app
 from keep_agent.server.timed_protocol import TimedProtocol
 from tests.keep_agent.server.conftest import OPEN
-from tests.keep_agent.server.serving import Served, serving
+from tests.keep_agent.server.serving import Served, post, serving, status
 
 router = APIRouter()
 
@@ -22,6 +23,11 @@ async def socket(websocket: WebSocket) -> None:
     await websocket.accept()
     await websocket.send_text(await websocket.receive_text())
     await websocket.close()
+
+
+@router.post("/json")
+async def json(request: Request) -> None:
+    await request.json()
 
 
 class Hasty(TimedProtocol):
@@ -66,3 +72,12 @@ def test_a_socket_may_be_silent(hasty: Served) -> None:
         time.sleep(0.8)
         made.send("still here")
         assert made.recv() == "still here"
+
+
+def test_a_body_with_two_ends_is_refused_and_nothing_behind_it_is_served(hasty: Served) -> None:
+    """A proxy in front may have believed the other one."""
+    smuggled = b"0\r\n\r\n" + post("/json", b"{}")
+    answer = hasty.raw(post("/json", smuggled, Transfer_Encoding="chunked", Content_Length="5"))
+    assert status(answer) == 400 and answer.count(b"HTTP/1.1") == 1 and b"send one of them" in answer
+    chunked = post("/json", b"2\r\n{}\r\n0\r\n\r\n", Transfer_Encoding="chunked", Connection="close")
+    assert status(hasty.raw(re.sub(rb"Content-Length: \d+\r\n", b"", chunked))) == 200

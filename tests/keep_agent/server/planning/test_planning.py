@@ -19,6 +19,7 @@ from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.client import Client, ServerError
 from keep_agent.server.limits import Limits
+from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import events, post, status
 
@@ -109,6 +110,16 @@ def test_a_token_is_for_its_agents_alone(serve: Callable[..., Any]) -> None:
         assert served.http.get("/v1/agents", headers=every).json() == {"agents": ["garage", "kitchen"]}
         assert served.http.get("/metrics", headers=head).status_code == 403
         assert served.http.get("/healthz").status_code == 200
+
+
+def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, agents=AgentLimits(agents=1))
+    with serve(SCOPED, settings, ALL) as served:
+        assert served.http.post("/v1/agents", json={"id": "garage"}).status_code == 201
+        assert served.http.post("/v1/agents", json={"id": "attic"}).status_code == 507
+        own = {"Authorization": f"Bearer {KITCHEN}"}
+        assert served.http.post("/v1/agents", json={"id": "kitchen"}, headers=own).status_code == 201
+        assert served.http.get("/v1/agents", headers=own).json() == {"agents": ["kitchen"]}
 
 
 BAD_IDS = ("..", "../x", "%2e%2e%2fx", "..%2f..%2fetc", "a%00b", "x" * 65, "CON", ".hidden", "a%2Fb", "a%5Cb", "ä")
