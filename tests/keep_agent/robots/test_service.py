@@ -15,7 +15,7 @@ from keep_agent.robots import Limits
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.service import Answer, RobotService
 from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, fact, later, until_cancelled
-from tests.keep_agent.server.serving import until
+from tests.waiting import until
 
 SKILLS = ["wave", "nod", "done"]
 

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -80,13 +80,6 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
         server.should_exit = True
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not end"
-
-
-def until(true: Callable[[], bool], seconds: float = 10) -> None:
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends, "it did not come true"
-        time.sleep(0.01)
 
 
 def events(text: str) -> list[tuple[str, Any]]:

@@ -29,7 +29,8 @@ from keep_agent.server.planning import Planner
 from keep_agent.server.service import make_service
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.planning.shared import SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, events, serving, until
+from tests.keep_agent.server.serving import Served, events, serving
+from tests.waiting import until
 
 REQUESTS = 8
 

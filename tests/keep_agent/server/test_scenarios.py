@@ -21,7 +21,8 @@ from keep_agent.server.chat.scenarios import Running, Scenarios
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.conftest import Build, Serve
-from tests.keep_agent.server.serving import Served, post, until
+from tests.keep_agent.server.serving import Served, post
+from tests.waiting import until
 
 PATH = "/v1/scenarios"
 AGENTS = ("ada", "ben", "cem")

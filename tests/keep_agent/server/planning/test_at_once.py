@@ -17,8 +17,8 @@ from keep_agent.client import Client
 from keep_agent.server.limits import Limits
 from keep_agent.server.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, post, until
-from tests.waiting import PATIENCE
+from tests.keep_agent.server.serving import Served, post
+from tests.waiting import PATIENCE, until
 
 
 def test_more_requests_than_allowed_are_told_when_to_come_again(serve: Callable[..., Any]) -> None:
