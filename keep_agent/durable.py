@@ -144,9 +144,8 @@ class DurableAgent:
             state = read_memory(path)
             self.agent.restore(state, bounded=False)
             kept = _number(state, path)
-        calls = [call for number, call in self._journal.calls if number > kept]
+        calls = self._journal.after(kept)
         self.agent.together(lambda: self._play(calls))
-        self._journal.number = max(self._journal.number, kept)
 
     def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:
         """What was called since the memory was written."""
