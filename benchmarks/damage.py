@@ -277,12 +277,17 @@ def hearing() -> Iterator[list[str]]:
         root.removeHandler(ear)
 
 
-def kill_all(brain: Brain, folder: Path, kills: int, rng: random.Random, tick: Callable[[], None]) -> list[Killed]:
+def make_brain() -> Brain:
+    """The bundled model with KEEP."""
+    return brain_of(["planner=keep", "eval.threads=1", "prompt.encoder=hashed", "prompt.examples=0"])
+
+
+def kill_all(folder: Path, kills: int, rng: random.Random, tick: Callable[[], None]) -> list[Killed]:
     """Half of the kills hit agents with a journal, a quarter agents that save, a quarter runs."""
     quarter = kills // 4
     rounds = (
-        kill_durable(brain, folder / "durable", kills - 2 * quarter, rng),
-        kill_save(brain, folder / "save.memory", quarter, rng),
+        kill_durable(make_brain, folder / "durable", kills - 2 * quarter, rng),
+        kill_save(make_brain, folder / "save.memory", quarter, rng),
         kill_eval(folder / "eval", quarter, rng),
     )
     found: dict[str, Killed] = {}
@@ -330,9 +335,9 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # no thread draws the bar: a process that has some cannot be forked safely
         bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True, auto_refresh=False))
-        brain = brain_of(["planner=keep", "eval.threads=1", "prompt.encoder=hashed", "prompt.examples=0"])
         done = bar.add_task("kills", total=arguments.kills)
-        killed = kill_all(brain, folder, arguments.kills, rng, lambda: bar.update(done, advance=1, refresh=True))
+        killed = kill_all(folder, arguments.kills, rng, lambda: bar.update(done, advance=1, refresh=True))
+        brain = make_brain()
         checked = [*agents(brain, folder), *runs(folder), *blocks(brain, folder)]
         free = list(texts(folder))
         done = bar.add_task("damages", total=arguments.damages)

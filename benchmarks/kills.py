@@ -1,6 +1,6 @@
 """Kills: processes that are ended by SIGKILL at random moments, and what is found of what they had acknowledged.
 
-Children are forked from a process that has loaded everything, so that they begin at once.
+Children are forked from a process that has imported everything, so that they begin soon. It must have no threads.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Killed:
         self.problems.append(problem)
 
 
-def kill_durable(brain: Brain, folder: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
+def kill_durable(make: Callable[[], Brain], folder: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
     """Kill agents that keep a journal; yields after each kill."""
 
     def work(tell: Tell) -> None:
-        agent = DurableAgent(Agent(brain.planner("x"), "x", ahead=False, limit=10**6), folder)
+        agent = DurableAgent(Agent(make().planner("x"), "x", ahead=False, limit=10**6), folder)
         number = _told(agent.dump())
         tell({"found": number})
         while True:
@@ -68,11 +68,11 @@ def kill_durable(brain: Brain, folder: Path, kills: int, rng: random.Random) -> 
     yield from _kill_all("agent with a journal (observe, plan, report, compact)", work, kills, rng)
 
 
-def kill_save(brain: Brain, path: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
+def kill_save(make: Callable[[], Brain], path: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
     """Kill agents that save their memory to a file again and again."""
 
     def work(tell: Tell) -> None:
-        agent = Agent(brain.planner("x"), "x", ahead=False)
+        agent = Agent(make().planner("x"), "x", ahead=False)
         if path.exists():
             agent.load(path)
         number = _told(agent.dump())

@@ -282,7 +282,7 @@ def _read(read: Callable[[Any], T], text: str) -> T:
     """What ``read`` makes of some JSON. Raises ServerError for what no server of ours answers."""
     try:
         return read(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _foreign(text) from error
 
 

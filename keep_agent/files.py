@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, KeepError
+from keep_agent.errors import CapacityError, CorruptError, DataError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # say nothing of the file; another try may succeed
 
 
@@ -39,7 +38,7 @@ def reading(path: Path, remedy: str = "restore it, or name another file") -> Ite
 
 @contextmanager
 def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
-    """Turn faults of the file system into CapacityError (no room), ConfigError (not allowed) or KeepError."""
+    """Turn faults of the file system into CapacityError where there is no room, and StorageError for all others."""
     try:
         yield
     except OSError as error:
@@ -48,8 +47,8 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
         file = error.filename or path
         if error.errno in FULL:
             raise CapacityError(f"no room for {file} ({error.strerror}): {remedy}") from error
-        kind = ConfigError if error.errno in FORBIDDEN else KeepError
-        raise kind(f"{file} cannot be written ({error.strerror}): make it writable, or name another place") from error
+        what = f"{file} cannot be written ({error.strerror})"
+        raise StorageError(f"{what}: make it writable, or name another place") from error
 
 
 def read_bytes(path: Path, remedy: str = "restore it, or name another file") -> bytes:
@@ -64,9 +63,9 @@ def read_text(path: Path, remedy: str = "restore it, or name another file") -> s
     return decoded(read_bytes(path, remedy), path, remedy)
 
 
-def read_json(path: Path, remedy: str = "restore it, or name another file", numbers: bool = False) -> Any:
+def read_json(path: Path, remedy: str = "restore it, or name another file", finite: bool = False) -> Any:
     """The JSON value in a file. Raises DataError as `parsed` does."""
-    return parsed(read_bytes(path, remedy), path, remedy, numbers)
+    return parsed(read_bytes(path, remedy), path, remedy, finite)
 
 
 def decoded(raw: bytes, where: object, remedy: str) -> str:
@@ -77,15 +76,15 @@ def decoded(raw: bytes, where: object, remedy: str) -> str:
         raise DataError(f"{where} is not UTF-8 text ({error.reason} at byte {error.start}); {remedy}") from None
 
 
-def parsed(raw: bytes | str, where: object, remedy: str, numbers: bool = False) -> Any:
+def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -> Any:
     """A JSON value. Raises DataError naming ``where`` for what is no JSON, too deep, or holds half a surrogate pair.
 
-    :param numbers: refuse NaN and infinities, which JSON does not have, and Python writes and reads
+    :param finite: refuse NaN and infinities, which JSON does not have, and Python writes and reads
     """
     text = decoded(raw, where, remedy) if isinstance(raw, bytes) else raw
-    constant: Callable[[str], float] = _refuse if numbers else float
+    constant: Callable[[str], float] = _refuse if finite else float
     try:
-        value = json.loads(text, parse_constant=constant, parse_float=_finite if numbers else None)
+        value = json.loads(text, parse_constant=constant, parse_float=_finite if finite else None)
         if "\\ud" in text or "\\uD" in text:  # else there can be none
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

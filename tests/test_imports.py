@@ -20,7 +20,10 @@ ALLOWED = {
     "eval": {"eval", "keep_agent", "planners", "memory", "envs", "configs"},
     "configs": set(),
 }
-LEAVES = {"keep_agent.errors", "keep_agent.files"}  # the one root of all errors, and what turns faults of files into them
+LEAVES = {
+    "keep_agent.errors",
+    "keep_agent.files",
+}  # the one root of all errors, and what turns faults of files into them
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
 STAGE_MAY = {
     "memory.stages", "memory.block", "memory.segment", "memory.store", "memory.encoder", "memory.graph",

@@ -144,7 +144,7 @@ class RosbridgeExecutor:
     def _on_skills(self, message: Mapping[str, Any]) -> None:
         try:
             skills = json.loads(message.get("data", ""))
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             skills = None
         if not isinstance(skills, list) or not all(isinstance(skill, str) and skill for skill in skills):
             log.warning("skills ignored: %.80r is no JSON array of strings", message.get("data"))

@@ -27,7 +27,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
 
     Until then, and after any error, the old file is what it was. Of several writers the last to end wins; nothing
     mixes. Folders that are missing are made. ``private``: only the user may read the file, else whom the umask lets.
-    Raises `CapacityError` if the disk is full, `ConfigError` where nothing may be written.
+    Raises `CapacityError` if the disk is full, `StorageError` where nothing can be written.
     """
     with replacing_together(private) as begin:
         yield begin(path)

@@ -114,7 +114,7 @@ class LineFile:
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
         """Write lines and wait until they are on the disk; ``synced=False``: on their way to it.
 
-        After an error none of them is there. Raises CapacityError, ConfigError or KeepError.
+        After an error none of them is there. Raises CapacityError or StorageError.
         """
         chain, new = replace(self._chain), not self.path.exists()
         lines = [chain.seal(value) for value in values]

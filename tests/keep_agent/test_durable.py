@@ -22,7 +22,7 @@ from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
-from keep_agent.errors import CapacityError, ConfigError, DataError, KeepError
+from keep_agent.errors import CapacityError, ConfigError, DataError, StorageError
 
 SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
 
@@ -268,11 +268,11 @@ def test_a_line_that_was_refused_and_stayed_is_not_played_again(
     with monkeypatch.context() as patch:
         for name in ("truncate", "ftruncate"):
             patch.setattr(os, name, stuck)
-        with patch.context() as synced, pytest.raises(KeepError, match="Input/output"):
+        with patch.context() as synced, pytest.raises(StorageError, match="Input/output"):
             synced.setattr(os, "fsync", stuck)
             agent.report(Outcome(False, "stuck"))
         assert len((agent.folder / JOURNAL).read_bytes().splitlines()) == 2
-        with pytest.raises(KeepError, match="Input/output"):
+        with pytest.raises(StorageError, match="Input/output"):
             written(agent)
     assert opened().dump() == agent.dump()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eval.merge import spans
-from keep_agent.errors import CapacityError, ConfigError, DataError
+from keep_agent.errors import CapacityError, DataError, StorageError
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, read_config
 from keep_agent.trace import read_trace
 from keep_agent.viewer.index import TraceIndex
@@ -165,7 +165,7 @@ def test_a_place_where_nothing_may_be_written_is_named(tmp_path: Path, monkeypat
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(Path, "open", denied)
-    with pytest.raises(ConfigError, match=r"trace\.jsonl cannot be written \(Read-only file system\)"):
+    with pytest.raises(StorageError, match=r"trace\.jsonl cannot be written \(Read-only file system\)"):
         folder.commit(result(0), entries(0))
 
 
