@@ -58,9 +58,12 @@ from keep_agent.viewer.export_html import page
 from keep_agent.viewer.model import overview, step_view
 from keep_agent.viewer.runs import Library
 from memory.agents import AgentMemories
+from memory.disk.agents import entries
 from memory.disk.blockfile import open_blocks, write_blocks
+from memory.engine.load import load_model
 from memory.engine.scheduler import Scheduler
 from memory.match import TokenizerCoder
+from planners.checkpoint import BUNDLED
 
 OUTCOMES = ("same", "recomputed", "cut off", "refused", "silent", "raw")
 SKILLS = ["go to fridge 1", "done"]
@@ -235,6 +238,7 @@ def blocks(brain: Brain, folder: Path) -> Iterator[Target]:
         return tokens
 
     answered(TEXT, root)
+    entries(root)  # writes the index
     (rows,) = root.glob("*.safetensors")
     yield Target("rows of an agent, served", rows, answered, answer=True)
     yield Target("index of the agents' files, served", root / "index.json", answered, answer=True)
@@ -336,16 +340,20 @@ def main() -> None:
         # no thread draws the bar: a process that has some cannot be forked safely
         bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True, auto_refresh=False))
         done = bar.add_task("kills", total=arguments.kills)
+        of_runs = list(runs(folder))  # before the kills: it imports what their processes need
+        load_model(str(BUNDLED), "float32")
         killed = kill_all(folder, arguments.kills, rng, lambda: bar.update(done, advance=1, refresh=True))
         brain = make_brain()
-        checked = [*agents(brain, folder), *runs(folder), *blocks(brain, folder)]
+        checked = [*agents(brain, folder), *of_runs, *blocks(brain, folder)]
         free = list(texts(folder))
         done = bar.add_task("damages", total=arguments.damages)
         damage_all([*checked, *free], arguments.damages, rng, lambda: bar.update(done, advance=1, refresh=True))
         brain.engine.close()
-    show(kill_table(killed), arguments.markdown, console)
-    show(damage_table(checked, "damaged files"), arguments.markdown, console)
-    show(damage_table(free, "files without a checksum"), arguments.markdown, console)
+    if arguments.kills:
+        show(kill_table(killed), arguments.markdown, console)
+    if arguments.damages:
+        show(damage_table(checked, "damaged files"), arguments.markdown, console)
+        show(damage_table(free, "files without a checksum"), arguments.markdown, console)
 
 
 if __name__ == "__main__":

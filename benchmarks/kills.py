@@ -88,6 +88,8 @@ def kill_save(make: Callable[[], Brain], path: Path, kills: int, rng: random.Ran
 
 def kill_eval(folder: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
     """Kill and resume a run until it has been killed so often; it must end as one that was left alone."""
+    if not kills:
+        return
     found = Killed("eval run, resumed")
     settings = ["planner=random", f"eval.episodes={12 * kills + 50}", "env.skills=grounded", "eval.progress=false"]
     torn, run = folder / "torn", None
