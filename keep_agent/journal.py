@@ -35,7 +35,8 @@ class Journal:
 
     def __init__(self, path: Path, anew: bool = False) -> None:
         self._path, self._end = path, path.with_suffix(END)
-        self._stream = path.open("ab")
+        with writing(path):
+            self._stream = path.open("ab")
         try:
             claim(self._stream, path.parent)
             lines = [] if anew else _read(path)

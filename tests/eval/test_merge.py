@@ -18,6 +18,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, read_config
 from tests.eval.crew.runs import assert_done, assert_same, pictures, the_run
+from tests.rewriting import change_object
 
 Command = Callable[..., tuple[int, str, str]]
 SETTING = ("planner=expert", "eval.episodes=7")
@@ -102,13 +103,6 @@ def test_no_trace_is_no_trace(call: Command) -> None:
     assert sorted(path.name for path in Path("merged").iterdir()) == [CONFIG, EPISODES, SUMMARY]
 
 
-def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    content = json.loads(file.read_text())
-    del content["sum"]  # as somebody does who changes a file
-    change(content)
-    file.write_text(json.dumps(content))
-
-
 def unchecked(run: Path) -> None:
     """Leave the checksums out, as older versions did, so that lines can be changed."""
     for file in (run / EPISODES, run / TRACE):
@@ -141,12 +135,15 @@ DAMAGE = [
     (lambda run: (run / SUMMARY).unlink(), ["shard 1/3, is not finished", "eval.resume="]),
     (lambda run: renumbered(run, 1), ["lacks episode 4"]),
     (repeated, ["has episode 4 twice"]),
-    (lambda run: edit(run / CONFIG, lambda c: c.update(weights="x")), ["another run", "weights=x (was None)"]),
-    (lambda run: edit(run / CONFIG, lambda c: c["env"].update(skills="g")), ["another run", "env.skills=g (was lota)"]),
-    (lambda run: edit(run / CONFIG, lambda c: c["eval"].update(shard=None)), ["is no shard"]),
-    (lambda run: edit(run / CONFIG, lambda c: c["eval"].update(shard="1/2")), ["lacks episodes 3, 5"]),
-    (lambda run: edit(run / CONFIG, lambda c: c.update(episodes=8)), ["lacks episode 7"]),
-    (lambda run: edit(run / SUMMARY, lambda c: c.update(steps=1)), ["steps", "has changed"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(weights="x")), ["another run", "weights=x (was None)"]),
+    (
+        lambda run: change_object(run / CONFIG, lambda c: c["env"].update(skills="g")),
+        ["another run", "env.skills=g (was lota)"],
+    ),
+    (lambda run: change_object(run / CONFIG, lambda c: c["eval"].update(shard=None)), ["is no shard"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c["eval"].update(shard="1/2")), ["lacks episodes 3, 5"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(episodes=8)), ["lacks episode 7"]),
+    (lambda run: change_object(run / SUMMARY, lambda c: c.update(steps=1)), ["steps", "has changed"]),
     (lambda run: (run / SUMMARY).write_text("{"), ["summary.json is not JSON"]),
     (lambda run: (run / TRACE).write_text("x\n"), ["trace.jsonl:1 is not JSON"]),
     (lambda run: (run / TRACE).unlink(), ["trace.jsonl has 0 whole lines"]),
@@ -212,6 +209,6 @@ def test_nothing_is_overwritten(call: Command, shards: Path, tmp_path: Path) -> 
 
 def test_versions_that_differ_are_all_named(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
-    edit(tmp_path / "shards/1" / SUMMARY, lambda summary: summary["versions"].update(torch="0.1"))
+    change_object(tmp_path / "shards/1" / SUMMARY, lambda summary: summary["versions"].update(torch="0.1"))
     assert_done(call(merge.main, "shards", "--out", "merged"))
     assert json.loads(Path("merged", SUMMARY).read_text())["versions"]["torch"].startswith("0.1, ")

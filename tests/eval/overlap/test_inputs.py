@@ -143,7 +143,7 @@ def test_measured_times_come_from_a_file(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(DataError, match="holds no times per layer"):
             read_times(file)
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         read_times(tmp_path / "none.json")
 
 
