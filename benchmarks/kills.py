@@ -128,6 +128,7 @@ class _Child:
     def line(self) -> dict[str, Any] | None:
         """What it tells next; None if it has ended."""
         if not select.select([self._stream], [], [], START)[0]:
+            self.kill()
             raise SystemExit(f"a process told nothing for {START} s")
         line = self._stream.readline()
         return self._take(json.loads(line)) if line.endswith(b"\n") else None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from keep_agent.errors import DataError
-from keep_agent.files import parsed, reading
 from memory.disk.atomic import clean, replacing
 
 T = TypeVar("T")
-REMEDY = "write it anew with eval.dataset"
+BROKEN = (
+    OSError, EOFError, zlib.error, ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError
+)  # fmt: skip
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -31,14 +33,12 @@ def read_lines(path: Path, version: int, what: str, unpack: Callable[[dict[str, 
     """What ``unpack`` makes of each row; raises `DataError` naming file and line where one is no ``what``."""
     number = 1
     try:
-        with reading(path, REMEDY), gzip.open(path, "rb") as stream:
+        with gzip.open(path, "rt") as stream:
             for line in stream:
-                row = parsed(line, f"{path}:{number}", REMEDY)
+                row = json.loads(line)
                 if row.get("version") != version:
                     raise ValueError(f"version {row.get('version')!r}, not {version}")
                 yield unpack(row)
                 number += 1
-    except DataError:
-        raise
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}:{number} is no {what} ({error}); {REMEDY}") from error
+    except BROKEN as error:
+        raise DataError(f"{path}:{number} is no {what} ({error}); write it anew with eval.dataset") from error

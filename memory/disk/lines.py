@@ -29,7 +29,7 @@ SUM = re.compile(re.escape(KEY + KIND) + rb'([0-9a-f]{8})"\}')
 log = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(slots=True)
 class Chain:
     """The checksum of the lines so far. ``sealed``: whether the file's lines have sums; None before the first line."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eval.deviation import Shadow, make_planners, play
-from eval.lines import append_line, begin_lines
+from eval.lines import begin_lines
 from eval.retention import RULER, SETTING, Step, distance, parser, report, summarise, variants
 from eval.sessions import entities, record
 from eval.variants import compose_variants
@@ -116,13 +116,15 @@ def test_the_command_has_help() -> None:
 
 def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
-    assert begin_lines(file, {"a": 1}) == []
-    append_line(file, [1])
+    out, lines = begin_lines(file, {"a": 1})
+    assert lines == []
+    out.append([{"b": 1}])
     with file.open("a") as stream:
         stream.write('{"half')
-    assert begin_lines(file, {"a": 1}) == [[1]]
-    append_line(file, [2])
-    assert begin_lines(file, {"a": 1}) == [[1], [2]]
+    out, lines = begin_lines(file, {"a": 1})
+    assert lines == [{"b": 1}]
+    out.append([{"b": 2}])
+    assert begin_lines(file, {"a": 1})[1] == [{"b": 1}, {"b": 2}]
 
 
 def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) -> None:
