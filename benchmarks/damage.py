@@ -12,6 +12,7 @@ bytes appended, zeros, a piece repeated, and of files of lines a line that is mi
     raw         another error than ours: a traceback
 
 Files without a checksum, which people write by hand, come last: a changed letter of a name cannot be noticed there.
+The exit code is 1 if anything else was lost, read silently, or raw.
 """
 
 from __future__ import annotations
@@ -79,7 +80,6 @@ class Target:
     file: Path
     read: Read
     answer: bool = False
-    checked: bool = True
     counts: Counter[str] = field(default_factory=Counter)
 
     def attempt(self, rng: random.Random, whole: bytes, truth: object, heard: list[str]) -> None:
@@ -249,8 +249,8 @@ def texts(folder: Path) -> Iterator[Target]:
     tokens, scenario = folder / "tokens.json", folder / "scenario.yaml"
     add_token(tokens, Access("kitchen", frozenset(["alpha"])), "secret")
     shutil.copy(next(iter(shipped().values())), scenario)
-    yield Target("tokens file", tokens, lambda: [one.to_json() for one in read_tokens(tokens)], checked=False)
-    yield Target("scenario", scenario, lambda: repr(find_scenario(str(scenario))), checked=False)
+    yield Target("tokens file", tokens, lambda: [one.to_json() for one in read_tokens(tokens)])
+    yield Target("scenario", scenario, lambda: repr(find_scenario(str(scenario))))
 
 
 def damage_all(targets: Sequence[Target], tries: int, rng: random.Random, tick: Callable[[], None]) -> None:
@@ -354,6 +354,9 @@ def main() -> None:
     if arguments.damages:
         show(damage_table(checked, "damaged files"), arguments.markdown, console)
         show(damage_table(free, "files without a checksum"), arguments.markdown, console)
+    bad = sum(one.lost + one.raw for one in killed) + sum(one.counts["raw"] for one in free)
+    bad += sum(one.counts["silent"] + one.counts["raw"] for one in checked)
+    sys.exit(bad > 0)
 
 
 if __name__ == "__main__":

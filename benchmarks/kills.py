@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,11 +41,10 @@ class Killed:
     tries: int = 0
     lost: int = 0
     raw: int = 0  # tracebacks
-    problems: list[str] = field(default_factory=list)
 
     def lose(self, problem: str) -> None:
         self.lost += 1
-        self.problems.append(problem)
+        sys.stderr.write(f"{self.what}, kill {self.tries + 1}: {problem}\n")
 
 
 def kill_durable(make: Callable[[], Brain], folder: Path, kills: int, rng: random.Random) -> Iterator[Killed]:
