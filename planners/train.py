@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.files import read_json
 from planners.checkpoint import (
     HISTORY,
     SAYS_GOALS,
@@ -179,7 +180,7 @@ class Trainer:
         self.args, self.team = args, team
         self.out = Path(args.out)
         self.files, self.lessons = rollout_files(Path(args.data)), lesson_files(Path(args.data))
-        self.made = [json.loads(path.read_text()) for path in sorted(Path(args.data).glob("*.json"))]
+        self.made = [read_json(path) for path in sorted(Path(args.data).glob("*.json"))]
         self.progress = Progress()
         self.calls: list[dict] = []  # settings of the calls that trained these weights, this one included
         self.resumed = (self.out / HISTORY).exists()

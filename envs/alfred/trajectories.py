@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from envs.alfred.scene import Placed, Position, Start
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
@@ -67,10 +68,7 @@ class Source:
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
-            try:
-                yield str(path), path.read_bytes()
-            except OSError as error:
-                raise DataError(f"{path} cannot be read ({error}); {_REMEDY}") from error
+            yield str(path), read_bytes(path, _REMEDY)
 
     def playable(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(name of the file, decoded content) of those that show their goal and demonstration."""
@@ -148,10 +146,7 @@ def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _decode(file: str, text: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{file} is truncated or no JSON ({error}); {_REMEDY}") from error
+    content = parsed(text, file, _REMEDY, finite=True)
     if not isinstance(content, dict):
         raise DataError(f"{file} holds a {type(content).__name__}, not a trajectory; {_REMEDY}")
     return content
@@ -201,13 +196,21 @@ def _start(scene: dict[str, Any]) -> Start:
         toggles=tuple((toggle["objectType"], bool(toggle["isOn"])) for toggle in scene.get("object_toggles", ())),
         dirty_and_empty=bool(scene.get("dirty_and_empty", False)),
         agent=_vector(agent),
-        rotation=float(agent.get("rotation", 0.0)),
-        horizon=float(agent.get("horizon", 0.0)),
+        rotation=_finite(agent.get("rotation", 0.0)),
+        horizon=_finite(agent.get("horizon", 0.0)),
     )
 
 
 def _vector(value: dict[str, Any]) -> Position:
-    return float(value["x"]), float(value["y"]), float(value["z"])
+    return _finite(value["x"]), _finite(value["y"]), _finite(value["z"])
+
+
+def _finite(value: Any) -> float:
+    """A number, also one that stands there as text."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no number")
+    return number
 
 
 def _steps(content: dict[str, Any]) -> list[Step]:

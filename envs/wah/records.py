@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 from envs.wah.goals import parse_goal
 from envs.wah.layout import Goal
 from envs.wah.scene import TASK_TYPES
+from keep_agent import files
 from keep_agent.errors import DataError
 
 ENDINGS = (".json", ".json.gz")
@@ -19,11 +17,7 @@ ENDINGS = (".json", ".json.gz")
 
 def read_json(path: Path) -> Any:
     """The content of a file. Raises DataError naming it."""
-    try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if path.name.endswith(".gz") else raw)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); restore it from where it came") from error
+    return files.read_json(path, "restore it from where it came", finite=True)
 
 
 def json_files(folder: Path, containing: str = "") -> list[Path]:

@@ -13,6 +13,7 @@ import yaml
 
 from envs.worlds import WORLDS
 from keep_agent.errors import ConfigError
+from keep_agent.files import read_text
 
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
 _FOLDER = files("eval.suite").joinpath("pages")
@@ -102,8 +103,8 @@ def _told(name: str) -> dict[str, Any]:
     if path is None and name not in pages():
         raise ConfigError(f"there is no page {name!r}; choose one of: {', '.join(pages())}, or give a .yaml file")
     try:
-        told = yaml.safe_load((path or _FOLDER.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        told = yaml.safe_load(read_text(path or _FOLDER.joinpath(f"{name}.yaml")))
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
         raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")

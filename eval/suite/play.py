@@ -16,6 +16,7 @@ from eval.resume import made_otherwise
 from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.files import read_text
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config
 from memory.disk.atomic import write_atomic
@@ -54,7 +55,7 @@ def printed(title: str, words: Sequence[str], out: Path) -> str | None:
     file = _place(title, out)
     if not file.exists():
         return None
-    command, _, text = file.read_text(encoding="utf-8").partition("\n")
+    command, _, text = read_text(file, "delete it").partition("\n")
     reads = any(RUNS in word for word in words)
     runs = max((path.stat().st_mtime for path in out.rglob(SUMMARY)), default=0.0) if reads else 0.0
     return text if command == shlex.join(placed(words, out)) and file.stat().st_mtime >= runs else None

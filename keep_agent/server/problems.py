@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError
+from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError
 
 # prefixes of paths whose clients expect errors in their vendor's shape
 ANTHROPIC_PATH = "/v1/messages"
@@ -90,7 +90,13 @@ class Busy(Refused):
 
 
 # 507 and not 413 for CapacityError: the request is no larger than it may be, the server's memory or disk is full
-STATUS: Mapping[type[KeepError], int] = {KeepError: 400, StaleError: 409, CapacityError: 507, ModelError: 503}
+STATUS: Mapping[type[KeepError], int] = {
+    KeepError: 400,
+    StaleError: 409,
+    CapacityError: 507,
+    StorageError: 507,
+    ModelError: 503,
+}
 ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 507: "overloaded_error",

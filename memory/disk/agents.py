@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import CapacityError, ConfigError, DataError
+from keep_agent.files import read_json
 from memory.disk.atomic import clean, replacing, sync
 from memory.disk.blockfile import NONE, BlockFile, open_blocks, write_blocks
 from memory.disk.names import AGENT_DIGITS, agent_stem, is_safe, short_hash
@@ -102,7 +103,7 @@ def entries(root: Path) -> list[Entry]:
     found = [entry for path in root.glob(f"*{SUFFIX}") if (entry := _entry(path, known)) is not None]
     found.sort(key=lambda entry: (entry.used, entry.file))
     if found != list(known.values()) and root.is_dir():
-        with suppress(OSError):  # a disk that is full or only read has no index, and needs none
+        with suppress(OSError, CapacityError):  # a disk that is full or only read has no index, and needs none
             _write_index(root, found)
     return found
 
@@ -187,7 +188,7 @@ def _header(path: Path, agent: str) -> tuple[str, int]:
 def _read_index(root: Path) -> dict[str, Entry]:
     """The index by name of file; empty if there is none or it is damaged."""
     try:
-        index = json.loads((root / INDEX).read_text(encoding="utf-8"))
+        index = read_json(root / INDEX)
         rows = index["files"] if index["sum"] == _sum(index["files"]) else []
         return {row["file"]: Entry(**row) for row in rows}
     except (OSError, ValueError, KeyError, TypeError):

@@ -136,7 +136,7 @@ def test_the_splits_file_chooses_annotations(root: Path) -> None:
     (folder / "oct21.json").write_text(json.dumps({"valid_seen": listed}), encoding="utf-8")
     assert [episode.id for episode in load_episodes(str(root), "valid_seen")] == ["trial_b-1"]
     (folder / "oct21.json").write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match=r"oct21\.json is no splits file"):
+    with pytest.raises(DataError, match=r"oct21\.json is not JSON"):
         load_episodes(str(root), "valid_seen")
 
 
@@ -201,7 +201,7 @@ def test_wrong_paths_name_the_remedy(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ('{"task_id": "trial_a", "pl', "truncated or no JSON"),
+        ('{"task_id": "trial_a", "pl', "is not JSON"),
         ("[]", "holds a list"),
         ('{"task_id": "trial_a"}', "no pddl_params or plan"),
         ('{"pddl_params": {}, "plan": {"high_pddl": [], "low_actions": []}}', "is no trajectory .KeyError: 'scene'"),

@@ -111,7 +111,7 @@ def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"otherwise: worlds=None \(was \['alfred', 'wah'\]\); choose"):
         write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred")
     (tmp_path / "rollouts.json").write_text("{")
-    with pytest.raises(DataError, match=r"rollouts.json cannot be read .*; choose another"):
+    with pytest.raises(DataError, match=r"rollouts.json is not JSON .*; choose another"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
 
 
