@@ -41,11 +41,11 @@ class Stepped(TimedProtocol):
     """Time that passes when a test says so."""
 
     seconds = 3600.0
-    connections: ClassVar[list[Stepped]] = []
+    seen: ClassVar[list[Stepped]] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self.connections.append(self)
+        self.seen.append(self)
 
     @property
     def waited_for(self) -> bool:
@@ -83,9 +83,9 @@ def test_who_stays_may_ask_again_and_drips_no_longer(stepped: Served) -> None:
         for _ in range(3):
             made.sendall(ask)
             assert b"200 OK" in made.recv(10_000)
-            until(lambda: not Stepped.connections[-1].waited_for)  # between requests it may take its time
+            until(lambda: not Stepped.seen[-1].waited_for)  # between requests it may take its time
         made.sendall(ask[:10])
-        connection = Stepped.connections[-1]
+        connection = Stepped.seen[-1]
         until(lambda: connection.waited_for)
         connection.loop.call_soon_threadsafe(connection.timeout_keep_alive_handler)
         assert made.recv(10) == b""
@@ -93,7 +93,7 @@ def test_who_stays_may_ask_again_and_drips_no_longer(stepped: Served) -> None:
 
 def test_a_socket_may_be_silent(stepped: Served) -> None:
     with connect(f"ws://127.0.0.1:{stepped.port}/socket") as made:
-        connection = Stepped.connections[-1]
+        connection = Stepped.seen[-1]
         until(lambda: not connection.waited_for)
         made.send("still here")
         assert made.recv() == "still here"
