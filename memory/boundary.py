@@ -1,4 +1,4 @@
-"""Boundary around libraries that read files: whatever they raise over a damaged one becomes a sentence that names it."""
+"""Boundary around libraries that read files: what they raise over a damaged one becomes a sentence that names it."""
 
 from __future__ import annotations
 

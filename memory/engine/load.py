@@ -21,7 +21,7 @@ from memory.boundary import loading, reason
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
-from memory.engine.files import model_files, refuse_adapter
+from memory.engine.files import ModelFiles, model_files, refuse_adapter
 from memory.engine.prepacked import prepack
 from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
@@ -88,9 +88,7 @@ def from_config(
     return wrap(module, name, f"random:{seed}:{where.type}")
 
 
-def wrap(
-    module: PreTrainedModel, name: str, revision: str, folder: Path | None = None, files: str = ""
-) -> LoadedModel:
+def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None, files: str = "") -> LoadedModel:
     """Take over a model built with our attention; ``revision`` names its weights, ``files`` all that was loaded."""
     module.eval().requires_grad_(False)
     spec = make_spec(module, revision, files)
@@ -130,8 +128,7 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
     folder = _folder(name)
     refuse_adapter(folder)
     files = model_files(folder)
-    with files.view() as view:  # with its configuration: the one that a hub gave above may be outdated
-        module, report = _read(view, folder, _private(_config(str(view))), dtype, device, packing)
+    module, report = _read(files, dtype, device, packing)
     _check_report(folder, report)
     loaded = wrap(module, name, files.weights_key, folder, files.key)
     if packing:
@@ -141,13 +138,20 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
 
 
 def _read(
-    view: Path, folder: Path, config: PretrainedConfig, dtype: torch.dtype, device: torch.device, packing: Packing | None
+    files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model in a ``view`` of ``folder`` on its device, and transformers' report of what it found."""
+    """The model on its device, and transformers' report of what it found."""
+    with files.view() as view:  # with its configuration: the one that a hub gave before may be outdated
+        return _read_view(view, files.folder, dtype, device, packing)
+
+
+def _read_view(
+    view: Path, folder: Path, dtype: torch.dtype, device: torch.device, packing: Packing | None
+) -> tuple[PreTrainedModel, dict[str, Any]]:
     read = partial(
         AutoModelForCausalLM.from_pretrained,
         view,
-        config=config,
+        config=_private(_config(str(view))),
         dtype=dtype,
         attn_implementation=NAME,
         use_safetensors=True,

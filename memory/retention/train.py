@@ -73,7 +73,7 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.args, self.out = args, Path(args.out)
         self.engine = Engine(load_model(args.model, args.dtype, args.device))
-        tokenizer = load_tokenizer(args.tokenizer or args.model)
+        tokenizer = load_tokenizer(args.tokenizer or args.model, self.engine.spec.vocab)
         encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
         self.sessions = [one for file in args.sessions for one in read_sessions(Path(file), encode)]
         if not self.sessions:

@@ -154,7 +154,7 @@ def test_no_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no tokenizer in '/no/where'.*--tokenizer"):
+    with pytest.raises(ModelError, match=r"the tokenizer of '/no/where'.*--tokenizer"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--tokenizer", "/no/where"))
 
 
