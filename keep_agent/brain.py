@@ -176,12 +176,12 @@ def _dtype(name: str, device: str) -> str:
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; random weights without one speak planner-tiny's."""
+    """The model's tokenizer; random weights without one speak planner-tiny's. Raises ModelError if it does not fit."""
     name = model.tokenizer or str(loaded.folder or _place(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
         name = str(BUNDLED)
-    return load_tokenizer(name)
+    return load_tokenizer(name, loaded.spec.vocab)
 
 
 def _place(model: DictConfig) -> str:

@@ -96,6 +96,18 @@ def appearing(folder: Path) -> Iterator[Path]:
     sync(folder.parent)
 
 
+def link_atomic(path: Path, target: Path) -> None:
+    """Make ``path`` a symbolic link to ``target``, in the place of a file or link that is there, at once."""
+    temporary = _beside(path)
+    try:
+        temporary.symlink_to(target)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
 def clean(folder: Path) -> list[Path]:
     """Remove the temporary files of killed writers, and return their names; those being written stay."""
     return [file for file in sorted(folder.glob(f".*{SUFFIX}")) if _abandoned(file)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from keep_agent.errors import ConfigError
 from memory.engine.attention import Coupled, JointPass, Pass
 from memory.engine.rope import RopeTables
 from memory.engine.spec import ModelSpec
@@ -107,3 +109,13 @@ class Decoder:
         if rows not in self._identity:
             self._identity = {rows: self.rope.identity(rows, self.device)}
         return self._identity[rows]
+
+
+def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
+    """Raises ConfigError for a token without one of the model's ``rows`` embeddings: a CUDA device would be lost."""
+    highest = int(max(token_ids, default=0)) if not isinstance(token_ids, torch.Tensor) else int(token_ids.max())
+    if highest >= rows:
+        raise ConfigError(
+            f"token {highest} has no embedding, for the model has {rows}: leave out the text that it stands for (a "
+            "placeholder of an image or a sound), or use the model's own tokenizer."
+        )

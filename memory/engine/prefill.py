@@ -21,8 +21,9 @@ from memory.block import KVBlock
 from memory.engine.attention import Pass
 from memory.engine.cache import HEADROOM, DenseCache, as_rows
 from memory.engine.carried import Carried
-from memory.engine.decoder import Decoder
+from memory.engine.decoder import Decoder, check_ids
 from memory.engine.encode import place_block, place_layer, write_keys
+from memory.engine.finite import check_finite
 from memory.engine.kernels import padded, row_padding
 from memory.engine.loader import Loader
 from memory.engine.masks import MaskPlan, causal_plan
@@ -70,6 +71,7 @@ class Prefill:
         """:param seen: what carried units see of the context"""
         self._started = time.perf_counter()
         check_layout(layout, context)
+        check_ids(layout.token_ids, decoder.spec.vocab)
         layout = on_device(layout, decoder.device)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.table = SegmentTable(layout)
@@ -258,13 +260,17 @@ class Prefill:
         self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
 
     def finish(self, hidden: torch.Tensor) -> PrefillResult:
-        """Logits of the last row and the trace; nothing writes into the cache after this."""
+        """Logits of the last row and the trace; nothing writes into the cache after this.
+
+        :raises ModelError: the logits are not finite
+        """
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
         self.loader.finish()
         self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
+        check_finite(logits, self.decoder.spec.dtype)
         trace, waited = self.trace, self.loader.waited
         trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
 from keep_agent.assemble import demonstration, expert_oracle, make_planner
-from keep_agent.errors import DataError, EpisodeError
+from keep_agent.errors import DataError, EpisodeError, ModelError
 from keep_agent.frames import Frames
 from keep_agent.loop import run_episode
 from keep_agent.results import EpisodeResult
@@ -112,6 +112,15 @@ def test_a_crash_behind_the_last_task_fails_it() -> None:
 
     result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG), world())
     assert [(task.stop, task.success) for task in result.tasks] == [("crash", False)] and result.crashed
+
+
+def test_a_model_that_cannot_decide_is_no_failure_of_the_planner() -> None:
+    class Broken(Scripted):
+        def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+            raise ModelError("logits are not finite")
+
+    with pytest.raises(ModelError, match="not finite"):
+        play(Broken(), episode(MUG), world())
 
 
 def test_bad_data_is_the_users_error_and_an_interrupt_is_no_crash() -> None:

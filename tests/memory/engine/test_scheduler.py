@@ -230,10 +230,10 @@ def test_errors_are_the_own_affair_of_a_request(engine: Engine, manual: Schedule
 
     small = pool_of(engine, capacity=24)
     good = manual.submit("good", packed(engine), some_ids(60), 9)
-    sharing = manual.submit("sharing", PagedCache(small), some_ids(6), 6)
+    sharing = manual.submit("sharing", PagedCache(small), some_ids(6), 5)
     failing = {
         "no such house": manual.submit("a", packed(engine), broken, 3),
-        "index out of range": manual.submit("b", packed(engine), [5, 999_999], 3),
+        "token 999999 has no embedding": manual.submit("b", packed(engine), [5, 999_999], 3),
         "no new token": manual.submit("c", packed(engine), [], 3),
         "do not fit": manual.submit("d", PagedCache(small), some_ids(8), 30),
     }
@@ -247,7 +247,7 @@ def test_errors_are_the_own_affair_of_a_request(engine: Engine, manual: Schedule
         list(failing["do not fit"])
     assert len(failing["do not fit"]) > 1, "it went well for a while"
     assert good.collect() == alone(engine, some_ids(60), 9)
-    assert sharing.collect() == alone(engine, some_ids(6), 6, paged(engine))
+    assert sharing.collect() == alone(engine, some_ids(6), 5, paged(engine))
     assert after.collect() == alone(engine, some_ids(9), 3)
 
 
