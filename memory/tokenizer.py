@@ -20,7 +20,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or hub name. Raises ModelError."""
     try:
         reader = PreTrainedTokenizerFast if _generic(Path(name)) else AutoTokenizer
-        return reader.from_pretrained(name)
+        return reader.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare exceptions
         first = str(error).strip().splitlines()[0]
         raise ModelError(f"no tokenizer in {name!r} ({first}); name one: model.tokenizer or --tokenizer") from error
