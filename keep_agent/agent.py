@@ -97,10 +97,10 @@ class Agent(Asynchronous):
         :raises KeepError: for what cannot be loaded or put together; Hydra's own errors for an unknown name
         """
         from keep_agent.brain import brain_of  # here: it loads torch
+        from keep_agent.overrides import choose_model  # and this Hydra
 
-        made = cls(
-            brain_of([f"planner={planner}", f"model={model}", *overrides]).planner(name), name, ahead, record=record
-        )
+        brain = brain_of([f"planner={planner}", *choose_model(model), *overrides])
+        made = cls(brain.planner(name), name, ahead, record=record)
         made._owns = True
         return made
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from hydra import compose, initialize_config_module
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import ConfigError
 from keep_agent.examples import make_examples
 from keep_agent.overrides import expand_model
 from keep_agent.settings import check_settings
+from memory.component_names import METHOD, TARGET
+from memory.components import component
 from memory.encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.load import LoadedModel, load_model
@@ -120,14 +120,11 @@ def plan_with(
 
 
 def make_method(memory: DictConfig) -> MemoryMethod:
-    """The memory method a YAML describes; what the components refuse, in one sentence."""
-    try:
-        return instantiate(memory)
-    except InstantiationException as error:
-        if isinstance(error.__cause__, KeepError):
-            raise error.__cause__ from None
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise ConfigError(f"memory={memory.get('name')} cannot be made: {reason}") from error
+    """The memory method a config describes. Raises ConfigError for one that cannot be made."""
+    made = component(OmegaConf.to_container(memory, resolve=True))
+    if not isinstance(made, MemoryMethod):
+        raise ConfigError(f"memory._target_={memory.get(TARGET)} is one stage, not a method: use {METHOD}")
+    return made
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MPNET = "sentence-transformers/all-mpnet-base-v2"
+SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code, no pickles
 
 
 class SentenceEncoder(Protocol):
@@ -124,7 +125,7 @@ class SentenceTransformerEncoder:
         folder = self._folder()
         try:
             with _quiet():
-                return SentenceTransformer(folder, device=self.device)
+                return SentenceTransformer(folder, device=self.device, **SAFE)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"encoder {self.name!r} could not be loaded ({error}): give a local folder or the name of a model on "

@@ -26,7 +26,7 @@ def load_tokenizer(name: str, rows: int | None = None) -> PreTrainedTokenizerBas
     remedy = f"copy the model's {EXPECTED} there, or name another tokenizer: model.tokenizer or --tokenizer"
     with loading(f"the tokenizer of {name!r}", remedy):
         reader = PreTrainedTokenizerFast if _generic(Path(name)) else AutoTokenizer
-        tokenizer = reader.from_pretrained(name)
+        tokenizer = reader.from_pretrained(name, trust_remote_code=False)
     if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):  # the library makes one up from its class
         raise ModelError(f"there is no tokenizer in {name!r}, which has no {EXPECTED}; {remedy}")
     if rows is not None:

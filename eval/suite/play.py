@@ -17,6 +17,7 @@ from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.files import read_text
+from keep_agent.literal import as_override
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config
 from memory.disk.atomic import write_atomic
@@ -41,7 +42,8 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
         if (folder / SUMMARY).exists():
             continue
         console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
-        config, given = _composed(cell, extra, [f"eval.resume={folder}"] if (folder / CONFIG).exists() else [])
+        resumed = [as_override("eval.resume", str(folder))] if (folder / CONFIG).exists() else []
+        config, given = _composed(cell, extra, resumed)
         evaluate(config, folder, console, given)
     for title, words in page.commands.items():
         if printed(title, words, out) is None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import suppress
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -263,6 +264,17 @@ def test_a_game_that_cannot_be_played_is_named(engines: Engines, world: World) -
         with pytest.raises(DataError, match="broken game"):
             engine.load(world.game.read() | change, "a broken game")
     assert "Your task is to" in engine.load(world.game.read(), "a good one")
+    engines.give_back(engine)
+
+
+def test_a_game_runs_no_code(engines: Engines, world: World, tmp_path: Path) -> None:
+    """TextWorld by itself gives what stands in braces to eval()."""
+    engine, mark = engines.take(), tmp_path / "executed"
+    game = world.game.read()
+    grammar = game["grammar"].replace("Your task is to", f"{{open('{mark}', 'w').name}} Your task is to")
+    with pytest.raises(DataError, match="is not run"):
+        engine.load(game | {"grammar": grammar}, "a hostile game")
+    assert not mark.exists()
     engines.give_back(engine)
 
 
