@@ -31,12 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig
 
-from eval.tables import make_console, show
+from eval.tables import show
+from keep_agent.console import make_console
 from memory.agents import AgentMemories
 from memory.engine.cache_spec import ModelCacheSpec
 from memory.engine.engine import Engine
@@ -52,7 +52,7 @@ from memory.slots import SlotPool
 TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 16384)}
 PARTS = ("latency", "matching", "peak", "capacity")
 POSITIONS = 65536
-PROGRESS = Console(stderr=True)
+PROGRESS = make_console(stderr=True)
 COLD_TOKENS = 8192  # so many are computed cold again and again; longer prompts once
 AGENT_TOKENS = 4096  # what an agent remembers, where agents are counted
 MESSAGE = "Robot: the mug is in the fridge, what now?\n"

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from keep_agent.console import make_console
 from memory.block import KVBlock
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
@@ -124,7 +124,7 @@ def main() -> None:
                     times = (f"{found[name]:.1f}" for name in names)
                     ratio = f"{found['full'] / found['plain']:.2f}"
                     table.add_row(shape, dtype, str(tokens), *times, ratio, f"{share:.2f}")
-    Console(width=140).print(table, f"{args.threads} threads, lower quartile of {args.repeats} turns")
+    make_console(140).print(table, f"{args.threads} threads, lower quartile of {args.repeats} turns")
 
 
 if __name__ == "__main__":

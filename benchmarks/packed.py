@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
 from benchmarks.engine import take_turns
+from keep_agent.console import make_console
 from memory.engine.kernels import KEY_MULTIPLE, grouped_attention
 from memory.engine.masks import causal_plan
 from memory.engine.tiles import Tile, tiled_attention, unpacked_tiles
@@ -119,7 +119,7 @@ def main() -> None:
                     shown = (f"{times[part]:.1f}" for part in ("dense", "tiled", "unpack"))
                     table.add_row(name, str(format.bits), format.keys, *cost, str(rows), *shown)
     note = f"{args.tokens} tokens, {args.threads} threads, lower quartile of {args.repeats} turns"
-    Console(width=140).print(table, note)
+    make_console(140).print(table, note)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine import QUERY, Prompt
+from keep_agent.console import make_console
 from memory.assembly.layout import lay_out, place
 from memory.boxes import Boxes, BoxIndex
 from memory.engine.engine import Engine
@@ -173,7 +173,7 @@ def main() -> None:
                     one = measure_latent(engine, tokens, args.repeats, asked)
                     times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.choice / one.prefill:.1f} %"
                     table.add_row(shape, str(tokens), f"latent ({asked}; pass {one.asking:.0f} ms)", *times, "")
-    Console(width=140).print(table, f"{args.dtype}, {args.threads} threads, medians of {args.repeats} rounds")
+    make_console(140).print(table, f"{args.dtype}, {args.threads} threads, medians of {args.repeats} rounds")
 
 
 if __name__ == "__main__":

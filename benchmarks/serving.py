@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
+from keep_agent.console import make_console
 from memory.engine.batch import Member, merge
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking, append
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=256, help="rows of a chunk")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    console, threads = Console(width=140), f"{args.threads} threads"
+    console, threads = make_console(140), f"{args.threads} threads"
     console.print(decoding(args), f"{args.agents} agents, {threads}, medians of {args.repeats} turns")
     console.print(waiting(args), f"chunks of {args.few} rows, {threads}, medians of {args.staggers}")
 

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -27,6 +26,7 @@ from selenium.webdriver.common.keys import Keys
 
 from benchmarks.viewer_browser import browser, serving
 from benchmarks.viewer_trace import Size, write_run
+from keep_agent.console import make_console
 from keep_agent.viewer.runs import Library
 
 WATCH = """
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         table = Table("ms", "times", "p50", "p95", title=f"{size}, a trace of {megabytes:.0f} MB")
         for measured in measure(run, given.presses, given.screenshot):
             table.add_row(*measured.row())
-    Console().print(table)
+    make_console().print(table)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ play through this, whatever the world.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -112,12 +111,6 @@ class TaskResult:
     met: int
     total: int
     steps: int
-
-
-def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:
-    """Raises ConfigError for a value that is none of those allowed."""
-    if value not in (choices := tuple(allowed)):
-        raise ConfigError(f"{name}={value!r} is unknown; use one of {', '.join(choices)}")
 
 
 def checked_steps(max_steps: int | None, usual: int) -> int:

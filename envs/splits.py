@@ -5,7 +5,7 @@ Whoever keeps only houses whose hash belongs to the split of their seed has no h
 
 from __future__ import annotations
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, did_you_mean
 
 SPLITS = ("train", "valid", "test")
 SEEDS_PER_SPLIT = 10**9
@@ -17,7 +17,8 @@ _HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of a hash modu
 def check_split(split: str, what: str) -> None:
     """Raises ConfigError for a split that there is not; ``what`` is one of the things that are split ("house")."""
     if split not in SPLITS:
-        raise ConfigError(f"unknown split {split!r} of the embedded {what}s; choose one of {', '.join(SPLITS)}")
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS)
+        raise ConfigError(f"unknown split {split!r} of the embedded {what}s; choose one of {known}{hint}")
 
 
 def seed_of(split: str, index: int, what: str) -> int:

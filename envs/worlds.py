@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from envs.setting import Episode, Setting
-from keep_agent.errors import ConfigError
+from keep_agent.errors import check_choice
 
 
 class World(Protocol):
@@ -53,16 +53,21 @@ class World(Protocol):
 WORLDS: Mapping[str, str] = MappingProxyType({"alfred": "keep_agent:Alfred-v0", "wah": "keep_agent:WatchAndHelp-v0"})
 """Those with households of their own, to play and to learn in."""
 _GIVEN = {"alfworld": "keep_agent:ALFWorld-v0"}  # those that play what they are given
+_OF_SIMULATORS = ("simulator", "record", "backend", "render", "thor", "data")
 _MODULES = {env_id: f"envs.{name}.kind" for name, env_id in {**WORLDS, **_GIVEN}.items()}
 
 
 def world_of(env_id: str) -> World:
     """The world behind a gymnasium id. Raises ConfigError for one that we do not know."""
-    if env_id not in _MODULES:
-        raise ConfigError(f"env.id={env_id!r} is no world; use one of {', '.join(_MODULES)}")
+    check_choice("env.id", env_id, _MODULES)
     return import_module(_MODULES[env_id]).WORLD
 
 
 def choices_of(env: Mapping[str, Any]) -> dict[str, Any]:
     """What the config of a world's ``env`` chooses; what an older one does not hold is left to the world."""
     return {key: env[key] for key in world_of(env["id"]).choices if key in env}
+
+
+def without_simulator(env: Mapping[str, Any]) -> dict[str, Any]:
+    """`choices_of` the config without those of simulators and their files, which only a played episode needs."""
+    return {key: value for key, value in choices_of(env).items() if key not in _OF_SIMULATORS}

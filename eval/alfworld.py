@@ -6,7 +6,7 @@ import sys
 
 from eval.cli import hydra_command
 from eval.run import evaluate
-from eval.tables import make_console
+from keep_agent.console import make_console
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eval.tables import make_console, number, percent, show
+from eval.tables import number, percent, show
+from keep_agent.console import make_console
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.runfolder import TRACE

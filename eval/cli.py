@@ -1,7 +1,8 @@
-"""How a Hydra command runs: composed with the command line, each job guarded, and no empty folder left behind."""
+"""Hydra commands: composed with a command line that was checked, each job guarded, no empty folder left behind."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.errors import ConfigError
 from keep_agent.guard import INTERRUPTED, guarded
+from keep_agent.known import check_known
 from keep_agent.overrides import expand_model
 
 SWEEP_RECORD = "multirun.yaml"  # Hydra's, written before the first job
@@ -62,10 +64,22 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
 
     def command() -> None:
         sys.argv[1:] = expand_model(sys.argv[1:])
+        check_known(*_given(sys.argv[1:], config_name))
         hydra.main(version_base="1.3", config_path="pkg://configs", config_name=config_name)(run)()
 
     codes.append(guarded(command))
     return max(codes)
+
+
+def _given(arguments: Sequence[str], config_name: str) -> tuple[str, list[str], list[str]]:
+    """The config, the overrides and the folders of configs that a command line names. Hydra reads the rest."""
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--config-name", "-cn", default=config_name)
+    options.add_argument("--config-dir", "-cd")
+    options.add_argument("--config-path", "-cp")
+    known, others = options.parse_known_args(arguments)
+    overrides = [word for word in others if word[:1] != "-" and ("=" in word or word[:1] == "~")]
+    return known.config_name, overrides, [folder for folder in (known.config_dir, known.config_path) if folder]
 
 
 def missing_folders(arguments: Sequence[str]) -> list[Path]:

@@ -19,10 +19,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eval.intervals import mean_interval, ratio_interval
 from eval.metrics import cluster_of, costs, goal_condition_rate, subgoal_success_rate, success_rate
-from eval.tables import bounds, make_console, number, percent, show
+from eval.tables import bounds, number, percent, show
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
@@ -306,7 +308,8 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     for table in tables:
         show(table, arguments.markdown, console)
     if unequal:
-        console.print(f"[yellow]note:[/] these runs differ in more than their method: {', '.join(unequal)}")
+        note = f" these runs differ in more than their method: {', '.join(unequal)}"
+        console.print(Text.assemble(("note:", "yellow"), note))
     if arguments.json:
         found = {"baseline": base.name, "runs": [asdict(row) for row in rows], "by_length": [_finite(c) for c in cells],
                  "unequal_settings": unequal}  # fmt: skip

@@ -86,15 +86,13 @@ def _setting(text: str) -> tuple[str, str]:
 
 def _acting(overrides: Sequence[str]) -> Planner:
     """A planner from the settings of `eval.alfred`. Raises ConfigError for one without a model."""
-    from hydra import compose, initialize_config_module  # here: the expert needs neither this nor a model
-
-    from eval.resume import use_threads
+    from eval.resume import use_threads  # here, as the next: the expert needs neither Hydra nor a model
     from keep_agent.assemble import make_planner
+    from keep_agent.compose import compose_settings
     from keep_agent.overrides import expand_model
     from keep_agent.settings import check_settings
 
-    with initialize_config_module("configs", version_base="1.3"):
-        config = compose("alfred", expand_model(overrides))
+    config = compose_settings("alfred", expand_model(overrides))
     if config.planner.kind != "kv":
         raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")
     check_settings(config)

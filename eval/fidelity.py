@@ -25,16 +25,17 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from eval.agreement import RATIOS, as_json, curve_figure, curve_table, measure_curve, reach_lines
+from eval.agreement import RATIOS, RULER, as_json, curve_figure, curve_table, measure_curve, reach_lines
 from eval.cli import check_target
 from eval.deviation import Deviation, measure
 from eval.laws import LAWS
 from eval.overrides import check_overrides, key_of
 from eval.plots import check_figure
 from eval.resume import use_threads
-from eval.tables import make_console, number, percent
+from eval.tables import number, percent
 from eval.variants import compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from keep_agent.overrides import choose_model, expand_model
@@ -177,7 +178,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
         raise ConfigError(f"a curve is one model's, --model {' --model '.join(arguments.model)} is not all: name one")
     chosen = [override for name in arguments.model for override in choose_model(name)]
     overrides = [*CURVE_SETTING, *expand_model(overrides), *chosen]
-    config = compose_variants(["full_recompute"], overrides)["full_recompute"]
+    config = compose_variants([RULER, *(method for method in methods if method != RULER)], overrides)[RULER]
     model, shares = config.model, RATIOS if arguments.ratios is None else arguments.ratios
     check_outputs(arguments)
     use_threads(config)
@@ -190,7 +191,7 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     console.print(curve_table(points))
     if arguments.reach:
         for line in reach_lines(points, arguments.reach):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
     if arguments.json:
         write_atomic(arguments.json, json.dumps({"curve": as_json(points)}, indent=2) + "\n")
     if arguments.plot:

@@ -20,7 +20,7 @@ from envs.alfred.scene import Episode
 from envs.alfworld.engine import Engine
 from envs.alfworld.episodes import FILE_NAME
 from eval.problem import problem, why_not
-from eval.tables import make_console
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.disk.atomic import write_atomic

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
 
 from eval.cli import hydra_command
-from eval.tables import make_console
-from eval.timing.run import evaluate
+from keep_agent.console import make_console
 
 
 def main() -> None:
     """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
-    console = make_console()
-    sys.exit(hydra_command("latency", lambda config, folder, given: evaluate(config, folder, console, given)))
+    sys.exit(hydra_command("latency", _evaluate))
+
+
+def _evaluate(config: DictConfig, folder: Path, given: Sequence[str]) -> None:
+    from eval.timing.run import evaluate  # here: it loads torch, and what is mistyped is refused before
+
+    evaluate(config, folder, make_console(), given)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from eval.overrides import within
 from eval.resume import FREE, changes
 from eval.run import show, summary_of
 from eval.shard import Shard
-from eval.tables import make_console
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import parsed, reading
 from keep_agent.frames import Frames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, did_you_mean
 
 
 def key_of(override: str) -> str:
@@ -24,4 +24,5 @@ def check_overrides(overrides: Sequence[str], read: Collection[str], instead: Ma
         if key in instead:
             raise ConfigError(f"{override} is not read here; use {instead[key]}")
         if not within(key, read):
-            raise ConfigError(f"{override} is not read here; what is: {', '.join(read)}")
+            hint = did_you_mean(key, read, cutoff=0.75)
+            raise ConfigError(f"{override} is not read here; what is: {', '.join(read)}{hint}")

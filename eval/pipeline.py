@@ -36,8 +36,9 @@ from eval.overlap.times import read_times
 from eval.overlap.work import AFTER, NARROW_OF, Work
 from eval.plots import check_figure
 from eval.shape import Shape
-from eval.tables import make_console, show
+from eval.tables import show
 from eval.variants import names
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.disk.atomic import write_atomic

@@ -16,8 +16,9 @@ def progress(
     console: Console, noun: str, total: int, run: RunFolder, shown: bool, describe: Callable[[], str]
 ) -> Iterator[Callable[[], None]]:
     """Yields what is to be called after each result. An interrupt says how to go on."""
-    columns = (TextColumn(noun), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+    columns = (TextColumn(noun, markup=False), BarColumn(), MofNCompleteColumn())
+    told = TextColumn("{task.description}", markup=False)
+    bar = Progress(*columns, told, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
     bar.disable = not (shown and console.is_terminal)
     with bar:
         line = bar.add_task(describe(), total=total, completed=len(run.results))

@@ -35,9 +35,9 @@ from eval.probes.scores import Score, accuracy_figure, accuracy_table, mark_tabl
 from eval.probes.signals import Ranks, measure_ranks, rank_figure, rank_table
 from eval.probes.wording import TextFormat
 from eval.resume import use_threads
-from eval.tables import make_console
 from eval.variants import REMEMBERS, compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model

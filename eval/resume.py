@@ -14,7 +14,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.literal import as_config, as_override, literal, looked_up
 from keep_agent.runfolder import RunFolder
 from memory.component_names import check_names, named_classes
-from memory.encoder import chosen_encoder
+from memory.encoder import chosen_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
 THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
@@ -34,11 +34,14 @@ def begin(
 ) -> tuple[Folder | None, DictConfig]:
     """The run that ``config`` goes on with, if any, and the config that counts: checked, with its torch threads set."""
     path = Path(config.eval.resume) if config.eval.resume else None
+    wanted = None if path or config.planner.kind != "kv" else OmegaConf.select(config, "prompt.encoder")
     if "prompt" in config:  # a run that goes on elsewhere, or is compared, is one of the encoder that it had
         config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
     if path is not None:
         config = resumed_config(config, kind.saved(path), given)
     check(config)
+    if wanted is not None:
+        warn_of_fallback(wanted)
     use_threads(config)
     return (kind.resume(path) if path is not None else None), config
 

@@ -31,10 +31,11 @@ from eval.deviation import Shadow, divergence, make_planners, play
 from eval.intervals import mean_interval
 from eval.lines import begin_lines
 from eval.resume import use_threads
-from eval.tables import bounds, make_console, number, percent, show
+from eval.tables import bounds, number, percent, show
 from eval.variants import compose_variants, names
 from keep_agent.assemble import expert_oracle
 from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.console import make_console
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model
 from memory.engine.engine import Engine

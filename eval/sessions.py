@@ -20,9 +20,9 @@ from eval.cli import check_target
 from eval.lines import begin_lines
 from eval.resume import use_threads
 from eval.retention import SETTING
-from eval.tables import make_console
 from eval.variants import compose_variants
 from keep_agent.assemble import expert_oracle, make_env, make_episodes, make_planner
+from keep_agent.console import make_console
 from keep_agent.errors import KeepError
 from keep_agent.guard import guarded
 from keep_agent.loop import run_episode

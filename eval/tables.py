@@ -11,23 +11,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from keep_agent.console import make_console
+
 MISSING = "–"
-FILE_WIDTH = 170
 COSTS = ("prompt_tokens", "fresh_tokens", "computed_ratio", "recomputed_ratio", "kv_hit_rate")
 TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
-
-
-def make_console() -> Console:
-    """The terminal; what is piped somewhere is not cut at 80 columns."""
-    console = Console()
-    return console if console.is_terminal else Console(width=FILE_WIDTH)
 
 
 def markdown(table: Table) -> str:
     """The table in Markdown between its title and its caption, for documents."""
     plain = copy(table)
     plain.title, plain.caption, plain.box = None, None, box.MARKDOWN
-    console = Console(width=1000, color_system=None)
+    console = make_console(1000, color_system=None)
     with console.capture() as written:
         console.print(plain)
     lines = [line.strip() for line in written.get().splitlines() if line.strip()]
@@ -39,7 +34,7 @@ def markdown(table: Table) -> str:
 def show(table: Table, plain: bool, console: Console) -> None:
     """On the console as it is, or ``plain``: in Markdown, its lines uncut."""
     if plain:
-        console.print(f"{markdown(table)}\n", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{markdown(table)}\n", highlight=False, soft_wrap=True)
     else:
         console.print(table)
 

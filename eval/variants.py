@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from hydra import compose, initialize_config_module
-from hydra.errors import ConfigCompositionException, MissingConfigException
 from omegaconf import DictConfig
 
 from eval.overrides import key_of, within
+from keep_agent.compose import compose_settings
 from keep_agent.errors import ConfigError
+from keep_agent.known import UnknownSetting
 from keep_agent.settings import check_settings
 
 REMEMBERS = ("memory", "prompt.budget")
@@ -35,27 +35,26 @@ def compose_variants(
     described = {label: what or label for label, _, what in parted}
     if len(described) < len(variants):
         raise ConfigError(f"{','.join(variants)} names a method twice")
-    with initialize_config_module("configs", version_base="1.3"):
-        configs = {}
-        for label, what in described.items():
-            planner, *extra = what.split("+")
-            for override in extra:
-                if not within(key_of(override), own):
-                    raise ConfigError(
-                        f"method {label}: {override!r} is not a method's own, as {', '.join(own)} are; "
-                        "give it to all methods, without the +"
-                    )
-            try:
-                configs[label] = compose("alfred", [f"planner={planner}", *overrides, *extra])
-            except MissingConfigException:
-                raise  # a name there is not; its message lists those there are
-            except ConfigCompositionException as error:
-                problem = str(error).partition("\n")[0].rstrip(".")
+    configs = {}
+    for label, what in described.items():
+        planner, *extra = what.split("+")
+        for override in extra:
+            if not within(key_of(override), own):
                 raise ConfigError(
-                    f"method {label}: {problem}; what not all methods have stands behind its method: NAME+KEY=VALUE"
-                ) from error
+                    f"method {label}: {override!r} is not a method's own, as {', '.join(own)} are; "
+                    "give it to all methods, without the +"
+                )
+        try:
+            configs[label] = compose_settings("alfred", [f"planner={planner}", *overrides, *extra])
+        except UnknownSetting as error:
+            raise ConfigError(
+                f"method {label}: {error}; what not all methods have stands behind its method: NAME+KEY=VALUE"
+            ) from error
+    from keep_agent.brain import make_method  # here: it loads torch, and what is mistyped is refused before
+
     for variant, config in configs.items():
         check_settings(config)
         if "memory" not in config:
             raise ConfigError(f"method {variant} has no memory to measure; see `keep-agent methods`")
+        make_method(config.memory)  # refuses what does not go together before a model is loaded
     return configs

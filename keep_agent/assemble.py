@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from envs.setting import Episode, Setting, demonstrated, succeeded
 from envs.worlds import choices_of, world_of
-from keep_agent.errors import ConfigError
+from keep_agent.errors import check_choice
 from planners.base import DONE, Planner
 from planners.simple import ExpertPlanner, RandomPlanner
 
@@ -58,8 +58,7 @@ def make_planner(config: DictConfig) -> Planner:
     """The planner of ``config.planner.kind`` with everything it needs."""
     builders: dict[str, Callable[[DictConfig], Planner]] = {"expert": _expert, "random": _random, "kv": _kv}
     kind = config.planner.kind
-    if kind not in builders:
-        raise ConfigError(f"planner.kind={kind!r} is unknown; choose one of: {', '.join(builders)}")
+    check_choice("planner.kind", kind, builders)
     return builders[kind](config)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
+from keep_agent.compose import compose_settings
 from keep_agent.errors import ConfigError
 from keep_agent.examples import make_examples
 from keep_agent.overrides import expand_model
@@ -80,8 +80,7 @@ def format_of(
 
 def brain_of(overrides: Sequence[str]) -> Brain:
     """The brain of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or what Hydra raises."""
-    with initialize_config_module("configs", version_base="1.3"):
-        config = compose("agent", expand_model(overrides))
+    config = compose_settings("agent", expand_model(overrides))
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
     check_settings(config, {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}, ("eval.threads",), ())

@@ -1,4 +1,7 @@
-"""``keep-agent``: what is in the box, and scenarios. Experiments have commands of their own (keep-eval-alfred, ...)."""
+"""``keep-agent`` and its commands. Experiments have commands of their own (keep-eval-alfred, ...).
+
+Help and lists load no torch: each command imports what it needs when it runs.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,33 @@ from rich.console import Console
 from rich.table import Table
 
 import keep_agent
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 
+# A test makes every method and compares; making them here would load torch.
+EXACT = frozenset({"full_cache", "full_recompute", "prefix_cache"})
 STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
 
 
 def methods_table() -> Table:
-    """The memory methods of ``configs/memory``: which choice each makes for the six stages, and whether what comes out
-    is what plain recomputation gives.
+    """The memory methods of ``configs/memory``: their choice for each of the six stages, and whether their result is
+    that of plain recomputation.
     """
-    from keep_agent.brain import make_method  # here: --version and --help need no torch
-
     table = Table(title="memory methods: memory=NAME, or planner=NAME with the prompt layout that goes with it")
     for heading in ("name", *STAGES, "layout", "paper", "result"):
         table.add_column(heading, no_wrap=heading == "name")
-    with initialize_config_module("configs", version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        for name in loader.get_group_options("memory", ObjectType.CONFIG):
-            memory = compose("alfred", [f"memory={name}"]).memory
-            result = "exact" if make_method(memory).capabilities.exact else "approximate"
-            table.add_row(
-                name, *(_stage(memory[stage]) for stage in STAGES), memory.layout, memory.paper or "–", result
-            )
+    for name, memory in _methods_composed().items():
+        result = "exact" if name in EXACT else "approximate"
+        table.add_row(name, *(_stage(memory[stage]) for stage in STAGES), memory.layout, memory.paper or "–", result)
     return table
+
+
+def _methods_composed() -> DictConfig:
+    """Every config of ``configs/memory`` by its name, composed at once."""
+    with initialize_config_module("configs", version_base="1.3"):
+        names = GlobalHydra.instance().config_loader().get_group_options("memory", ObjectType.CONFIG)
+        return compose(None, [f"+memory@{name}={name}" for name in names])
 
 
 def _stage(choice: DictConfig) -> str:
@@ -51,7 +57,7 @@ def _methods(arguments: Sequence[str], console: Console) -> None:
 
 
 def _phases(arguments: Sequence[str], console: Console) -> None:
-    from keep_agent.phases.command import main as phases  # here: --version and --help need no torch
+    from keep_agent.phases.command import main as phases
 
     phases(arguments, console)
 
@@ -98,8 +104,7 @@ def main() -> None:
     parser.add_argument("command", choices=list(COMMANDS), help=HELP)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; COMMAND --help lists them")
     given = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    code = guarded(lambda: COMMANDS[given.command](given.arguments, console))
+    code = guarded(lambda: COMMANDS[given.command](given.arguments, make_console()))
     if code:
         sys.exit(code)
 

@@ -1,4 +1,9 @@
-"""The one root of all errors. A leaf: every room may import it, it imports nothing."""
+"""Errors: one root for all of them, and the words that go with a value nobody knows. Imports nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class KeepError(Exception):
@@ -39,3 +44,22 @@ class StorageError(KeepError, OSError):
 
 class CapacityError(KeepError, MemoryError):
     """Something does not fit; the message says by how much."""
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A hint to append to a message: the known word that is most like ``word``, or "" if none is like it.
+
+    :param cutoff: least likeness of the two, from 0 to 1, as `difflib` measures it
+    """
+    by_lower = {one.lower(): one for one in known}
+    closest = get_close_matches(word.lower(), list(by_lower), 1, cutoff)
+    return f"; did you mean {by_lower[closest[0]]!r}?" if closest else ""
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str], *, null: bool = False) -> None:
+    """Raises ConfigError for a value that is none of those ``allowed``; with ``null`` None is allowed too."""
+    choices = tuple(allowed)
+    if value in choices or (null and value is None):
+        return
+    listed = ", ".join([*choices, *(["null"] if null else [])])
+    raise ConfigError(f"{name}={value!r} is unknown; use one of {listed}{did_you_mean(str(value), choices)}")

@@ -8,14 +8,13 @@ from omegaconf import DictConfig
 
 from envs.setting import Episode, Setting, demonstrated, succeeded
 from envs.splits import LAST_SEED
-from envs.worlds import World, choices_of, world_of
+from envs.worlds import World, without_simulator, world_of
 from keep_agent.errors import ConfigError
 from planners.base import DONE
 from planners.formats import Example
 
 POOL = 40  # training episodes to choose from
 LONGEST = 100  # skills
-LIVE = ("simulator", "record", "backend", "render", "thor", "data")  # choices that an example does without
 
 
 def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
@@ -41,8 +40,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
 
 def _plans(world: World, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
     """Type and plan of the first task of training episodes, as far as the expert, who knows everything, solves it."""
-    choices = {key: value for key, value in choices_of(env).items() if key not in LIVE}
-    setting = world.setting(**choices | {"observability": "full"})
+    setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
         example = _example(setting, episode)
         if example is not None:

@@ -1,4 +1,8 @@
-"""Weights & Biases: config, metrics per episode, summary, a table of episodes, and the trace as an artifact."""
+"""Weights & Biases: config, metrics per episode, summary, a table of episodes, and the trace as an artifact.
+
+A key has one meaning: what is logged per episode begins with ``episode/`` and has no summary, the summary holds the
+keys of ``summary.json``, and the table is ``tables/episodes``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from keep_agent.results import EpisodeResult
 from memory.disk.atomic import write_atomic
 
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     import wandb
 
 ID = "wandb/id"  # in the run folder
+EPISODE, INDEX, TABLE = "episode/", "episode/index", "tables/episodes"
 MODES = ("disabled", "offline", "online")
 COLUMNS = ("index", "episode", "task", "type", "instruction", "success", "stop", "met", "total", "steps", "ttft_ms")
 
@@ -42,35 +47,41 @@ class WandbLog:
 
     def __init__(self, run: wandb.Run) -> None:
         self._run = run
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # or the last one's would be the run's
 
     def episode(self, result: EpisodeResult) -> None:
         """Metrics of one finished episode, at its index."""
-        asked = [step for step in result.steps if step.layers]
-        metrics = {
-            "episode": result.index,
-            "success": sum(task.success for task in result.tasks) / len(result.tasks),
-            "goal_conditions": sum(task.met for task in result.tasks) / max(sum(t.total for t in result.tasks), 1),
-            "steps": len(result.steps),
-            "crashed": int(result.crashed),
-            "seconds": result.seconds,
-        }
-        if asked:
-            metrics["ttft_ms"] = sum(step.ttft_ms for step in asked) / len(asked)
-            metrics["decision_ms"] = sum(step.decision_ms for step in asked) / len(asked)
-            metrics["computed_ratio"] = sum(step.computed_ratio for step in asked) / len(asked)
-        self._run.log(metrics)
+        self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
 
     def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None:
         """Summary, table and artifact; ends the W&B run."""
         import wandb
 
-        self._run.log({"episodes": wandb.Table(columns=list(COLUMNS), data=_rows(results))})
+        self._run.log({TABLE: wandb.Table(columns=list(COLUMNS), data=_rows(results))})
         self._run.summary.update({key: value for key, value in summary.items() if key not in ("config", "versions")})
         if trace.exists():
             artifact = wandb.Artifact(f"trace-{self._run.id}", type="trace")
             artifact.add_file(str(trace))
             self._run.log_artifact(artifact)
         self._run.finish()
+
+
+def _metrics(result: EpisodeResult) -> dict[str, float]:
+    """What one episode came to; times and rows only where a model was asked."""
+    asked = [step for step in result.steps if step.layers]
+    metrics = {
+        "index": result.index,
+        "success": sum(task.success for task in result.tasks) / len(result.tasks),
+        "goal_conditions": sum(task.met for task in result.tasks) / max(sum(t.total for t in result.tasks), 1),
+        "steps": len(result.steps),
+        "crashed": int(result.crashed),
+        "seconds": result.seconds,
+    }
+    if asked:
+        metrics["ttft_ms"] = sum(step.ttft_ms for step in asked) / len(asked)
+        metrics["decision_ms"] = sum(step.decision_ms for step in asked) / len(asked)
+        metrics["computed_ratio"] = sum(step.computed_ratio for step in asked) / len(asked)
+    return metrics
 
 
 def _rows(results: Sequence[EpisodeResult]) -> list[list[Any]]:
@@ -97,8 +108,7 @@ def _run_id(folder: Path) -> str:
 
 def check_mode(mode: str) -> None:
     """Raises ConfigError for a mode W&B does not know."""
-    if mode not in MODES:
-        raise ConfigError(f"wandb.mode={mode!r} is unknown; choose one of: {', '.join(MODES)}")
+    check_choice("wandb.mode", mode, MODES)
 
 
 def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> RunLog:

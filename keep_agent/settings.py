@@ -1,13 +1,21 @@
-"""Settings that are numbers, switches or words, checked before anything is built: so nothing is left half done."""
+"""Settings that are numbers, switches or words, checked before anything is loaded or built."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from keep_agent.errors import ConfigError
+from envs.worlds import without_simulator, world_of
+from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.frames import ENDINGS
+from keep_agent.logging_wandb import MODES
+from keep_agent.model_names import check_model
+from memory.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, QUANTIZATIONS, REDUCTIONS, TRANSPORTS
+from planners.base import POLICIES
+from planners.formats import FORMATS
+from planners.styles import STYLES
 
 LEAST = {
     "env.stream": 1,
@@ -23,10 +31,24 @@ LEAST = {
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
 SWITCHES = ("eval.trace", "eval.progress")
 OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
-WORDS = {  # or null, which is what a config without the key says
+MODEL = "model.name"
+WORDS = {
+    "engine.importance": IMPORTANCE,
+    "engine.transport": TRANSPORTS,
     "eval.frames": tuple(ENDINGS),
     "eval.launcher": ("local", "ray"),
+    "memory.context": CONTEXTS,
+    "memory.layout": LAYOUTS,
+    "model.dtype": ("auto", *DTYPES),
+    "model.init": INITS,
+    "model.quantization": QUANTIZATIONS,
+    "planner.policy": POLICIES,
+    "planner.reduce": REDUCTIONS,
+    "prompt.format": FORMATS,
+    "prompt.style": tuple(STYLES),
+    "wandb.mode": MODES,
 }
+OR_NULL = ("eval.frames", "eval.launcher", "model.quantization")
 
 
 def check_settings(
@@ -47,7 +69,19 @@ def check_settings(
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
-    for key, words in WORDS.items():
-        value = OmegaConf.select(config, key)
-        if value is not None and value not in words:
-            raise ConfigError(f"{key}={value} does not work; give {', '.join(words)} or null")
+    for key in (*WORDS, MODEL):
+        if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
+            check_word(key, OmegaConf.select(config, key))
+    if "env" in config:
+        world_of(config.env.id).setting(**without_simulator(config.env))
+
+
+def check_word(key: str, value: Any) -> None:
+    """Raises ConfigError for the value of a setting that takes certain words, or names a model, and not this one."""
+    if key == MODEL and isinstance(value, str):
+        check_model(value)
+    words = WORDS.get(key)
+    if words is None or value in words or (value is None and key in OR_NULL):
+        return
+    null = " or null" if key in OR_NULL else ""
+    raise ConfigError(f"{key}={value} does not work; give {', '.join(words)}{null}{did_you_mean(str(value), words)}")

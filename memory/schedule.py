@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 
 SHAPES = ("linear", "cosine", "step")
 
@@ -26,8 +26,7 @@ class Schedule:
     until: float = 0.18
 
     def __post_init__(self) -> None:
-        if self.shape not in SHAPES:
-            raise ConfigError(f"shape={self.shape!r} is unknown: use one of {', '.join(SHAPES)}")
+        check_choice("shape", self.shape, SHAPES)
         if not 0 <= self.average <= 1 or not 0 <= self.last <= 1:
             raise ConfigError(f"average={self.average} and last={self.last} are shares: use 0 to 1")
         if not 0 <= self.until < 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.engine.kernels import Asked, Block, block_probabilities
 
 
@@ -51,8 +51,7 @@ def check_budget(budget: int, grain: str) -> None:
     """Raises ConfigError for a budget that leaves no row, or an unknown grain."""
     if budget < 1:
         raise ConfigError(f"retention budget={budget} tokens keeps nothing: use 1 or more")
-    if grain not in GRAINS:
-        raise ConfigError(f"retention grain={grain!r} is unknown: use one of {', '.join(GRAINS)}")
+    check_choice("retention grain", grain, GRAINS)
 
 
 def keep_best(view: CacheView, budget: int, scores: Callable[[], torch.Tensor], grain: str = "token") -> torch.Tensor:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from memory.report import Prefill
     from planners.styles import FactView
 
+POLICIES = ("score", "generate")  # of planners with a model
 DONE = "done"  # the skill that ends a task in every skill set
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from keep_agent.errors import ConfigError, ModelError
+from keep_agent.errors import ConfigError, ModelError, check_choice
 from planners.prompt import (
     CUE,
     FOCUS,
@@ -27,6 +27,7 @@ from planners.prompt import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+FORMATS = ("default", "lota")
 HERE = "\u241f"  # stands for the memory while a chat template is rendered; never reaches the model
 
 
@@ -269,10 +270,9 @@ def make_format(
     goals: bool = False,
 ) -> Format:
     """A prompt format by name; raises `ConfigError` naming the known ones, or for examples it has no place for."""
-    if name == "default":
-        if examples:
-            raise ConfigError(f"prompt=default shows no examples, {len(examples)} were given; use prompt=lota or 0")
-        return PlainFormat(tokenizer, start, goals)
+    check_choice("prompt.format", name, FORMATS)
     if name == "lota":
         return LotaFormat(tokenizer, examples, start)
-    raise ConfigError(f"unknown prompt format {name!r}; choose one of: default, lota")
+    if examples:
+        raise ConfigError(f"prompt=default shows no examples, {len(examples)} were given; use prompt=lota or 0")
+    return PlainFormat(tokenizer, start, goals)

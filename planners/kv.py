@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.errors import ConfigError
-from planners.base import DONE, Decision, Finished
+from keep_agent.errors import ConfigError, check_choice
+from memory.choices import REDUCTIONS
+from planners.base import DONE, POLICIES, Decision, Finished
 from planners.prompt import NOTHING, Turn, clean, entity_text, in_short, understood
 from planners.state import PlannerState
 from planners.styles import Edit, history_edit, make_style, task_edit
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from planners.formats import Format
     from planners.styles import FactView
 
-POLICIES = ("score", "generate")
-REDUCTIONS = ("sum", "mean")
 SHOWN = 5  # best candidates kept for the trace
 GOAL_TOKENS = 64  # at most, for what an instruction asks for
 GOAL_SEGMENTS = 40  # nearest to an instruction, all computed: with 80 of them 1 to 2 of 100 answers are others
@@ -48,10 +47,8 @@ class KVPlanner:
         retry: bool = False,
         name: str = "kv",
     ) -> None:
-        if policy not in POLICIES:
-            raise ConfigError(f"unknown planner policy {policy!r}; choose one of: {', '.join(POLICIES)}")
-        if reduce not in REDUCTIONS:
-            raise ConfigError(f"unknown score reduction {reduce!r}; choose one of: {', '.join(REDUCTIONS)}")
+        check_choice("planner.policy", policy, POLICIES)
+        check_choice("planner.reduce", reduce, REDUCTIONS)
         if max_new_tokens < 1:
             raise ConfigError(f"max_new_tokens={max_new_tokens} leaves no room for a skill; use 1 or more")
         self.name = name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 
 KINDS = ("adamw", "muon")
 DECAY = 0.05  # of weights that are matrices
@@ -21,8 +21,7 @@ class Optimizers:
     """
 
     def __init__(self, model: nn.Module, kind: str, lr: float) -> None:
-        if kind not in KINDS:
-            raise ConfigError(f"--optimizer {kind} is unknown; choose one of: {', '.join(KINDS)}")
+        check_choice("--optimizer", kind, KINDS)
         if kind == "muon" and not hasattr(torch.optim, "Muon"):
             raise ConfigError(f"--optimizer muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw")
         self._names = {parameter: name for name, parameter in model.named_parameters()}

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 
 CUES = ("after", "before", "both")
 WHERE, UNDER, IT = "where", "under", "it"
@@ -166,8 +166,7 @@ LEAST, GREATEST = 8, 250  # lines
 
 def make_scene(kind: str, segments: int, rng: random.Random) -> Scene:
     """A scene of about ``segments`` lines (never more). Raises `ConfigError` for a kind or a size there is not."""
-    if kind not in KINDS:
-        raise ConfigError(f"probe kind {kind!r} is unknown; choose one of: {', '.join(KINDS)}")
+    check_choice("probe kind", kind, KINDS)
     if not LEAST <= segments <= GREATEST:
         raise ConfigError(f"a probe of {segments} segments cannot be made; use {LEAST} to {GREATEST}")
     return KINDS[kind](segments, rng)
@@ -175,8 +174,7 @@ def make_scene(kind: str, segments: int, rng: random.Random) -> Scene:
 
 def make_probe(kind: str, segments: int, cue: str, rng: random.Random) -> Probe:
     """A scene with one of its questions. Raises `ConfigError` for an unknown kind, cue or size."""
-    if cue not in CUES:
-        raise ConfigError(f"cue {cue!r} is unknown; choose one of: {', '.join(CUES)}")
+    check_choice("cue", cue, CUES)
     scene = make_scene(kind, segments, rng)
     asked = rng.choice(scene.questions)
     front = "" if cue == "after" else f"{asked.text()}\n"

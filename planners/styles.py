@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import check_choice
 
 UNSEEN = "unseen"
 NOW = "/now"  # ends the id of a later word on a thing
@@ -168,8 +168,7 @@ STYLES: dict[str, type] = {"plain": PlainStyle, "linked": LinkedStyle}
 
 def make_style(name: str) -> PromptStyle:
     """A fresh style by name; raises `ConfigError` naming the known ones."""
-    if name not in STYLES:
-        raise ConfigError(f"unknown prompt style {name!r}; choose one of: {', '.join(sorted(STYLES))}")
+    check_choice("prompt.style", name, STYLES)
     return STYLES[name]()
 
 

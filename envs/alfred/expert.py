@@ -9,7 +9,7 @@ from envs.alfred.scene import Task
 from envs.alfred.strategy import View
 from envs.alfred.world import World
 from envs.setting import OBSERVABILITIES, Observability
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 
 _SKILLS = {"lota": lota_skill, "grounded": grounded_skill}
 
@@ -22,10 +22,8 @@ class Expert:
 
     def __init__(self, skills: str = "lota", observability: Observability = "full") -> None:
         """Raises ConfigError for an unknown skill set or observability."""
-        if skills not in _SKILLS:
-            raise ConfigError(f"skills {skills!r} are unknown; use one of {', '.join(_SKILLS)}")
-        if observability not in OBSERVABILITIES:
-            raise ConfigError(f"observability {observability!r} is unknown; use one of {', '.join(OBSERVABILITIES)}")
+        check_choice("skills", skills, _SKILLS)
+        check_choice("observability", observability, OBSERVABILITIES)
         self.skills = skills
         self.observability = observability
 

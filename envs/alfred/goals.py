@@ -15,7 +15,7 @@ from envs.alfred import objects
 from envs.alfred.scene import Task
 from envs.alfred.thing import Thing
 from envs.alfred.world import World
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import DataError, check_choice
 
 Matching = Literal["type", "official"]
 MATCHINGS: tuple[Matching, ...] = ("type", "official")
@@ -94,8 +94,7 @@ TASK_TYPES = tuple(_CONDITIONS)
 
 def goal_conditions(world: World, task: Task, matching: Matching = "type") -> tuple[int, int]:
     """Conditions met now and their total (``s``, ``ts``); a sliced task has one more, pick-two two more."""
-    if matching not in MATCHINGS:
-        raise ConfigError(f"goal matching {matching!r} is unknown; use one of {', '.join(MATCHINGS)}")
+    check_choice("goal matching", matching, MATCHINGS)
     if task.type not in _CONDITIONS:
         known = ", ".join(TASK_TYPES)
         raise DataError(f"task {task.id or task.instruction!r} has the unknown type {task.type!r}; use one of {known}")

@@ -14,7 +14,8 @@ from envs.alfred.objects import SLICED, snake
 from envs.alfred.thing import Thing
 from envs.alfred.world import World
 from envs.fact import Fact
-from envs.setting import OBSERVABILITIES, Observability, check_choice
+from envs.setting import OBSERVABILITIES, Observability
+from keep_agent.errors import check_choice
 
 _Marks = tuple[bool, bool, bool, bool, bool]  # hot, cold, clean, held, seen
 

@@ -13,8 +13,8 @@ from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import LotaSkills
 from envs.alfred.scene import Episode, Task
 from envs.alfred.world import World
-from envs.setting import OBSERVABILITIES, Observability, SkillSet, check_choice, checked_steps
-from keep_agent.errors import ConfigError
+from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
+from keep_agent.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
     from envs.alfred.thor.client import Thor

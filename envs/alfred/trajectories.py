@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 from envs.alfred.scene import Placed, Position, Start
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, did_you_mean
 from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
@@ -103,7 +103,8 @@ class Corpus:
     def trajectories(self, split: str) -> list[Trajectory]:
         """A split's trajectories by task and trial. Raises ConfigError for a split that is not there."""
         if split not in self.sources:
-            raise ConfigError(f"no split {split!r} in {self.root}; choose one of {', '.join(self.splits)}")
+            known, hint = ", ".join(self.splits), did_you_mean(split, self.splits)
+            raise ConfigError(f"no split {split!r} in {self.root}; choose one of {known}{hint}")
         found = [parse(split, file, text) for file, text in self.sources[split].read()]
         return sorted(found, key=lambda trajectory: trajectory.name)
 

@@ -8,7 +8,7 @@ from random import Random
 
 from envs.alfworld.scene import Episode, Game, Task, instruction_of
 from envs.lazy import LazyEpisodes
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, did_you_mean
 
 FILE_NAME = "game.tw-pddl"
 FOLDER = "json_2.1.1"
@@ -48,7 +48,9 @@ def _files(path: Path, split: str) -> list[Path]:
     if not splits:
         raise DataError(f"no games of ALFWorld in {path}: expected {LAYOUT}; name the folder {FOLDER}")
     if split not in splits:
-        raise ConfigError(f"no split {split!r} in {root}; choose one of {', '.join(splits)}")
+        raise ConfigError(
+            f"no split {split!r} in {root}; choose one of {', '.join(splits)}{did_you_mean(split, splits)}"
+        )
     return sorted((root / split).glob(f"*/*/{FILE_NAME}"))
 
 

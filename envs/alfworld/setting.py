@@ -12,7 +12,8 @@ from envs.alfworld.grounded import GroundedSkills
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Episode, Task
 from envs.alfworld.world import World
-from envs.setting import OBSERVABILITIES, Observability, SkillSet, check_choice, checked_steps
+from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
+from keep_agent.errors import check_choice
 
 Scored = Literal["final", "ever"]
 SCORED: tuple[Scored, ...] = ("final", "ever")

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from envs.fact import Fact
-from envs.setting import OBSERVABILITIES, Observability, check_choice
+from envs.setting import OBSERVABILITIES, Observability
 from envs.wah.graph import ROOMS, Node
 from envs.wah.state import HomeState
+from keep_agent.errors import check_choice
 
 STATES = ("OPEN", "CLOSED", "ON", "OFF")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from envs.setting import OBSERVABILITIES, Observability, SkillSet, check_choice, checked_steps
+from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
 from envs.wah.checks import RULES, Rules
 from envs.wah.expert import Expert
 from envs.wah.formats import read_graph
@@ -16,7 +16,7 @@ from envs.wah.knowledge import Knowledge
 from envs.wah.lota import LotaSkills
 from envs.wah.scene import Episode, Scene, Task
 from envs.wah.state import HomeState
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
     from envs.wah.virtualhome.client import Simulator

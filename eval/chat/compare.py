@@ -18,7 +18,8 @@ from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
 from eval.compare import Interval, apart
 from eval.intervals import mean_interval
-from eval.tables import bounds, make_console, number, percent
+from eval.tables import bounds, number, percent
+from keep_agent.console import make_console
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.runfolder import read_config

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import DataError, check_choice
 
 UNITS = ("turn", "session")
 ADVERSARIAL = "adversarial"  # the category of questions that the conversation does not answer
@@ -95,8 +95,7 @@ class Piece:
 
 def check_unit(unit: str) -> str:
     """``unit``, if it is one of `UNITS`. Raises ConfigError."""
-    if unit not in UNITS:
-        raise ConfigError(f"unit={unit} is unknown; choose one of: {', '.join(UNITS)}")
+    check_choice("unit", unit, UNITS)
     return unit
 
 

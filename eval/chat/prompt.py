@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eval.chat.conversation import Question, one_line
-from keep_agent.errors import ConfigError
+from keep_agent.errors import check_choice
 from planners.formats import HERE, Splicer, template_parts
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ class QuestionPrompt:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, instruction: str, choices: str = "letters", start: str | None = None
     ) -> None:
-        if choices not in CHOICES:
-            raise ConfigError(f"choices={choices} is unknown; choose one of: {', '.join(CHOICES)}")
+        check_choice("choices", choices, CHOICES)
         self._tokenizer, self._splice = tokenizer, Splicer(tokenizer)
         self._letters = choices == "letters"
         self._chat = bool(getattr(tokenizer, "chat_template", None))

@@ -106,6 +106,7 @@ def _check(config: DictConfig) -> None:
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} reads no conversations; choose one with a memory method")
     check_settings(config, LEAST, OPTIONAL, SWITCHES)
+    make_method(config.memory)  # refuses what does not go together before a model is loaded
     if config.replay not in (None, True, False):
         raise ConfigError(f"replay={config.replay} does not work; give true, false or null")
     if config.bertscore is not None:

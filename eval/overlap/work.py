@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.stages import Layout
 
 BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
@@ -53,8 +53,7 @@ class Work:
     narrow: str = BEFORE
 
     def __post_init__(self) -> None:
-        if self.narrow not in NARROWS:
-            raise ConfigError(f"narrow={self.narrow!r} is unknown: use one of {', '.join(NARROWS)}")
+        check_choice("narrow", self.narrow, NARROWS)
         if len(self.active) != self.layers:
             raise ConfigError(
                 f"active rows of {len(self.active)} layers, but times of {self.layers}; both need as many"

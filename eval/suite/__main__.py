@@ -16,7 +16,7 @@ from pathlib import Path
 from eval.suite.page import render
 from eval.suite.plan import pages, read_page
 from eval.suite.play import check, play
-from eval.tables import make_console
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.disk.atomic import write_atomic

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from envs.worlds import WORLDS
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.files import read_text
 from keep_agent.literal import as_override
 
@@ -103,7 +103,8 @@ def _told(name: str) -> dict[str, Any]:
     if path is not None and path.stem in pages():  # runs and page would take the place of its own
         raise ConfigError(f"{name} is called as a page of the package; rename it")
     if path is None and name not in pages():
-        raise ConfigError(f"there is no page {name!r}; choose one of: {', '.join(pages())}, or give a .yaml file")
+        known, hint = ", ".join(pages()), did_you_mean(name, pages())
+        raise ConfigError(f"there is no page {name!r}; choose one of: {known}, or give a .yaml file{hint}")
     try:
         told = yaml.safe_load(read_text(path or _FOLDER.joinpath(f"{name}.yaml")))
     except (yaml.YAMLError, RecursionError) as error:

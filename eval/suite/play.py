@@ -8,15 +8,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from rich.console import Console
 
 from eval.resume import made_otherwise
 from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
+from keep_agent.compose import compose_settings
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.files import read_text
+from keep_agent.known import check_known
 from keep_agent.literal import as_override
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config
@@ -24,7 +25,14 @@ from memory.disk.atomic import write_atomic
 
 
 def check(page: Page, out: Path, extra: Sequence[str]) -> None:
-    """Raises ConfigError for a run, finished or begun, that was made otherwise than the page has it now."""
+    """Before the first run: are the overrides known, and were runs that are there made as the page has them now?
+
+    Raises ConfigError.
+    """
+    if extra and not page.cells():
+        raise ConfigError(f"{page.name} has no runs of its own that {' '.join(extra)} could count for; leave it out")
+    for world, cell in {cell.setting.world: cell for cell in reversed(page.cells())}.items():
+        check_known(world, expand_model([*cell.overrides, *extra]))
     for cell in page.cells():
         folder = out / cell.place
         if (folder / CONFIG).exists():
@@ -75,8 +83,7 @@ def _place(title: str, out: Path) -> Path:
 def _composed(cell: Cell, extra: Sequence[str], resumed: Sequence[str] = ()) -> tuple[DictConfig, list[str]]:
     """The config of a cell's run, and the overrides that made it."""
     given = [*expand_model([*cell.overrides, *extra]), *resumed]
-    with initialize_config_module("configs", version_base="1.3"):
-        return compose(cell.setting.world, given), given
+    return compose_settings(cell.setting.world, given), given
 
 
 def _output(words: Sequence[str]) -> str:

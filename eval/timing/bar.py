@@ -32,7 +32,7 @@ class Steps:
 def steps_bar(console: Console, laps: int, cells: int, done: int, shown: bool) -> Iterator[Steps]:
     """For ``cells`` of ``laps`` steps each, of which ``done`` are finished already."""
     columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, TextColumn("{task.description}"), console=console, transient=True)
+    bar = Progress(*columns, TextColumn("{task.description}", markup=False), console=console, transient=True)
     bar.disable = not (shown and console.is_terminal)
     with bar:
         yield Steps(bar, bar.add_task("", total=laps * cells, completed=laps * done), laps, done)

@@ -20,11 +20,11 @@ from eval.timing.contenders import PLAIN
 from eval.timing.rows import Cell
 from eval.timing.workloads import REPLAYED, Plan
 from eval.variants import compose_variants, names
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from keep_agent.literal import literal
 from keep_agent.overrides import choose_model
 from keep_agent.settings import LEAST, OPTIONAL, check_settings
-from memory.engine.load import DTYPES
+from memory.choices import DTYPES
 from memory.engine.shapes import SHAPES
 from planners.checkpoint import PLANNERS
 
@@ -65,8 +65,8 @@ def check(config: DictConfig) -> None:
         values = listed(chosen[key])
         if not values or len(set(values)) < len(values):
             raise ConfigError(f"latency.{key}={chosen[key]} is empty or names something twice; name each once")
-    if unknown := [dtype for dtype in listed(chosen.dtypes) if dtype not in DTYPES]:
-        raise ConfigError(f"latency.dtypes={unknown[0]} is unknown; use some of: {', '.join(DTYPES)}")
+    for dtype in listed(chosen.dtypes):
+        check_choice("latency.dtypes", dtype, DTYPES)
     if chosen.store is not None and chosen.store < max(listed(chosen.segments)):
         raise ConfigError(f"latency.store={chosen.store} holds fewer than latency.segments={chosen.segments}")
     if chosen.plot not in (None, True, False):

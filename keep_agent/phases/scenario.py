@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from keep_agent.errors import DataError
+from keep_agent.errors import DataError, did_you_mean
 from keep_agent.phases.fields import Field, read_yaml
 from keep_agent.phases.templates import references
 
@@ -87,7 +87,8 @@ def find_scenario(name: str) -> Scenario:
     if not path.is_file():
         path = shipped().get(name, path)
     if not path.is_file():
-        raise DataError(f"there is no scenario {name!r}; give a file, or one of: {', '.join(shipped())}")
+        known, hint = ", ".join(shipped()), did_you_mean(name, shipped())
+        raise DataError(f"there is no scenario {name!r}; give a file, or one of: {known}{hint}")
     return parse_scenario(read_yaml(path))
 
 

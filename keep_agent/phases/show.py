@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +19,7 @@ def scenarios_table(scenarios: Mapping[str, Scenario]) -> Table:
     for name, scenario in scenarios.items():
         agents = ", ".join(agent.key if agent.permanent else f"{agent.key}*" for agent in scenario.agents.values())
         phases = ", ".join(phase.name for phase in scenario.phases)
-        table.add_row(*map(escape, (name, agents, phases, str(scenario.turns), scenario.about)))
+        table.add_row(name, agents, phases, str(scenario.turns), scenario.about)
     table.caption = "* forgets after each phase"
     return table
 

@@ -13,6 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
 
+from keep_agent.known import check_known
+from keep_agent.overrides import expand_model
 from keep_agent.server.address import address_of, listening
 from keep_agent.server.folder import claimed
 from keep_agent.server.limits import Limits
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
     Whatever can be checked without the model is, before anything that takes a while is imported or loaded.
     """
     given = parser().parse_intermixed_args(arguments)
+    check_known("agent", expand_model(given.overrides))
     tokens = load_tokens(given.tokens)
     check_bind(given.host, tokens)
     settings = _settings(given)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore
@@ -35,8 +35,7 @@ class History:
         if self.block_size < 1:
             raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
         for name, known in (("cut", CUTS), ("positions", POSITIONS)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+            check_choice(name, getattr(self, name), known)
 
     @property
     def uniform(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.segment import Segment
 from memory.stages import Capabilities, Unit
 from memory.store import SegmentStore
@@ -37,8 +37,7 @@ class Turns:
             raise ConfigError(f"block_size={self.block_size} tokens is no block: use 1 or more")
         if self.prefix_tokens < 0:
             raise ConfigError(f"prefix_tokens={self.prefix_tokens} is negative: use 0 or more")
-        if self.survivors not in SURVIVORS:
-            raise ConfigError(f"survivors={self.survivors!r} is unknown: use one of {', '.join(SURVIVORS)}")
+        check_choice("survivors", self.survivors, SURVIVORS)
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("prefix", ((segment.id, store.tokens(segment.id)) for segment in segments))]

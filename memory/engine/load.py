@@ -16,8 +16,9 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from keep_agent.errors import ConfigError, ModelError
+from keep_agent.errors import ConfigError, ModelError, check_choice
 from memory.boundary import loading, reason
+from memory.choices import DTYPES, INITS
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
@@ -26,8 +27,6 @@ from memory.engine.prepacked import prepack
 from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
 from memory.engine.spec import ModelSpec, check_supported, make_spec
-
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ def load_model(
     :raises ConfigError: an unknown setting, or quantised weights whose package is not installed.
     """
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
-    if init not in ("pretrained", "random"):
-        raise ConfigError(f"model.init={init!r} is unknown; use pretrained or random.")
+    check_choice("model.init", init, INITS)
     with loading(f"model {name!r}", "fetch or build it again, or check its config.json"):
         if init == "random":
             return _random(name, dtype, device, seed, quantization)
@@ -100,9 +98,8 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """``"bfloat16"`` or ``torch.bfloat16`` as a torch dtype."""
     if isinstance(dtype, torch.dtype):
         return dtype
-    if dtype not in DTYPES:
-        raise ConfigError(f"model.dtype={dtype!r} is unknown; use one of {', '.join(DTYPES)}.")
-    return DTYPES[dtype]
+    check_choice("model.dtype", dtype, DTYPES)
+    return getattr(torch, dtype)
 
 
 def _random(name: str, dtype: torch.dtype, device: torch.device, seed: int, quantization: str | None) -> LoadedModel:

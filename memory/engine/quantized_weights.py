@@ -20,7 +20,7 @@ from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 from transformers.quantizers.base import HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from keep_agent.errors import ConfigError, ModelError
+from keep_agent.errors import ConfigError, ModelError, check_choice
 
 AT_LOAD: dict[str, dict[str, Any]] = {  # full-precision checkpoints, packed while they are read
     "bnb-4bit": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
@@ -166,8 +166,7 @@ def find_packing(name: str, config: PretrainedConfig, quantization: str | None =
     values = getattr(config, "quantization_config", None)
     if quantization is None:
         return _checkpoint(name, values) if values else None
-    if quantization not in AT_LOAD:
-        raise ConfigError(f"model.quantization={quantization!r} is unknown; use null or {' or '.join(AT_LOAD)}.")
+    check_choice("model.quantization", quantization, AT_LOAD, null=True)
     if values:
         raise ConfigError(
             f"model {name!r} has {values.get('quant_method')} weights already, so model.quantization={quantization} "

@@ -9,7 +9,8 @@ from math import inf
 
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
+from memory.choices import REDUCTIONS
 from memory.engine.attention import Pass
 from memory.engine.cache import WorkingCache
 from memory.engine.decoder import Decoder, check_ids
@@ -107,8 +108,7 @@ class Scorer:
         :param best: so many are wanted; what is certainly behind them need not be computed, and is -inf then
         :raises ModelError: the model's logits are not finite
         """
-        if reduce not in ("sum", "mean"):
-            raise ConfigError(f"score reduce={reduce!r} is unknown; use sum or mean.")
+        check_choice("score reduce", reduce, REDUCTIONS)
         if cache.logits is None:
             raise ConfigError("candidates can only be scored behind a prompt: prefill one first.")
         if best is not None and best < 1:

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
+from memory.choices import IMPORTANCE, TRANSPORTS
 
-KINDS = ("auto", "inline", "thread", "stream")
 BUFFERS = 3  # of pinned memory per name: one is filled while others are copied
 CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 10 microseconds
-IMPORTANCE = ("before", "beside")
 
 
 @dataclass(frozen=True)
@@ -144,11 +143,11 @@ class Transport:
             chunk = CHUNK if throttle is None else throttle.chunk
         if chunk <= 0:
             raise ConfigError(f"chunk={chunk} is no size of a job: use more than 0 bytes")
-        if importance not in IMPORTANCE:
-            raise ConfigError(f"importance={importance!r} is unknown: use one of {', '.join(IMPORTANCE)}")
+        check_choice("engine.importance", importance, IMPORTANCE)
+        check_choice("engine.transport", kind, TRANSPORTS)
         if kind == "auto":
             kind = "stream" if device.type == "cuda" else "inline" if throttle is None else "thread"
-        if kind not in KINDS or (kind == "stream" and device.type != "cuda"):
+        if kind == "stream" and device.type != "cuda":
             raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
         link = None if kind == "inline" else ThreadPoolExecutor(1, thread_name_prefix="link")
         stream = torch.cuda.Stream(device) if kind == "stream" else None

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.schedule import Schedule
 from memory.stages import Capabilities, Layout, Probe
 
@@ -50,8 +50,7 @@ class MultiHop:
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False, repairs=True, by_mass=True)
 
     def __post_init__(self) -> None:
-        if self.direction not in DIRECTIONS:
-            raise ConfigError(f"direction={self.direction!r} is unknown: use one of {', '.join(DIRECTIONS)}")
+        check_choice("direction", self.direction, DIRECTIONS)
         if self.max_hops < 0:
             raise ConfigError(f"max_hops={self.max_hops} is negative: use 0 (the query's own choice) or more")
         if not 0 <= self.query_weight <= 1:

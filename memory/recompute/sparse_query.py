@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.stages import Capabilities, Layout, Probe
 
 CANDIDATES = ("all", "reused")
@@ -49,8 +49,7 @@ class SparseQuery:
         for name, value, least in (("block", self.block, 1), ("overflow", self.overflow, 0), ("tail", self.tail, 0)):
             if value < least:
                 raise ConfigError(f"{name}={value} is too small: use {least} or more")
-        if self.over not in CANDIDATES:
-            raise ConfigError(f"over={self.over!r} is unknown: use one of {', '.join(CANDIDATES)}")
+        check_choice("over", self.over, CANDIDATES)
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
         self._layout = layout

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.schedule import Schedule
 from memory.stages import Capabilities, Layout, Probe
 
@@ -37,10 +37,8 @@ class ValueDeviation:
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= 1:
             raise ConfigError(f"ratio={self.ratio} is the share of memory rows to recompute: use 0 to 1")
-        if self.deviation not in DEVIATIONS:
-            raise ConfigError(f"deviation={self.deviation!r} is unknown: use one of {', '.join(DEVIATIONS)}")
-        if self.selection not in SELECTIONS:
-            raise ConfigError(f"selection={self.selection!r} is unknown: use one of {', '.join(SELECTIONS)}")
+        check_choice("deviation", self.deviation, DEVIATIONS)
+        check_choice("selection", self.selection, SELECTIONS)
         falls = {} if self.selection == "gradual" else {"last": 1.0}
         self._schedule = Schedule(self.shape, self.ratio, **falls)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch.nn import functional
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.stages import Capabilities
 from memory.view import CacheView, attention_weights, check_budget, keep_best
 
@@ -38,8 +38,7 @@ class SnapKV:
             raise ConfigError(f"window={self.window} rows ask nothing: use 1 or more")
         if self.kernel < 1 or not self.kernel % 2:
             raise ConfigError(f"kernel={self.kernel} has no middle: use an odd number of rows")
-        if self.pooling not in POOLINGS:
-            raise ConfigError(f"pooling={self.pooling!r} is unknown: use one of {', '.join(POOLINGS)}")
+        check_choice("pooling", self.pooling, POOLINGS)
 
     def open(self, weights_key: str, head_dim: int) -> None:
         """Rows of any model will do."""

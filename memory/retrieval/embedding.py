@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.graph import Scores, prompt_order
 from memory.segment import Segment
 from memory.stages import Capabilities
@@ -43,8 +43,7 @@ class Embedding:
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __post_init__(self) -> None:
-        if self.group_score not in GROUP_SCORES:
-            raise ConfigError(f"group_score={self.group_score!r} is unknown: use one of {', '.join(GROUP_SCORES)}")
+        check_choice("group_score", self.group_score, GROUP_SCORES)
         if self.recent < 0:
             raise ConfigError(f"recent={self.recent} is a number of things done, 0 or more")
 

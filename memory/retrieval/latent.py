@@ -8,7 +8,7 @@ from operator import mul
 
 import torch
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from memory.boxes import BoxIndex
 from memory.graph import prompt_order
 from memory.stages import Capabilities
@@ -50,8 +50,7 @@ class Latent:
         if self.top_k < 1 or self.constant < 0:
             raise ConfigError(f"top_k={self.top_k}, constant={self.constant} cannot be: use at least 1 and 0")
         for name, known in (("unit", UNITS), ("normalise", NORMALISERS), ("aggregate", AGGREGATES)):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name}={getattr(self, name)!r} is unknown: use one of {', '.join(known)}")
+            check_choice(name, getattr(self, name), known)
         if not (self.layers in BANDS if isinstance(self.layers, str) else _are_numbers(self.layers)):
             raise ConfigError(f"layers={self.layers!r} is unknown: use one of {', '.join(BANDS)}, or numbers: [3]")
 

@@ -44,6 +44,15 @@ def test_a_run_prints_a_table_and_its_folder_and_writes_what_it_promises(call: C
     assert sum(entry["event"] == "step" for entry in read_trace(folder / TRACE)) == summary["steps"]
 
 
+def test_the_folder_of_a_run_is_printed_as_it_is(
+    call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "[e]").mkdir()
+    monkeypatch.chdir("[e]")
+    code, out, _ = call(alfred.main, "planner=random", "eval.episodes=1")
+    assert code == 0 and f"run folder: {tmp_path}/[e]/outputs/" in out
+
+
 def test_several_planners_and_their_comparison(call: Command) -> None:
     code, _, _ = call(alfred.main, "-m", "planner=random,expert", "eval.episodes=4", "env.stream=2")
     assert code == 0

@@ -12,8 +12,8 @@ import torch
 from eval.agreement import Point, cheapest, reach_lines, variants_of
 from eval.fidelity import CURVE_SETTING, METHODS, parser, report
 from eval.laws import LAWS, RandomPrompt, plain_logits, relative
-from eval.tables import make_console
 from eval.variants import compose_variants
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model

@@ -156,7 +156,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hydra import compose, initialize_config_module
 
     from eval.run import evaluate
-    from eval.tables import make_console
+    from keep_agent.console import make_console
 
     folder = tmp_path_factory.mktemp("three")
     with initialize_config_module("configs", version_base="1.3"):

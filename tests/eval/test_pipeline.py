@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eval.pipeline import main, parser, report
-from eval.tables import make_console
+from keep_agent.console import make_console
 
 SMALL = ["--model", "planner-tiny", "--layers", "6", "--segments", "8", "--segment-tokens", "5", "--query", "4"]
 SLOW = [*SMALL, "--device", "orin", "--link", "0.05", "--schedule", "linear", "--average", "0.5"]

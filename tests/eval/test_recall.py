@@ -15,8 +15,8 @@ from eval.probes.prober import Cell, Probe, Prober
 from eval.probes.scores import Score, mark_table
 from eval.probes.signals import SIGNALS, watch
 from eval.recall import SETTING, cells_of, parser, report
-from eval.tables import make_console
 from eval.variants import compose_variants
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.engine.engine import Engine
 from memory.engine.load import load_model

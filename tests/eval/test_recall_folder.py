@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eval.recall import parser, report
-from eval.tables import make_console
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.disk.lines import read_lines
 from tests.rewriting import change_lines, change_object

@@ -20,8 +20,8 @@ from eval.probes.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQue
 from eval.probes.ruler_probes import TOLERANCE, Ruler, RulerProbe
 from eval.probes.wording import TextFormat
 from eval.recall import parser, report
-from eval.tables import make_console
 from eval.variants import compose_variants
+from keep_agent.console import make_console
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.engine import Engine
 from memory.engine.load import load_model

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eval.metrics import summarize
 from keep_agent.errors import ConfigError
 from keep_agent.logging_wandb import NoLog, open_log
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
@@ -54,8 +55,20 @@ def values(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
+def keys(items: Any) -> set[str]:
+    """Outermost keys but W&B's own."""
+    return {key for item in items if (key := item.key or item.nested_key[0])[0] != "_"}
+
+
 def run_of(found: list[Any]) -> Any:
     return next(record.run for record in found if record.WhichOneof("record_type") == "run")
+
+
+def summary_of(found: list[Any]) -> dict[str, Any]:
+    summary: dict[str, Any] = {}
+    for record in found:
+        summary |= values(record.summary.update)
+    return summary
 
 
 def result(index: int, success: bool) -> EpisodeResult:
@@ -84,18 +97,36 @@ def test_config_metrics_summary_table_and_artifact_are_in_the_offline_log(tmp_pa
     assert run.project == "keep-agent" and run.run_group == "tests"
     assert config["planner"] == {"name": "keep"} and config["eval"] == {"seed": 7}
     history = [values(record.history.item) for record in found if record.WhichOneof("record_type") == "history"]
-    metrics = [row for row in history if "success" in row]
-    assert [(row["episode"], row["success"], row["ttft_ms"]) for row in metrics] == [(0, 1.0, 10.0), (1, 0.0, 10.0)]
-    summary: dict[str, Any] = {}
-    for record in found:
-        if record.WhichOneof("record_type") == "summary":
-            summary |= values(record.summary.update)
-    assert summary["success_rate"] == 0.5
+    metrics = [row for row in history if "episode/success" in row]
+    shown = [(row["episode/index"], row["episode/success"], row["episode/ttft_ms"]) for row in metrics]
+    assert shown == [(0, 1.0, 10.0), (1, 0.0, 10.0)]
+    assert summary_of(found)["success_rate"] == 0.5
     assert "trace" in [record.artifact.type for record in found if record.WhichOneof("record_type") == "artifact"]
-    (file,) = tmp_path.glob("wandb/offline-run-*/files/media/table/episodes*.json")
+    (file,) = tmp_path.glob("wandb/offline-run-*/files/media/table/tables/episodes*.json")
     table = json.loads(file.read_text())
     success = table["columns"].index("success")
     assert [row[success] for row in table["data"]] == [True, False]
+
+
+def test_a_key_has_one_meaning(tmp_path: Path) -> None:
+    """What is logged per episode is no part of the summary, and the summary overwrites nothing that was logged."""
+    results = [result(0, True), result(1, False)]
+    log = open_log(settings("offline"), {}, tmp_path)
+    for one in results:
+        log.episode(one)
+    summary = summarize(results)
+    log.finish({**summary, "config": {}, "versions": {}}, results, tmp_path / "trace.jsonl")
+
+    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    found = records(path)
+    logged = {key for record in found for key in keys(record.history.item)}
+    summed = {key for record in found for key in keys(record.summary.update)}
+    assert logged & summed == {"tables/episodes"} == {key for key in logged if not key.startswith("episode/")}
+    told = summary_of(found)
+    assert {key: told.get(key) for key in summary} == json.loads(json.dumps(summary))
+    metrics = [record.metric for record in found if record.WhichOneof("record_type") == "metric"]
+    (defined,) = [metric for metric in metrics if metric.glob_name == "episode/*"]
+    assert defined.summary.none and defined.step_metric == "episode/index"
 
 
 def test_a_resumed_run_goes_on_under_its_own_id(tmp_path: Path) -> None:

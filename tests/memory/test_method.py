@@ -168,7 +168,7 @@ def test_turns_are_exact_until_a_retention_drops_rows(layout: str) -> None:
     for knobs, sentence in [
         ({"block_size": 0}, "block_size=0"),
         ({"prefix_tokens": -1}, "prefix_tokens=-1 is negative"),
-        ({"survivors": "jump"}, "survivors='jump' is unknown: use one of stay, move"),
+        ({"survivors": "jump"}, "survivors='jump' is unknown; use one of stay, move"),
     ]:
         with pytest.raises(ConfigError, match=sentence):
             Turns(**knobs)

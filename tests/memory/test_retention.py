@@ -84,7 +84,7 @@ def test_bad_knobs_are_refused_in_a_sentence(kind: type) -> None:
         (H2O, {"recent": 1.5}, "recent=1.5 is no share"),
         (SnapKV, {"window": 0}, "window=0 rows ask nothing"),
         (SnapKV, {"kernel": 4}, "kernel=4 has no middle"),
-        (SnapKV, {"pooling": "sum"}, "pooling='sum' is unknown: use one of max, mean"),
+        (SnapKV, {"pooling": "sum"}, "pooling='sum' is unknown; use one of max, mean"),
         (QueryMemory, {"decay": -0.1}, "decay=-0.1 would let old queries grow"),
     ],
 )
@@ -300,5 +300,5 @@ def test_by_segment_a_part_stays_whole_or_goes_and_none_that_fits_is_left_out_fo
 
 
 def test_an_unknown_grain_is_refused() -> None:
-    with pytest.raises(ConfigError, match="grain='word' is unknown: use one of token, segment"):
+    with pytest.raises(ConfigError, match="grain='word' is unknown; use one of token, segment"):
         Streaming(grain="word")

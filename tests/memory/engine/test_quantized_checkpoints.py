@@ -262,7 +262,7 @@ REFUSED: list[tuple[type[KeepError], str, dict[str, Any], dict[str, Any]]] = [
     (ConfigError, "random weights are not quantised", CONFIGS["awq"], {"init": "random"}),
     (
         ConfigError,
-        "model.quantization='int3' is unknown; use null or bnb-4bit or bnb-8bit",
+        "model.quantization='int3' is unknown; use one of bnb-4bit, bnb-8bit, null",
         {},
         {"quantization": "int3"},
     ),

@@ -1,0 +1,34 @@
+"""Packages of ours that a module of the same name hides, because it comes first on the path."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from keep_agent.errors import ConfigError
+
+PACKAGES = ("envs", "memory", "planners", "configs")
+HOME = Path(__file__).resolve().parents[1]
+
+
+def check_packages() -> None:
+    """Raises ConfigError for a package of another project where ours is meant. Imports none of them."""
+    for name in PACKAGES:
+        place = _place(name)
+        if place is not None and place not in (HOME / name, HOME / name / "__init__.py"):
+            raise ConfigError(
+                f"the package {name!r} found at {place} is not keep-agent's, which is at {HOME / name}: run from "
+                "another folder, start Python with -P (or use commands such as keep-eval-alfred), or rename yours"
+            )
+
+
+def _place(name: str) -> Path | None:
+    """The file or folder that ``import name`` would give, or has given; None if there is none."""
+    module = sys.modules.get(name)
+    if module is not None:
+        found = getattr(module, "__file__", None)
+    else:
+        spec = find_spec(name)
+        found = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+    return Path(found).resolve() if found else None
