@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from envs.alfred.scene import Episode, Scene, Task
 from envs.alfred.start import build_scene
 from envs.alfred.survey_cache import load_survey
 from envs.alfred.trajectories import Corpus, Trajectory
+from envs.json_text import parse_json
 from envs.lazy import LazyEpisodes
 from keep_agent.errors import DataError
 
@@ -79,9 +79,9 @@ def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
     return Task(
         type=kind,
         object_target=params["object_target"],
-        parent_target=params["parent_target"],
-        toggle_target=params["toggle_target"],
-        mrecep_target=params["mrecep_target"],
+        parent_target=params["parent_target"] or "",
+        toggle_target=params["toggle_target"] or "",
+        mrecep_target=params["mrecep_target"] or "",
         sliced=bool(params["object_sliced"]),
         **told,
     )
@@ -93,7 +93,7 @@ def _listed(corpus: Corpus, split: str) -> frozenset[tuple[str, int]] | None:
         path = folder / "splits" / SPLITS_FILE
         if path.is_file():
             try:
-                entries = json.loads(path.read_bytes()).get(split)
+                entries = parse_json(path.read_bytes(), str(path), "restore or delete it").get(split)
                 return None if entries is None else frozenset((e["task"], e["repeat_idx"]) for e in entries)
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envs.json_text import parse_json
 from keep_agent.errors import DataError
 
 NEEDED = ("pddl_domain", "grammar", "pddl_problem")
@@ -25,8 +25,8 @@ class Game:
     def read(self) -> dict[str, Any]:
         """Its content. Raises DataError for a file that is missing or no game."""
         try:
-            content = json.loads(self.file.read_bytes())
-        except (OSError, ValueError) as error:
+            content = parse_json(self.file.read_bytes(), str(self.file), _REMEDY)
+        except OSError as error:
             raise DataError(f"{self.file} cannot be read ({error}); {_REMEDY}") from error
         lacking = [key for key in NEEDED if not isinstance(content, dict) or not isinstance(content.get(key), str)]
         if lacking:
@@ -55,4 +55,4 @@ def instruction_of(game: Mapping[str, Any], file: Path) -> str:
     found = _TASK.search(game["grammar"])
     if found is None:
         raise DataError(f"{file} asks for nothing ('Your task is to: ...' is missing); {_REMEDY}")
-    return json.loads(f'"{found[1]}"').removesuffix(".")
+    return parse_json(f'"{found[1]}"'.encode(), f"{file}: the task of its grammar", _REMEDY).removesuffix(".")
