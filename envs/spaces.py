@@ -93,5 +93,5 @@ def _text(row: np.ndarray) -> str:
 
 @read_from_shared_memory.register(Words)
 def _read_words(space: Words, shared_memory: Any, n: int = 1) -> SharedTexts:
-    """Texts as they are whenever they are looked at. gymnasium calls this once, and for Text it would copy them then."""
+    """Texts as they are whenever they are looked at: gymnasium calls this once, and would copy those of Text then."""
     return SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, space.max_length))

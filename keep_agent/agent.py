@@ -391,7 +391,7 @@ class Agent(Asynchronous):
         opened, self._open = self._open, None
         if opened is None:
             return
-        message = "" if outcome.ok else outcome.message[:MESSAGE] or "it did not work"
+        message = "" if outcome.ok else outcome.message[:MESSAGE]
         self._planner.feedback(opened.decision.skill, outcome.ok, message)
         self._steps += 1
         if opened.decision.trace:  # it was made in this life

@@ -155,7 +155,7 @@ class KVPlanner:
         self.act()
         self._acting = False
         self._trail.take(skill)
-        turn = Turn(skill, "" if ok else message)
+        turn = Turn(skill, ok, "" if ok else message)
         self._turns.append(turn)
         if self._appends:
             focus = self._focus if skill == self._decided else []
@@ -269,7 +269,7 @@ class KVPlanner:
         turns, self._told = self._turns[self._told : until], until
         numbered = enumerate(turns, self._done + 1)
         self._done += len(turns)
-        return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if not turn.failure]
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if turn.ok]
 
     def _in_vain(self) -> set[str]:
         """Skills that would lead nowhere. What the agent did is no part of the world, else nothing would recur."""

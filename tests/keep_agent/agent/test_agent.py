@@ -116,6 +116,14 @@ def test_a_failure_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain])
     assert skill.replace(" 1", "_1") in prompt and "failed" in prompt and "stuck" in prompt
 
 
+@pytest.mark.parametrize("message", ["", " \n"])
+def test_a_failure_without_a_reason_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain], message: str) -> None:
+    agent.plan("get the mug", SKILLS)
+    agent.report(Outcome(False, message))
+    prompt = brain("planner=keep").format.decode(agent.plan("get the mug", SKILLS).trace["token_ids"])
+    assert "failed" in prompt
+
+
 @pytest.mark.parametrize(
     ("fact", "named"),
     [
