@@ -221,6 +221,11 @@ class KVPlanner:
         return self._style.name
 
     @property
+    def told_agent(self) -> bool:
+        """Whether a fact has said where the agent is."""
+        return bool(self._now)
+
+    @property
     def task(self) -> tuple[str, str]:
         """The instruction under way, "" if there is none, and the name of its skill set."""
         return self._instruction, self._skills
