@@ -99,14 +99,8 @@ def test_an_interrupt_ends_the_command_in_the_same_order(
     with pytest.raises(KeyboardInterrupt):
         ros2._serve(Namespace(name="keep_agent"))
     assert not goals[0].result.result(WAIT).success
-    log = rclpy_standin.Node.latest.log
-    assert log[-5:] == [
-        "result aborted",
-        "server destroyed",
-        "node destroyed",
-        "executor shut down",
-        "context shut down",
-    ]
+    ends = ["result aborted", "server destroyed", "node destroyed", "executor shut down", "context shut down"]
+    assert rclpy_standin.Node.latest.log[-5:] == ends
 
 
 @pytest.mark.skipif(find_spec("rclpy") is None, reason="needs ROS 2 with keep_agent_msgs")
