@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from keep_agent.api import Decision
 from keep_agent.asked import check_message, checked_request, digest, read_own
 from keep_agent.asynchronous import Asynchronous
 from keep_agent.errors import CapacityError, ConfigError, StaleError
-from keep_agent.facts import checked_facts
+from keep_agent.facts import UNTOLD, checked_facts
 from keep_agent.foreign import check_foreign, check_size
 from keep_agent.measure import step_numbers
 from keep_agent.memory_file import read_memory, write_memory
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from envs.fact import Fact
     from planners.kv import KVPlanner
     from planners.styles import FactView
+
+log = logging.getLogger(__name__)
 
 GROUNDED = "grounded"
 MESSAGE = 200  # characters of a failure that a prompt tells
@@ -74,7 +77,7 @@ class Agent(Asynchronous):
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
         self._ahead = Ahead(planner.session, lambda: planner.asked) if ahead else None
         self._record = quietly(record)
-        self._owns = self._again = False
+        self._owns = self._again = self._warned = False
         self._forget()
         self._record(agent_entry(name))
 
@@ -308,7 +311,17 @@ class Agent(Asynchronous):
             ready(cost)
             decided = self._planner.choose(prefill, skills)
             entry = self._entry(decided, 1e3 * (time.perf_counter() - began))
-        return self._took(Decision(decided.skill, decided.scores, {**cost, **entry}, self._number + 1), key)
+        decision = Decision(decided.skill, decided.scores, {**cost, **entry}, self._number + 1, self._lacking())
+        return self._took(decision, key)
+
+    def _lacking(self) -> tuple[str, ...]:
+        """What nobody has told, though a plan needs it. The first time it is logged as well."""
+        if self._planner.told_agent:
+            return ()
+        if not self._warned:
+            log.warning("agent %r: %s", self.name, UNTOLD)
+            self._warned = True
+        return (UNTOLD,)
 
     def _made(self, key: str, after: int | None) -> Decision | None:
         """The open decision, if it answers this plan."""
@@ -391,7 +404,7 @@ class Agent(Asynchronous):
         opened, self._open = self._open, None
         if opened is None:
             return
-        message = "" if outcome.ok else outcome.message[:MESSAGE] or "it did not work"
+        message = "" if outcome.ok else outcome.message[:MESSAGE]
         self._planner.feedback(opened.decision.skill, outcome.ok, message)
         self._steps += 1
         if opened.decision.trace:  # it was made in this life

@@ -33,8 +33,9 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
 
 
 def check_message(message: str) -> None:
-    """Raises ConfigError for what cannot be told."""
-    if message and not _is_text(message, LONGEST):
+    """Raises ConfigError for what cannot be told. Blank text is no message."""
+    blank = isinstance(message, str) and not message.strip()
+    if not blank and not _is_text(message, LONGEST):
         raise ConfigError(f"message={message!r:.80}: give up to {LONGEST} characters of text")
 
 

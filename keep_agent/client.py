@@ -284,7 +284,7 @@ def _about(found: Any) -> About:
 
 def _decision(found: Any) -> Decision:
     scores = tuple((skill, score) for skill, score in found["scores"])
-    return Decision(found["skill"], scores, found["trace"], found["number"])
+    return Decision(found["skill"], scores, found["trace"], found["number"], tuple(found.get("warnings", ())))
 
 
 def _told(found: Any) -> ServerError:

@@ -18,6 +18,10 @@ CATEGORIES = ("object", "receptacle", "agent")
 WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
 OURS = re.compile(r"(did|task)_(\d+)")  # what the planner calls its own segments
 MOST = 64  # states of a thing, or things that the agent sees
+UNTOLD = (
+    "a plan was asked for, but no fact says where the agent is and what it holds: observe one of category 'agent', "
+    "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
+)
 NAMES = tuple(field.name for field in fields(Fact))
 
 

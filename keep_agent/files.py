@@ -9,6 +9,7 @@ import errno
 import gzip
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from keep_agent.errors import CapacityError, CorruptError, DataError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # say nothing of the file; another try may succeed
 
 
@@ -85,16 +87,29 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
     constant: Callable[[str], float] = _refuse if finite else float
     try:
         value = json.loads(text, parse_constant=constant, parse_float=_finite if finite else None)
-        if "\\ud" in text or "\\uD" in text:  # else there can be none
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = error.object[error.start : error.start + 1]
-        raise DataError(f"{where} holds {half!r}, half of a surrogate pair, which is no text; {remedy}") from None
     except RecursionError:
         raise DataError(f"{where} is nested too deeply; {remedy}") from None
     except ValueError as error:
         raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
+    if "\\ud" in text or "\\uD" in text:  # else there can be none
+        for place, one in _texts(value):
+            if HALF.search(one):
+                raise DataError(f"{where} has half of a surrogate pair at {place} ({one!r:.60}); {remedy}")
     return value
+
+
+def _texts(content: Any) -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value with its place, as in ``anns[0].task_desc``; keys as well as values."""
+    todo: list[tuple[str, Any]] = [("", content)]
+    while todo:
+        place, value = todo.pop()
+        if isinstance(value, str):
+            yield place or "the top", value
+        elif isinstance(value, list):
+            todo += [(f"{place}[{number}]", one) for number, one in enumerate(value)]
+        elif isinstance(value, dict):
+            todo += [(f"{place}.{key}".lstrip("."), one) for key, one in value.items()]
+            todo += [(f"a key of {place or 'the top'}", key) for key in value]
 
 
 def _refuse(name: str) -> NoReturn:

@@ -158,7 +158,7 @@ def _turn(
     wall_ms = 1e3 * (time.perf_counter() - began)
     following, _, terminated, truncated, after = env.step(decision.skill)
     ok, message = after["outcome_ok"], following["feedback"]
-    planner.feedback(decision.skill, ok, message)
+    planner.feedback(decision.skill, after.get("told_ok", ok), message)
     numbers = step_numbers(decision, rollout.task, wall_ms)
     rollout.steps.append(numbers)
     done = after.get("task_done")

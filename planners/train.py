@@ -49,7 +49,7 @@ from planners.packed_attention import Batch
 from planners.packing import IGNORE
 from planners.parallel import ALONE, Team, in_parallel
 from planners.precision import PRECISIONS, faster_precision
-from planners.prompt import Turn, clean
+from planners.prompt import clean
 from planners.records import Rollout, read_rollouts
 from planners.seeding import seed_induction
 from planners.styles import make_style
@@ -109,7 +109,7 @@ def rollout_texts(rollout: Rollout) -> Iterable[str]:
         yield from (f"{text}\n" for text in task.instructions)
         yield from (edit.text for edit in style.edits(task.facts) if edit.text)
         for step in task.steps:
-            yield Turn(step.skill, step.failure).text
+            yield step.turn.text
             yield from (edit.text for edit in style.edits(step.facts) if edit.text)
 
 

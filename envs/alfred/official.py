@@ -79,9 +79,9 @@ def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
     return Task(
         type=kind,
         object_target=params["object_target"],
-        parent_target=params["parent_target"],
-        toggle_target=params["toggle_target"],
-        mrecep_target=params["mrecep_target"],
+        parent_target=params["parent_target"] or "",
+        toggle_target=params["toggle_target"] or "",
+        mrecep_target=params["mrecep_target"] or "",
         sliced=bool(params["object_sliced"]),
         **told,
     )

@@ -10,6 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
+from envs.wah.env import WatchAndHelpEnv
+from envs.wah.episodes import load_episodes as load_apartments
 from keep_agent.assemble import demonstration, expert_oracle, make_planner
 from keep_agent.errors import DataError, EpisodeError, ModelError
 from keep_agent.frames import Frames
@@ -94,6 +96,18 @@ def test_the_planner_hears_of_facts_feedback_and_ends_in_order() -> None:
     assert planner.heard[-1] == (Finished(APPLE.instruction, False, 1), None)
     step = next(entry for entry in entries if entry["event"] == "step")
     assert step["ok"] is False and step["message"] == failure[2] and step["instruction"] == MUG.instruction
+
+
+@pytest.mark.parametrize(("messages", "told"), [("reasons", False), ("lota", True)])
+def test_a_failure_is_told_by_its_flag_unless_the_benchmark_hides_it(messages: str, told: bool) -> None:
+    planner = Scripted("open the fridge", "done")
+    (played,) = load_apartments(None, "test", limit=1)
+    env = WatchAndHelpEnv(messages=messages, episodes=[played])
+    _, entries = run_episode(env, planner, played, index=0, skills="lota", seed=0)
+    skill, ok, message = planner.heard[1]
+    assert (skill, ok, bool(message)) == ("open the fridge", told, not told)
+    step = next(entry for entry in entries if entry["event"] == "step")
+    assert step["ok"] is False, "the trace tells what happened"
 
 
 def test_a_crash_fails_this_task_and_all_that_follow_and_leaves_its_traceback() -> None:

@@ -116,6 +116,25 @@ def test_a_failure_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain])
     assert skill.replace(" 1", "_1") in prompt and "failed" in prompt and "stuck" in prompt
 
 
+def test_a_plan_without_a_fact_about_the_agent_warns_and_logs_it_once(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    for instruction in ("get the mug", "get the apple"):
+        (warning,) = agent.plan(instruction, SKILLS).warnings
+        assert "category 'agent'" in warning
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    agent.observe([Fact("agent", "agent", "agent", place="cabinet_1")])
+    assert agent.plan("get the mug", SKILLS).warnings == ()
+
+
+@pytest.mark.parametrize("message", ["", " \n"])
+def test_a_failure_without_a_reason_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain], message: str) -> None:
+    agent.plan("get the mug", SKILLS)
+    agent.report(Outcome(False, message))
+    prompt = brain("planner=keep").format.decode(agent.plan("get the mug", SKILLS).trace["token_ids"])
+    assert "failed" in prompt
+
+
 @pytest.mark.parametrize(
     ("fact", "named"),
     [

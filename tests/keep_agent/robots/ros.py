@@ -13,23 +13,40 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.robots.ros1_import import installed
+from keep_agent.robots import NotInstalled
+from keep_agent.robots.ros1_import import ros1
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
+NEEDED = ("rospy", "rosgraph", "actionlib", "genpy.dynamic", "genmsg.gentools", "std_msgs.msg", "actionlib_msgs.msg")
+PACKAGES = ("python3-rospy", "python3-roslaunch", "python3-actionlib", "python3-rosout", "python3-std-srvs")
 NODE = [sys.executable, "-m", "keep_agent.robots.ros1"]
 SCRIPTED = ["--planner", "keep_agent.robots.scripted:ScriptedPlanning"]
 CLEAN_MUG = ["--executor", "tests.keep_agent.robots.houses:clean_mug"]
 
 
-def need_ros1() -> None:
-    """Skips where ROS 1 is missing; in continuous integration that is a failure."""
-    if installed() and shutil.which("roscore"):
+def importable(name: str) -> bool:
+    """Whether a module of ROS 1 can be imported."""
+    try:
+        ros1(name)
+    except NotInstalled:
+        return False
+    return True
+
+
+def need_ros1(*modules: str, master: bool = False) -> None:
+    """Skips where something is missing that a test needs; in continuous integration that is a failure.
+
+    ``modules``: beside those that our own side needs; ``master``: a roscore, too.
+    """
+    missing = [name for name in (*NEEDED, *modules) if not importable(name)]
+    missing += ["roscore"] if master and shutil.which("roscore") is None else []
+    if not missing:
         return
-    missing = "needs ROS 1: apt install python3-rospy python3-roslaunch python3-actionlib python3-rosout"
+    remedy = f"needs ROS 1, {', '.join(missing)} is missing: apt install {' '.join(PACKAGES)}"
     if os.environ.get("CI"):
-        pytest.fail(missing)
-    pytest.skip(missing)
+        pytest.fail(remedy)
+    pytest.skip(remedy)
 
 
 def free_port() -> int:

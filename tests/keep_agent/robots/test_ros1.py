@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ros(folder: Path) -> Iterator[dict[str, str]]:
-    need_ros1()
+    need_ros1(master=True)
     with roscore(folder) as env:
         yield env
 

@@ -35,6 +35,7 @@ def test_a_robots_day(serve: Callable[..., Any], make_brain: Callable[[], Brain]
             ready: list[Any] = []
             found, same = there.plan("get the mug", SKILLS, ready.append), here.plan("get the mug", SKILLS)
             assert (found.skill, found.number) == (same.skill, number)
+            assert found.warnings == same.warnings != (), "nothing was told of the agent itself"
             assert dict(found.scores) == pytest.approx(dict(same.scores), abs=1e-3)
             assert ready[0]["timings"].keys() <= found.trace["timings"].keys()
             for agent in (here, there):
