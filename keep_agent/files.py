@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keep_agent.errors import CapacityError, CorruptError, DataError, StorageError
+from keep_agent.errors import CapacityError, CorruptError, DataError, KeepError, ModelError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
@@ -51,6 +51,23 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
             raise CapacityError(f"no room for {file} ({error.strerror}): {remedy}") from error
         what = f"{file} cannot be written ({error.strerror})"
         raise StorageError(f"{what}: make it writable, or name another place") from error
+
+
+@contextmanager
+def loading(what: object, remedy: str) -> Iterator[None]:
+    """Turn any error of a library that loads ``what`` into ModelError; errors of this project pass as they are."""
+    try:
+        yield
+    except KeepError:
+        raise
+    except Exception as error:  # libraries raise bare exceptions, and others with every version
+        raise ModelError(f"cannot load {what} ({reason(error)}); {remedy}") from error
+
+
+def reason(error: BaseException) -> str:
+    """The kind of an error and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def read_bytes(path: Path, remedy: str = "restore it, or name another file") -> bytes:

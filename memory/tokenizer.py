@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from keep_agent.errors import ModelError
-from memory.boundary import loading
+from keep_agent.files import loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

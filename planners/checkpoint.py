@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError
-from memory.boundary import loading
+from keep_agent.files import loading
 from memory.disk.atomic import alone
 from memory.disk.sums import CHECKSUMS, check_sums, digests_of, read_sums, sha256, write_sums
 from memory.disk.versions import latest, new_version

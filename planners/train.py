@@ -25,8 +25,7 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, KeepError, ModelError
-from keep_agent.files import read_json
-from memory.boundary import loading
+from keep_agent.files import loading, read_json
 from planners.checkpoint import (
     HISTORY,
     RESTORE,

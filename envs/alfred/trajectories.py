@@ -147,7 +147,7 @@ def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _decode(file: str, text: bytes) -> dict[str, Any]:
-    content = parsed(text, file, _REMEDY, finite=True)
+    content = parsed(text, file, _REMEDY)
     if not isinstance(content, dict):
         raise DataError(f"{file} holds a {type(content).__name__}, not a trajectory; {_REMEDY}")
     return content

@@ -18,7 +18,7 @@ _REMEDY = "restore it from where it came"
 
 def read_json(path: Path) -> Any:
     """The content of a file. Raises DataError naming it."""
-    return files.read_json(path, "restore it from where it came", finite=True)
+    return files.read_json(path, "restore it from where it came")
 
 
 def json_files(folder: Path, containing: str = "") -> list[Path]:

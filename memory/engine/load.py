@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
-from memory.boundary import loading, reason
+from keep_agent.files import loading, reason
 from memory.choices import DTYPES, INITS
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity

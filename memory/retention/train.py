@@ -26,7 +26,7 @@ from safetensors.torch import save
 from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, KeepError, ModelError
-from memory.boundary import loading
+from keep_agent.files import loading
 from memory.disk.atomic import alone, clean, write_atomic
 from memory.engine.engine import Engine
 from memory.engine.load import load_model

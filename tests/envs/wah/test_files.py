@@ -135,7 +135,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load_episodes(str(tmp_path / "nowhere.json"), "")
     for content in (b"{", b"\x1f\x8b broken"):
         (tmp_path / "bad.json.gz").write_bytes(content)
-        with pytest.raises(DataError, match="cannot be read"):
+        with pytest.raises(DataError, match=r"bad\.json\.gz is damaged"):
             load_episodes(str(tmp_path / "bad.json.gz"), "")
     (tmp_path / "bad.json").write_bytes(b"{")
     with pytest.raises(DataError, match=r"bad\.json is not JSON"):
