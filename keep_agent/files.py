@@ -46,7 +46,7 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
     except OSError as error:
         if error.errno is None or error.errno in PASSING:
             raise
-        file = error.filename or path
+        file = error.filename2 or error.filename or path  # of two names the one that a temporary file was to take
         if error.errno in FULL:
             raise CapacityError(f"no room for {file} ({error.strerror}): {remedy}") from error
         what = f"{file} cannot be written ({error.strerror})"
