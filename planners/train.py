@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, KeepError, ModelError
-from keep_agent.files import loading, read_json
+from keep_agent.files import read_json
 from planners.checkpoint import (
     HISTORY,
     RESTORE,
@@ -210,8 +210,10 @@ class Trainer:
         torch.manual_seed(self.args.seed)
         if source:
             model, tokenizer, history = load_planner(source)
-            with loading(source / HISTORY, RESTORE):
+            try:
                 self.progress, self.calls = Progress(**history["progress"]), history["calls"]
+            except (LookupError, TypeError) as error:
+                raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
             if self.checkpoint:
                 load_weights(model, read_tensors(self.checkpoint / MASTER), self.checkpoint / MASTER)
             else:
