@@ -28,7 +28,7 @@ from rich.table import Table
 
 from eval.cli import check_target
 from eval.deviation import Shadow, divergence, make_planners, play
-from eval.intervals import mean_interval
+from eval.intervals import share_interval
 from eval.lines import begin_lines
 from eval.resume import use_threads
 from eval.tables import bounds, number, percent, show
@@ -145,7 +145,7 @@ def summarise(
         method,
         len(values),
         float(np.mean(values)) if values else None,
-        mean_interval(same),
+        share_interval(same),
         float(np.mean([s.right for s in counted])) if counted else None,
         len(far),
         float(np.mean(far)) if far else None,

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 GROUNDED = "grounded"
 MESSAGE = 200  # characters of a failure that a prompt tells
+HISTORY = 1000  # executed skills, and finished tasks
 EMBEDDED = 32  # texts of one job: as long may a plan have to wait for it
 
 
@@ -61,7 +62,8 @@ class Agent(Asynchronous):
     one decision: asking again after a lost answer does no harm.
 
     :param ahead: encode what changed in the background, while the robot moves; plans go first
-    :param limit: things it remembers at most, and as many executed skills and finished tasks: the oldest are forgotten
+    :param limit: things it remembers at most; more are refused
+    :param history: executed skills, and finished tasks, that it remembers at most: the oldest are forgotten
     :param record: takes the entries of the trace, as an episode would leave them (docs/evaluation.md)
     """
 
@@ -71,9 +73,11 @@ class Agent(Asynchronous):
         name: str = "agent",
         ahead: bool = True,
         limit: int | None = None,
+        history: int = HISTORY,
         record: Callable[[Entry], None] | None = None,
     ) -> None:
         self.name, self._limit = name, limit
+        self._history = history if limit is None else min(limit, history)
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
         self._ahead = Ahead(planner.session, lambda: planner.asked) if ahead else None
         self._record = quietly(record)
@@ -273,8 +277,8 @@ class Agent(Asynchronous):
     def _trim(self) -> None:
         """Forget the oldest executed skills and finished tasks where there are too many."""
         store = self._session.store
-        for category in ("history", "task") if self._limit is not None else ():
-            excess = len(store.of(category)) - self._limit
+        for category in ("history", "task"):
+            excess = len(store.of(category)) - self._history
             if excess > 0:
                 oldest = sorted((store.get(id) for id in store.of(category)), key=lambda segment: segment.created)
                 self._planner.write([Edit(one.id, category, None) for one in oldest[:excess]])

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError
+from memory.engine import products
 from memory.engine.attention import Coupled, JointPass, Pass
 from memory.engine.rope import RopeTables
 from memory.engine.spec import ModelSpec
@@ -82,7 +83,7 @@ class Decoder:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits (..., vocab) of hidden states after the last layer."""
-        logits = self.module.lm_head(self.module.model.norm(hidden))
+        logits = products.linear(self.module.lm_head, self.module.model.norm(hidden))
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def bare_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:

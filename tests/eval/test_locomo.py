@@ -452,9 +452,8 @@ def test_questions_are_paired_with_their_gold_answers(answers: Answers) -> None:
     other = replace(better[0], gold=better[0].gold + " or so")
     here, there = compare.common([[other, *better[1:]], rows])
     assert len(here) == len(there) == len(rows) - 1 and other not in here
-    difference, interval = compare.f1_difference(here, there)
-    assert difference == pytest.approx(0.25)
-    clusters = {row.conversation for row in here}
-    assert interval == (pytest.approx((0.25, 0.25)) if len(clusters) > 1 else None)
+    found = compare.f1_difference(here, there)
+    assert found.mean == pytest.approx(0.25) and found.more == found.pairs == len(here)
+    assert found.clusters == len({row.conversation for row in here})
     with pytest.raises(DataError, match="no question in common"):
         compare.common([[other], rows])

@@ -274,6 +274,16 @@ def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: Callable[.
     agent.close()
 
 
+def test_old_skills_are_forgotten_without_a_limit_too(brain: Callable[..., Brain]) -> None:
+    agent = Agent(brain("planner=keep").planner("robot"), history=3)
+    agent.observe([MUG_FACT])
+    for _ in range(6):
+        agent.plan("get the mug", SKILLS[:1])
+        agent.report(Outcome(True))
+    assert {segment.id for segment in agent._session.store} == {"mug_1", "did_3", "did_4", "did_5"}  # the last turn is still told by itself
+    agent.close()
+
+
 def test_the_asynchronous_twins_leave_the_event_loop_free(agent: Agent, tmp_path: Path) -> None:
     async def main() -> int:
         await agent.aobserve([MUG_FACT])
