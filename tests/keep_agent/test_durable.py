@@ -226,7 +226,7 @@ def test_a_plan_too_long_for_the_model_leaves_nothing(
     monkeypatch.setattr(agent, "_write", lambda: pytest.fail("it was written"))
     agent.report(Outcome(False, "stuck"), 1)
     assert opened().dump() == agent.dump()
-    assert agent.dump()["planner"]["turns"] == [[before["open"][0], "stuck"]]
+    assert agent.dump()["planner"]["turns"] == [[before["open"][0], False, "stuck"]]
 
 
 def test_only_what_has_changed_is_written_at_the_end(opened: Callable[..., DurableAgent]) -> None:
