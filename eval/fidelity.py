@@ -33,7 +33,7 @@ from eval.overrides import check_overrides, key_of
 from eval.plots import check_figure
 from eval.resume import use_threads
 from eval.tables import number, percent
-from eval.variants import compose_variants, names
+from eval.variants import check_methods, compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
@@ -178,7 +178,9 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
         raise ConfigError(f"a curve is one model's, --model {' --model '.join(arguments.model)} is not all: name one")
     chosen = [override for name in arguments.model for override in choose_model(name)]
     overrides = [*CURVE_SETTING, *expand_model(overrides), *chosen]
-    config = compose_variants([RULER, *(method for method in methods if method != RULER)], overrides)[RULER]
+    configs = compose_variants([RULER, *(method for method in methods if method != RULER)], overrides)
+    check_methods(configs)
+    config = configs[RULER]
     model, shares = config.model, RATIOS if arguments.ratios is None else arguments.ratios
     check_outputs(arguments)
     use_threads(config)
@@ -206,6 +208,7 @@ def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Con
         raise ConfigError("nothing to measure: name --methods, and --families or --model")
     _check_models(overrides, random, arguments)
     configs = compose_variants(methods, [*SETTING, *overrides])
+    check_methods(configs)
     check_outputs(arguments)
     use_threads(next(iter(configs.values())))
     deviations, laws = families(random, arguments.tokenizer or str(BUNDLED), configs)

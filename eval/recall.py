@@ -35,7 +35,7 @@ from eval.probes.scores import Score, accuracy_figure, accuracy_table, mark_tabl
 from eval.probes.signals import Ranks, measure_ranks, rank_figure, rank_table
 from eval.probes.wording import TextFormat
 from eval.resume import use_threads
-from eval.variants import REMEMBERS, compose_variants, names
+from eval.variants import REMEMBERS, check_methods, compose_variants, names
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
@@ -177,6 +177,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
         arguments.segment_tokens = SEGMENT_TOKENS
     cells = cells_of(arguments)
     configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], REMEMBERS)
+    check_methods(configs)
     first, settings = next(iter(configs.values())), settings_of(arguments, configs)
     run = _earlier(arguments.out, settings)
     use_threads(first)

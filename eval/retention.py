@@ -32,7 +32,7 @@ from eval.intervals import share_interval
 from eval.lines import begin_lines
 from eval.resume import use_threads
 from eval.tables import bounds, number, percent, show
-from eval.variants import compose_variants, names
+from eval.variants import check_methods, compose_variants, names
 from keep_agent.assemble import expert_oracle
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.console import make_console
@@ -244,6 +244,7 @@ def report(arguments: Sequence[str]) -> None:
         check_target(args.out)
     overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]
     configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
+    check_methods(configs)
     use_threads(configs[RULER])
     episodes = measure(args, configs)
     rows = [summarise(name, found, episodes[RULER], args.history, args.budget) for name, found in episodes.items()]

@@ -4,7 +4,7 @@ of one's own, ``one_hop:keep+memory.recompute.max_hops=0``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from omegaconf import DictConfig
 
@@ -50,11 +50,16 @@ def compose_variants(
             raise ConfigError(
                 f"method {label}: {error}; what not all methods have stands behind its method: NAME+KEY=VALUE"
             ) from error
-    from keep_agent.brain import make_method  # here: it loads torch, and what is mistyped is refused before
-
     for variant, config in configs.items():
         check_settings(config)
         if "memory" not in config:
             raise ConfigError(f"method {variant} has no memory to measure; see `keep-agent methods`")
-        make_method(config.memory)  # refuses what does not go together before a model is loaded
     return configs
+
+
+def check_methods(configs: Mapping[str, DictConfig]) -> None:
+    """Raises ConfigError for a method that cannot be made: before a model is loaded."""
+    from keep_agent.brain import make_method  # here: it loads torch, and what is mistyped is refused before
+
+    for config in configs.values():
+        make_method(config.memory)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keep_agent.errors import DataError, check_choice
+from keep_agent.errors import ConfigError, DataError, did_you_mean
 
 UNITS = ("turn", "session")
 ADVERSARIAL = "adversarial"  # the category of questions that the conversation does not answer
@@ -95,7 +95,8 @@ class Piece:
 
 def check_unit(unit: str) -> str:
     """``unit``, if it is one of `UNITS`. Raises ConfigError."""
-    check_choice("unit", unit, UNITS)
+    if unit not in UNITS:
+        raise ConfigError(f"unit={unit} is unknown; choose one of: {', '.join(UNITS)}{did_you_mean(str(unit), UNITS)}")
     return unit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from eval.chat.conversation import Question, one_line
-from keep_agent.errors import check_choice
+from keep_agent.errors import ConfigError, did_you_mean
 from planners.formats import HERE, Splicer, template_parts
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ class QuestionPrompt:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, instruction: str, choices: str = "letters", start: str | None = None
     ) -> None:
-        check_choice("choices", choices, CHOICES)
+        if choices not in CHOICES:
+            hint = did_you_mean(str(choices), CHOICES)
+            raise ConfigError(f"choices={choices} is unknown; choose one of: {', '.join(CHOICES)}{hint}")
         self._tokenizer, self._splice = tokenizer, Splicer(tokenizer)
         self._letters = choices == "letters"
         self._chat = bool(getattr(tokenizer, "chat_template", None))

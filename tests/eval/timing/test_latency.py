@@ -146,6 +146,7 @@ BAD = [
     ("latency.planners=wizard", "choose one of"),
     ("latency.planners=['keep+prompt.style=linked']", "not a method's own"),
     ("latency.tiers=tape", "choose one of"),
+    ("latency.models=/no/where", "/no/where is no configured model"),
     ("latency.store=2", "fewer than latency.segments"),
     ("latency.colour=red", "latency.colour"),
     ("latency.score=perhaps", "true or false"),
@@ -161,5 +162,6 @@ def test_bad_input_is_one_line_and_nothing_on_disk(call: Call, override: str, na
 
 
 def test_where_nothing_can_be_timed_the_run_has_failed(call: Call) -> None:
-    code, _, err = call("latency.models=/no/where", "latency.planners=keep")
-    assert code == BAD_INPUT and "nothing could be timed" in err and "/no/where" in err
+    Path("empty").mkdir()
+    code, _, err = call("latency.models=./empty", "latency.planners=keep")
+    assert code == BAD_INPUT and "nothing could be timed" in err and "./empty" in err
