@@ -23,7 +23,7 @@ class Score:
     method: str
     trials: int
     accuracy: float
-    gap: Difference  # to the first method, paired
+    gap: Difference | None  # to the first method, paired
     memory_tokens: float
     prefill_tokens: float
     computed_ratio: float

@@ -127,7 +127,7 @@ def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
 
 def test_a_cue_that_the_ruler_never_masters_is_named_not_left_out() -> None:
     def at(cue: str, segments: int, accuracy: float) -> Score:
-        return Score(Cell("needle", cue, segments), "full_recompute", 10, accuracy, 0.0, None, 1.0, 1.0, 1.0, 0.0)
+        return Score(Cell("needle", cue, segments), "full_recompute", 10, accuracy, None, 1.0, 1.0, 1.0, 0.0)
 
     table = mark_table([at("after", 20, 1.0), at("after", 40, 0.8), at("before", 20, 0.3), at("before", 40, 0.1)], 0.9)
     cues, segments, right = (list(table.columns[column].cells) for column in (1, 2, 4))
