@@ -4,19 +4,22 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
+JOBS   ?= auto
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist loadfile -rs
 
 PEERS_VENV  ?= .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow hunt bench peers lint docs dist clean
+.PHONY: help install demo test test-slow hunt bench gpu peers lint docs dist clean
 
 help:
 	@echo "make demo       install, then run planner=keep on the embedded houses"
-	@echo "make test       install, then run the test suite"
+	@echo "make test       install, then run the test suite in as many processes as there are cores (JOBS=N: in N)"
 	@echo "make test-slow  install, then run the long tests"
 	@echo "make hunt       install, then run the property tests on new random examples"
 	@echo "make bench      install, then time the stages and compare them with what the machine could do at best"
+	@echo "make gpu        install, then check the laws and time the methods on a CUDA device; writes docs/results/gpu.md"
 	@echo "make peers      install kvpress apart, in .venv-peers, then compare our SnapKV, StreamingLLM and H2O with its"
 	@echo "make lint       install, then check the style"
 	@echo "make docs       install, then build the documentation with its API reference in site/"
@@ -37,16 +40,19 @@ demo: $(STAMP)
 	$(BIN)/python -m eval.alfred planner=keep $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 hunt: $(STAMP)
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=default $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' --benchmark-enable --benchmark-only $(ARGS)
+
+gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 $(PEERS_STAMP): tests/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS_VENV)

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from envs.alfred.official import load_official
-from eval.intervals import mean_interval
+from eval.intervals import share_interval
 from eval.tables import bounds
 from keep_agent.guard import guarded
 from memory.disk.atomic import write_atomic
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> None:
     for row, goal in zip(asked, said, strict=True):
         right.setdefault(row.trial, []).append(float(meets(goal, row.goal)))
     values = [value for part in right.values() for value in part]
-    share, interval = sum(values) / len(values), bounds(mean_interval(right), 100, 1)
+    share, interval = sum(values) / len(values), bounds(share_interval(right), 100, 1)
     print(f"understood: {100 * share:.1f} % of {len(values)} annotations{interval}")
     for slot, name in enumerate(SLOTS):
         equal = sum(goal[slot] == row.goal[slot] for row, goal in zip(asked, said, strict=True))

@@ -120,7 +120,10 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
         return {"instruction": self.task.instruction[:TEXT_LENGTH], "feedback": feedback[:TEXT_LENGTH]}
 
     def _info(self, outcome: Outcome, result: TaskResult | None) -> dict[str, Any]:
-        """What a step reports: ``goal`` and ``success`` are the current task's, ``task_done`` is the one that ended."""
+        """What a step reports: ``goal`` and ``success`` are the current task's, ``task_done`` is the one that ended.
+
+        ``outcome_ok`` is whether the skill worked, ``told_ok`` what the planner is told of it.
+        """
         facts: tuple[Fact, ...] = tuple(self.knowledge.update())
         admissible = self.setting.space.admissible(self.world, self.knowledge)
         self.action_space.examples = admissible
@@ -135,6 +138,7 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
             "goal": (met, total),
             "success": met == total,
             "outcome_ok": outcome.ok,
+            "told_ok": outcome.ok or self.setting.hides_failures,
             "world": self.world,
             "knowledge": self.knowledge,
             "step": self._steps,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 
+from envs.hints import did_you_mean
 from keep_agent.errors import SkillError
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Whether a primitive or skill worked; the sentence says why it did not (empty on success)."""
+    """Whether a primitive or skill worked. The message says why it did not, where somebody knows; it may be empty."""
 
     ok: bool
     message: str = ""
@@ -27,6 +27,4 @@ def failed(message: str) -> Outcome:
 
 def unknown_skill(skill: str, known: Iterable[str]) -> SkillError:
     """The error for a skill nobody knows, with the closest one that exists."""
-    closest = get_close_matches(skill, list(known), n=1, cutoff=0.0)
-    hint = f"; did you mean {closest[0]!r}?" if closest else ""
-    return SkillError(f"unknown skill {skill!r}{hint}")
+    return SkillError(f"unknown skill {skill!r}{did_you_mean(skill, known, cutoff=0.0)}")

@@ -41,8 +41,8 @@ class SkillSet(Protocol):
     """Stateless: all that a skill needs to remember lives in the world."""
 
     def execute(self, world: Any, skill: str) -> Outcome:
-        """Do it. A skill that cannot work now fails, if the world says why with a sentence; an unknown one raises
-        SkillError.
+        """Do it. A skill that cannot work now is an Outcome that is not ok, with the reason where the world gives one;
+        an unknown one raises SkillError.
         """
         ...
 
@@ -77,6 +77,11 @@ class Setting(Protocol):
     skills: str
     observability: str
     max_steps: int  # per task
+
+    @property
+    def hides_failures(self) -> bool:
+        """Whether the planner is not told that a skill failed, as in a benchmark that does not tell it."""
+        ...
 
     @property
     def space(self) -> SkillSet: ...

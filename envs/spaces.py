@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Text
+from gymnasium.vector.utils import read_from_shared_memory
+
+
+class Unicode(Sequence[str]):
+    """All characters in the order of their code points, without a table of them."""
+
+    def __len__(self) -> int:
+        return sys.maxunicode + 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(map(chr, range(len(self))[index])) if isinstance(index, slice) else chr(index)
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and len(value) == 1
+
+
+UNICODE = Unicode()
 
 
 class Words(Text):
     """Strings of at most ``max_length`` characters; ``sample`` draws one of ``examples``.
 
-    gymnasium's Text would refuse everything outside its charset and sample letter soup.
+    gymnasium's Text has a table of its characters and samples letters. Here a character's index is its code point, so
+    that whatever gymnasium does by index (shared memory of vector environments, `flatten`) takes every text.
     """
 
     def __init__(
@@ -28,5 +47,51 @@ class Words(Text):
         """One of the examples; masks over characters have no meaning here."""
         return self.examples[int(self.np_random.integers(len(self.examples)))]
 
+    @property
+    def character_set(self) -> Unicode:
+        return UNICODE
+
+    @property
+    def character_list(self) -> Unicode:
+        return UNICODE
+
+    def character_index(self, char: str) -> np.int32:
+        return np.int32(ord(char))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Words) and self.max_length == other.max_length
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         return f"Words({self.max_length})"
+
+
+class SharedTexts(Sequence[str]):
+    """The texts that lie in a vector environment's shared memory now, one per environment; a deep copy is a tuple."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        """``rows``: (environments, max_length) code points, padded with `len(UNICODE)`."""
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index] if isinstance(index, slice) else _text(self._rows[index])
+
+    def __deepcopy__(self, memo: Any) -> tuple[str, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def _text(row: np.ndarray) -> str:
+    return "".join(map(chr, row[row < len(UNICODE)]))
+
+
+@read_from_shared_memory.register(Words)
+def _read_words(space: Words, shared_memory: Any, n: int = 1) -> SharedTexts:
+    """Texts as they are whenever they are looked at: gymnasium calls this once, and would copy those of Text then."""
+    return SharedTexts(np.frombuffer(shared_memory.get_obj(), dtype=np.int32).reshape(n, space.max_length))

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from eval.deviation import Shadow, divergence, make_planners, play
-from eval.intervals import mean_interval
+from eval.intervals import mean_interval, share_interval
 from eval.overrides import key_of
 from eval.plots import figure, style
 from eval.tables import bounds, number, percent
@@ -83,7 +83,7 @@ class Variant:
             _mean(self.computed),
             _mean(self.recomputed),
             _mean([value for values in self.same_skill.values() for value in values]),
-            mean_interval(self.same_skill),
+            share_interval(self.same_skill),
             _mean([value for values in self.kl.values() for value in values]),
             mean_interval(self.kl),
         )

@@ -1,6 +1,7 @@
 """Paired comparison of runs: ``python -m eval.compare outputs/...`` (run folders, or folders that hold some).
 
-Only tasks that every run has played count. Intervals are 95 % bootstraps with trials (or task streams) as clusters.
+Only tasks that every run has played count. Intervals are of 95 %, with trials (or task streams) as clusters; how they
+are made: docs/evaluation.md#intervals. "12+ 9-": 12 tasks went better than with the baseline, 9 worse.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eval.intervals import mean_interval, ratio_interval
+from eval.intervals import Difference, Interval, paired_difference, ratio_interval
 from eval.metrics import cluster_of, costs, goal_condition_rate, subgoal_success_rate, success_rate
-from eval.tables import bounds, number, percent, show
+from eval.tables import bounds, difference, number, percent, show
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
@@ -38,7 +39,6 @@ REMEMBERED = ("memory.grouping.", "weights")
 WRITTEN = ("env.record",)  # what a run writes changes nothing
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
-Interval = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,10 @@ class Row:
     run: str
     tasks: int
     success_rate: float
-    success_difference: float | None
-    success_difference_interval: Interval
+    success_difference: Difference | None
     goal_condition_rate: float
     subgoal_success_rate: float
-    subgoal_difference: float | None
-    subgoal_difference_interval: Interval
+    subgoal_difference: Difference | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     ttft_ratio: float | None
@@ -175,31 +173,27 @@ def _ratio(top: dict[str, list[float]], bottom: dict[str, list[float]]) -> tuple
     return (None, None) if not above or not below else (above / below, ratio_interval(top, bottom))
 
 
-def success_difference(run: Run, base: Run) -> tuple[float, Interval]:
-    """Mean over tasks of (success here - success there), paired, with its interval."""
-    return _difference(run, base, success_rate)
-
-
-def _difference(run: Run, base: Run, rate: Callable[[Sequence[TaskOutcome]], float]) -> tuple[float, Interval]:
-    """Mean over tasks of a rate here less there, paired, with its interval."""
+def difference_of(
+    run: Run, base: Run, rate: Callable[[Sequence[TaskOutcome]], float] = success_rate
+) -> Difference | None:
+    """Over tasks, of a rate here less there, paired."""
     samples: dict[str, list[float]] = defaultdict(list)
     for key, result in run.episodes.items():
         pairs = zip(result.tasks, base.episodes[key].tasks, strict=True)
         samples[cluster_of(result)] += [rate([here]) - rate([there]) for here, there in pairs]
-    values = [value for part in samples.values() for value in part]
-    return sum(values) / len(values), mean_interval(samples)
+    return paired_difference(samples)
 
 
 def compare(run: Run, base: Run) -> Row:
     cost = costs(_steps(run))
-    difference, interval = (None, None) if run is base else success_difference(run, base)
-    subgoals, subgoal_bounds = (None, None) if run is base else _difference(run, base, subgoal_success_rate)
+    success = None if run is base else difference_of(run, base)
+    subgoals = None if run is base else difference_of(run, base, subgoal_success_rate)
     ratio, ratio_bounds = (None, None) if run is base else _ratio(_times(run), _times(base))
     ttft, decision = cost["ttft_ms"] or {}, cost["decision_ms"] or {}
     tasks = _tasks(run)
     return Row(
-        run.name, len(tasks), success_rate(tasks), difference, interval, goal_condition_rate(tasks),
-        subgoal_success_rate(tasks), subgoals, subgoal_bounds,
+        run.name, len(tasks), success_rate(tasks), success, goal_condition_rate(tasks),
+        subgoal_success_rate(tasks), subgoals,
         ttft.get("p50"), ttft.get("p95"), ratio, ratio_bounds,
         decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
         **{key: cost[key] for key in KV},
@@ -244,10 +238,10 @@ def rows_table(rows: Sequence[Row], base: str) -> Table:
         table.add_row(
             row.run,
             percent(row.success_rate),
-            percent(row.success_difference, "+") + bounds(row.success_difference_interval, 100, 1),
+            difference(row.success_difference),
             percent(row.goal_condition_rate),
             percent(row.subgoal_success_rate),
-            percent(row.subgoal_difference, "+") + bounds(row.subgoal_difference_interval, 100, 1),
+            difference(row.subgoal_difference),
             number(row.ttft_p50_ms, 1),
             number(row.ttft_p95_ms, 1),
             number(row.ttft_ratio) + bounds(row.ttft_ratio_interval),

@@ -27,6 +27,7 @@ from envs.setting import OBSERVABILITIES
 from envs.worlds import WORLDS, World, world_of
 from eval.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import read_json
 from keep_agent.guard import guarded
 from memory.disk.atomic import write_atomic
 from planners.base import Planner
@@ -115,10 +116,10 @@ def _record(file: Path, args: argparse.Namespace) -> None:
 
 
 def _settings_in(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{file} cannot be read ({error}); choose another --name or --out") from error
+    settings = read_json(file, "choose another --name or --out")
+    if not isinstance(settings, dict):
+        raise DataError(f"{file} holds no settings; choose another --name or --out")
+    return settings
 
 
 def run(args: argparse.Namespace) -> None:

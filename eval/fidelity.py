@@ -38,7 +38,7 @@ from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from keep_agent.overrides import expand_model
+from keep_agent.overrides import choose_model, expand_model
 from memory.disk.atomic import write_atomic
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
@@ -176,7 +176,8 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
     twice = arguments.model and any(key_of(override) in MODELS for override in overrides)
     if twice or len(arguments.model) > 1:
         raise ConfigError(f"a curve is one model's, --model {' --model '.join(arguments.model)} is not all: name one")
-    overrides = [*CURVE_SETTING, *expand_model([*overrides, *(f"model={name}" for name in arguments.model)])]
+    chosen = [override for name in arguments.model for override in choose_model(name)]
+    overrides = [*CURVE_SETTING, *expand_model(overrides), *chosen]
     configs = compose_variants([RULER, *(method for method in methods if method != RULER)], overrides)
     check_methods(configs)
     config = configs[RULER]

@@ -1,17 +1,89 @@
-"""Bootstrap intervals that respect clusters: annotations of one trial, tasks of one stream, steps of one episode.
+"""95 % intervals that respect clusters: annotations of one trial, tasks of one stream, steps of one episode.
 
-One cluster says nothing about how clusters differ: its interval is None.
+Shares have Wilson's interval; means, differences and ratios a bootstrap that draws clusters whole. Where all clusters
+are equal a bootstrap has no width, so an exact bound of what was not seen takes its place. One cluster says nothing
+about how clusters differ: its interval is None. Definitions: docs/evaluation.md#intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
+Interval = tuple[float, float] | None
+LEVEL = 0.95
 RESAMPLES = 2000
+WIDE, FEW = 0.2, 10  # a wider interval of a share, or fewer clusters of a difference, are too few to tell
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of two runs on the same tasks: ``more`` and ``fewer`` of the ``pairs`` went better, and worse."""
+
+    mean: float
+    interval: Interval
+    more: int
+    fewer: int
+    pairs: int
+    clusters: int
+
+    @property
+    def unclear(self) -> bool:
+        """Too few to tell: few clusters, or a wide interval that holds zero."""
+        if self.interval is None or self.clusters < FEW:
+            return True
+        low, high = self.interval
+        return low <= 0 <= high and high - low > WIDE
+
+
+def paired_difference(samples: Samples) -> Difference | None:
+    """Of paired differences between -1 and 1 by cluster; None of none."""
+    values = [value for part in samples.values() for value in part]
+    if not values:
+        return None
+    more, fewer = sum(value > 0 for value in values), sum(value < 0 for value in values)
+    clusters = sum(len(part) > 0 for part in samples.values())
+    interval = mean_interval(samples, within=(-1.0, 1.0))
+    return Difference(sum(values) / len(values), interval, more, fewer, len(values), clusters)
+
+
+def unseen(clusters: int, level: float = LEVEL) -> float:
+    """The largest share of clusters that may differ from all of ``clusters``, which are equal (exact, one-sided)."""
+    return 1 - (1 - level) ** (1 / clusters)
+
+
+def wilson(share: float, count: float, level: float = LEVEL) -> tuple[float, float]:
+    """Wilson's score interval of a ``share`` of ``count`` independent observations."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle, scale = share + z * z / (2 * count), 1 + z * z / count
+    half = z * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def share_interval(samples: Samples, level: float = LEVEL) -> Interval:
+    """Wilson's interval of the share of all values, 0 or 1 each.
+
+    Values of one cluster are alike, so they count as fewer: as many as would vary as the clusters do. Where all values
+    are equal, the clusters count.
+    """
+    values = [np.asarray(v, float) for v in samples.values() if len(v)]
+    if len(values) < 2:
+        return None
+    count = sum(v.size for v in values)
+    share = float(sum(v.sum() for v in values)) / count
+    apart = sum(float((v - share).sum()) ** 2 for v in values) / count**2
+    effective = share * (1 - share) / apart if apart else float(count)
+    return wilson(share, min(effective, count) if 0 < share < 1 else len(values), level)
+
+
+def is_wide(interval: Interval) -> bool:
+    """Too few observations to tell a share?"""
+    return interval is None or interval[1] - interval[0] > WIDE
 
 
 def _picks(clusters: int, resamples: int, seed: int) -> NDArray[np.int64]:
@@ -26,12 +98,23 @@ def _bounds(values: NDArray[np.float64], level: float) -> tuple[float, float]:
 
 
 def mean_interval(
-    samples: Samples, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float] | None:
-    """Percentile interval of the mean over all values, clusters drawn whole."""
+    samples: Samples,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    within: tuple[float, float] | None = None,
+) -> Interval:
+    """Percentile interval of the mean over all values, clusters drawn whole.
+
+    :param within: the least and the greatest value there can be: if all values are equal, others were not seen, and
+        may be anywhere in between
+    """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
         return None
+    if within is not None and np.ptp(np.concatenate(values)) == 0:
+        seen, other = float(values[0][0]), unseen(len(values), level)
+        return (1 - other) * seen + other * within[0], (1 - other) * seen + other * within[1]
     sums, counts = np.array([v.sum() for v in values]), np.array([v.size for v in values])
     picks = _picks(len(values), resamples, seed)
     return _bounds(sums[picks].sum(1) / counts[picks].sum(1), level)
@@ -41,10 +124,10 @@ def ratio_interval(
     top: Samples,
     bottom: Samples,
     statistic: Callable[[NDArray[np.float64]], float] = np.median,
-    level: float = 0.95,
+    level: float = LEVEL,
     resamples: int = 1000,
     seed: int = 0,
-) -> tuple[float, float] | None:
+) -> Interval:
     """Interval of ``statistic(top) / statistic(bottom)``; both sides draw the same clusters, so the pairing stays.
 
     Clusters missing on either side are left out.

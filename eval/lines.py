@@ -1,4 +1,4 @@
-"""Files of one JSON line per episode that a stopped command goes on with."""
+"""Files of one checked JSON line per episode that a stopped command goes on with."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError
-from keep_agent.runfolder import whole_lines
+from keep_agent.files import read_json
 from memory.disk.atomic import write_atomic
+from memory.disk.lines import LineFile, read_lines
+
+REMEDY = "restore the file, or name another one"
 
 
-def begin_lines(path: Path, config: Mapping[str, Any]) -> list[Any]:
-    """The whole lines of ``path``, which was made with the same ``config``; half a line at its end is cut off.
+def begin_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
+    """``path`` to append to, and what its whole lines hold; half a line at its end is cut off.
 
-    :raises ConfigError: it was made otherwise
+    :raises ConfigError: it was made with another ``config``
+    :raises DataError: a line is damaged
     """
     about = path.with_name(path.name + ".json")
     if not path.exists():
         write_atomic(about, json.dumps(config, indent=1))
-        return []
-    if not about.exists() or json.loads(about.read_text()) != json.loads(json.dumps(config)):
+        return LineFile(path), []
+    if not about.exists() or read_json(about, f"delete it and {path}") != json.loads(json.dumps(config)):
         raise ConfigError(f"{path} was made with other settings, see {about.name}; name another file, or delete both")
-    return [json.loads(line) for line in whole_lines(path, cut=True)]
-
-
-def append_line(path: Path, value: Any) -> None:
-    """Add one line; it is on its way to the disk when this returns."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(value, separators=(",", ":")) + "\n")
+    lines = list(read_lines(path, REMEDY))
+    return LineFile(path, lines[-1] if lines else None), [line.value for line in lines]

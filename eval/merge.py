@@ -7,7 +7,6 @@ equal settings and weights. FOLDER is then what a single run would have written;
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,11 +22,23 @@ from eval.run import show, summary_of
 from eval.shard import Shard
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import parsed, reading
 from keep_agent.frames import Frames
 from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult
-from keep_agent.runfolder import SUMMARY, TRACE, RunFolder, find_runs, read_config
+from keep_agent.runfolder import (
+    AGAIN,
+    SUMMARY,
+    TRACE,
+    RunFolder,
+    check_trace,
+    committed_trace,
+    find_runs,
+    read_config,
+    read_summary,
+)
 from memory.disk.atomic import appearing
+from memory.disk.lines import read_lines
 
 SUMS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
 Span = tuple[int, int]  # of bytes in a file
@@ -60,7 +71,7 @@ def load_part(path: Path) -> Part:
         raise DataError(f"{path}, shard {shard}, has {_numbers(twice)} twice; play it anew")
     if foreign := sorted(counts.keys() - set(own)):
         raise DataError(f"{path}, shard {shard}, has {_numbers(foreign)} of other shards; play it anew")
-    return Part(path, config, shard, results, _read_summary(path / SUMMARY))
+    return Part(path, config, shard, results, read_summary(path))
 
 
 def check_alike(parts: Sequence[Part]) -> None:
@@ -117,28 +128,27 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
 
 
 def spans(trace: Path) -> dict[str, list[Span]]:
-    """Where the lines of each episode are in a trace; nowhere if there is none. Raises DataError for a damaged one."""
+    """Places of the lines of each episode in a trace; none if there is none. Raises DataError for a damaged one."""
     found: dict[str, list[Span]] = defaultdict(list)
-    if not trace.exists():
-        return found
-    with trace.open("rb") as stream:
-        start = 0
-        for number, line in enumerate(stream, 1):
-            try:
-                found[json.loads(line)["episode"]].append((start, len(line)))
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{trace}:{number} is no entry of a trace ({error}); play the shard anew") from None
-            start += len(line)
+    number = start = 0
+    for line in read_lines(trace, AGAIN):
+        if not isinstance(line.value.get("episode"), str):
+            raise DataError(f"{trace}:{line.number} is no entry of a trace (it names no episode); {AGAIN}")
+        found[line.value["episode"]].append((start, line.end))
+        number, start = line.number, line.end
+    check_trace(trace.parent, number, committed_trace(trace.parent))
     return found
 
 
 def _entries(trace: Path, episode: str, places: Mapping[str, Sequence[Span]]) -> Iterator[dict[str, Any]]:
     if episode not in places:
         raise DataError(f"{trace} has nothing of episode {episode}; play the shard anew")
-    with trace.open("rb") as stream:
-        for start, length in places[episode]:
+    with reading(trace), trace.open("rb") as stream:
+        for start, end in places[episode]:
             stream.seek(start)
-            yield json.loads(stream.read(length))
+            entry = parsed(stream.read(end - start), trace, AGAIN)
+            entry.pop("sum", None)  # it gets another
+            yield entry
 
 
 def _frames(run: Path, episode: str) -> Frames:
@@ -166,13 +176,6 @@ def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
                 f"there are {summary[key]} {key}, but the shards' {SUMMARY} say {told}: a file has changed since it "
                 "was written; play that shard anew"
             )
-
-
-def _read_summary(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON ({error}); write it anew with eval.resume={file.parent}") from None
 
 
 def _numbers(indices: Iterable[int]) -> str:

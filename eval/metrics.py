@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.intervals import mean_interval
+from eval.intervals import Interval, share_interval
 from keep_agent.results import PARTS, EpisodeResult, StepNumbers, TaskOutcome
 
 
@@ -80,11 +80,11 @@ def _rates(tasks: Sequence[TaskOutcome]) -> dict[str, Any]:
     }
 
 
-def success_interval(results: Sequence[EpisodeResult]) -> tuple[float, float] | None:
+def success_interval(results: Sequence[EpisodeResult]) -> Interval:
     samples: dict[str, list[float]] = defaultdict(list)
     for result in results:
         samples[cluster_of(result)] += [float(task.success) for task in result.tasks]
-    return mean_interval(samples)
+    return share_interval(samples)
 
 
 def spread(values: Iterable[float]) -> dict[str, float] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.fact import Fact
+from envs.outcome import DONE as WELL
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, succeeded
 from envs.worlds import World
 from planners.base import DONE, Finished, Planner
@@ -103,12 +104,12 @@ class Recorder:
             label = play.expert.act(play.house, task, play.knowledge)
             astray = sum(step.skill != step.label for step in steps)
             skill = self._choice(play, label, rate, astray)
-            outcome = None if skill == DONE else play.setting.space.execute(play.house, skill)
-            failure = "" if outcome is None or outcome.ok else outcome.message
+            outcome = WELL if skill == DONE else play.setting.space.execute(play.house, skill)
             if self._planner is not None:
-                self._planner.feedback(skill, not failure, failure)
-            steps.append(StepRecord(skill, label, failure, self._news(play) if outcome else ()))
-            if outcome is None:
+                self._planner.feedback(skill, outcome.ok or play.setting.hides_failures, outcome.message)
+            facts = () if skill == DONE else self._news(play)
+            steps.append(StepRecord(skill, label, outcome.ok, outcome.message, facts))
+            if skill == DONE:
                 break
         success = succeeded(play.setting, play.house, task)
         return TaskRecord(tuple(texts), first, tuple(steps), success, goal)

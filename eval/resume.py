@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from eval.overrides import key_of, within
 from keep_agent.errors import ConfigError
+from keep_agent.literal import as_config, as_override, literal, looked_up
 from keep_agent.runfolder import RunFolder
+from memory.component_names import check_names, named_classes
 from memory.encoder import chosen_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
@@ -18,6 +21,11 @@ THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server
 CREW = ("eval.workers", "eval.launcher", "eval.ray")  # who plays
 ELSEWHERE = ("bertscore", "env.simulator", "env.record", *CREW, *THOR)  # may be another when a run is resumed elsewhere
 OF_THE_RUN = ("weights", "episodes")  # what a run found and wrote down
+PROGRAMS = {  # settings that start a program or join one, with the values that are safe whoever wrote them
+    "env.thor.executable": (None, "stand-in"),
+    "eval.ray.address": (None, "auto"),
+}
+CLASS = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # in an override
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
 
@@ -28,7 +36,7 @@ def begin(
     path = Path(config.eval.resume) if config.eval.resume else None
     wanted = None if path or config.planner.kind != "kv" else OmegaConf.select(config, "prompt.encoder")
     if "prompt" in config:  # a run that goes on elsewhere, or is compared, is one of the encoder that it had
-        config.prompt.encoder = chosen_encoder(config.prompt.encoder)
+        config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
     if path is not None:
         config = resumed_config(config, kind.saved(path), given)
     check(config)
@@ -67,23 +75,58 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     if changed:
         shown = ", ".join(f"{key}={change}" for key, change in sorted(changed.items()))
         raise ConfigError(f"{config.eval.resume} was run otherwise: {shown}; leave these out or start anew")
-    merged = OmegaConf.create(there)
+    check_names(there, classes_of(config, given), str(config.eval.resume))
+    merged = as_config(there)
     merged.eval.progress = config.eval.progress
     for key in CREW:  # which an older run does not have
         if OmegaConf.select(merged, key) is None and OmegaConf.select(config, key) is not None:
-            OmegaConf.update(merged, key, OmegaConf.select(config, key))
+            _copy(merged, key, config)
     if "wandb" in config:
         merged.wandb = config.wandb
     for key in keys:
         if within(key, ELSEWHERE):  # a null that nobody asked for takes nothing back
-            OmegaConf.update(merged, key, OmegaConf.select(config, key))
+            _copy(merged, key, config)
+    _check_programs(merged, config)
     return merged
+
+
+def classes_of(config: DictConfig, given: Sequence[str]) -> set[str]:
+    """The classes that the command line has chosen: those of its config, and those its overrides name."""
+    chosen = {name for _, name in named_classes(OmegaConf.to_container(config, resolve=False))}
+    return chosen.union(*(CLASS.findall(override) for override in given))
+
+
+def check_composed(config: DictConfig, chosen: Collection[str], run: Path) -> None:
+    """Raises ConfigError for a config composed of what a run has saved that names other classes than ours and the
+    ``chosen``, or looks anything up.
+    """
+    plain = OmegaConf.to_container(config, resolve=False)
+    check_names(plain, chosen, str(run))
+    for text in looked_up(plain):
+        raise ConfigError(f"{run} has the setting {text!r}, and nothing is looked up for a run folder: start a new run")
+
+
+def _check_programs(merged: DictConfig, config: DictConfig) -> None:
+    """Raises ConfigError where a saved config would start or join a program that the command line does not name."""
+    for key, harmless in PROGRAMS.items():
+        value = OmegaConf.select(merged, key)
+        if value not in harmless and value != OmegaConf.select(config, key):
+            raise ConfigError(
+                f"{config.eval.resume} was run with {key}={value}, and a run folder cannot choose a program: if it is "
+                f"yours, give {as_override(key, str(value))} on the command line"
+            )
+
+
+def _copy(merged: DictConfig, key: str, config: DictConfig) -> None:
+    value = OmegaConf.select(config, key)
+    plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    OmegaConf.update(merged, key, literal(plain))
 
 
 def made_otherwise(config: DictConfig, saved: Mapping[str, Any]) -> dict[str, str]:
     """What ``config`` would do otherwise than the run that saved its own: `changes`, but for FREE settings."""
     if "prompt" in config:
-        config.prompt.encoder = chosen_encoder(config.prompt.encoder)
+        config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
     found = changes(OmegaConf.to_container(config, resolve=True), saved)
     return {key: change for key, change in found.items() if not within(key, (*FREE, *OF_THE_RUN))}
 

@@ -28,8 +28,8 @@ from rich.table import Table
 
 from eval.cli import check_target
 from eval.deviation import Shadow, divergence, make_planners, play
-from eval.intervals import mean_interval
-from eval.lines import append_line, begin_lines
+from eval.intervals import share_interval
+from eval.lines import begin_lines
 from eval.resume import use_threads
 from eval.tables import bounds, number, percent, show
 from eval.variants import check_methods, compose_variants, names
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from eval.deviation import Choice
+    from memory.disk.lines import LineFile
     from memory.report import Prefill
 
 RULER = "full_cache"
@@ -144,7 +145,7 @@ def summarise(
         method,
         len(values),
         float(np.mean(values)) if values else None,
-        mean_interval(same),
+        share_interval(same),
         float(np.mean([s.right for s in counted])) if counted else None,
         len(far),
         float(np.mean(far)) if far else None,
@@ -206,7 +207,7 @@ def measure(args: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict
     """Steps per method and episode, those of an earlier run included."""
     setting = configs[RULER]
     described = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
-    done = [] if args.out is None else begin_lines(args.out, described)
+    out, done = (None, []) if args.out is None else begin_lines(args.out, described)
     episodes: dict[str, list[list[Step]]] = defaultdict(list)
     for line in done:
         for name, rows in line.items():
@@ -219,14 +220,14 @@ def measure(args: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict
         shadow = Shadow(engine, planners, recorders, expert_oracle(setting.env), common=True)
         for _ in play(shadow, setting, first=len(done)):
             if any(recorder.steps for recorder in recorders.values()):
-                _close(args.out, recorders, episodes)
+                _close(out, recorders, episodes)
                 bar.advance(task)
-        _close(args.out, recorders, episodes)
+        _close(out, recorders, episodes)
         bar.advance(task)
     return episodes
 
 
-def _close(out: Path | None, recorders: Mapping[str, Recorder], episodes: dict[str, list[list[Step]]]) -> None:
+def _close(out: LineFile | None, recorders: Mapping[str, Recorder], episodes: dict[str, list[list[Step]]]) -> None:
     """An episode is over: keep its steps."""
     taken = {name: recorder.take() for name, recorder in recorders.items()}
     if not all(taken.values()):
@@ -234,7 +235,7 @@ def _close(out: Path | None, recorders: Mapping[str, Recorder], episodes: dict[s
     for name, steps in taken.items():
         episodes[name].append(steps)
     if out is not None:
-        append_line(out, {name: [list(asdict(step).values()) for step in steps] for name, steps in taken.items()})
+        out.append([{name: [list(asdict(step).values()) for step in steps] for name, steps in taken.items()}])
 
 
 def report(arguments: Sequence[str]) -> None:

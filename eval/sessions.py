@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from rich.progress import Progress
 
 from eval.cli import check_target
-from eval.lines import append_line, begin_lines
+from eval.lines import begin_lines
 from eval.resume import use_threads
 from eval.retention import SETTING
 from eval.variants import compose_variants
@@ -94,7 +94,8 @@ def record(arguments: Sequence[str]) -> None:
     episodes = make_episodes(config.env, config.eval)
     env, planner = make_env(config.env, episodes), make_planner(config)
     described = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
-    done = len(begin_lines(args.out, described))
+    out, lines = begin_lines(args.out, described)
+    done = len(lines)
     recorder = Recorder(planner, expert_oracle(config.env))
     with Progress(console=make_console()) as bar:
         task = bar.add_task("sessions", total=len(episodes), completed=done)
@@ -103,7 +104,7 @@ def record(arguments: Sequence[str]) -> None:
             result, entries = run_episode(env, recorder, episode, index=index, skills=config.env.skills, seed=index)
             if result.crashed:
                 raise KeepError(entries[-1]["traceback"])
-            append_line(args.out, session_line(ToolSession(episode.id, tuple(recorder.turns))))
+            out.append([session_line(ToolSession(episode.id, tuple(recorder.turns)))])
             bar.advance(task)
     planner.close()
 

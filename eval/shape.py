@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
+from keep_agent.files import read_json
 from memory.engine.shapes import SHAPES
 
 if TYPE_CHECKING:
@@ -62,9 +62,10 @@ class Shape:
         file = Path(name)
         if not file.is_file():
             raise ConfigError(f"model {name!r} is neither a file nor one of {', '.join(SHAPES)}")
+        config = read_json(file, "name a config.json of a dense decoder")
         try:
-            return cls._dense(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, KeyError) as error:
+            return cls._dense(config)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{file} is no config.json of a dense decoder ({error})") from error
 
     @classmethod

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from eval.intervals import Difference, is_wide
 from keep_agent.console import make_console
 
 MISSING = "–"
@@ -52,6 +53,15 @@ def bounds(interval: tuple[float, float] | None, scale: float = 1.0, digits: int
     return "" if interval is None else f" [{scale * interval[0]:.{digits}f}, {scale * interval[1]:.{digits}f}]"
 
 
+def difference(found: Difference | None) -> str:
+    """In points with its interval, and how many pairs went better and worse; whether they are too few to tell."""
+    if found is None:
+        return MISSING
+    counts = f"{found.more}+ {found.fewer}-" if found.more or found.fewer else f"0 of {found.pairs} differ"
+    unclear = "; too few to tell" if found.unclear else ""
+    return f"{percent(found.mean, '+')}{bounds(found.interval, 100, 1)} ({counts}{unclear})"
+
+
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     """Outcome by task type, then what a decision cost, for one run."""
     table = Table(title=title, caption=_caption(summary))
@@ -73,8 +83,9 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
 
 
 def _caption(summary: Mapping[str, Any]) -> str | None:
-    interval, restarted = bounds(summary["success_interval"], 100, 1), summary["restarted_episodes"]
-    said = [f"95 % interval of success:{interval}"] if interval else []
+    interval, restarted = summary["success_interval"], summary["restarted_episodes"]
+    unclear = ", too few tasks to tell" if is_wide(interval) else ""
+    said = [f"95 % interval of success:{bounds(interval, 100, 1) or ' none'}{unclear}"]
     if restarted:
         said.append(f"the simulator was restarted in {restarted} of {summary['episodes']} episodes")
     return "; ".join(said) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from keep_agent.api import Decision
 from keep_agent.asked import check_message, checked_request, digest, read_own
 from keep_agent.asynchronous import Asynchronous
 from keep_agent.errors import CapacityError, ConfigError, StaleError
-from keep_agent.facts import checked_facts
+from keep_agent.facts import UNTOLD, checked_facts
 from keep_agent.foreign import check_foreign, check_size
 from keep_agent.measure import step_numbers
 from keep_agent.memory_file import read_memory, write_memory
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
     from planners.kv import KVPlanner
     from planners.styles import FactView
 
+log = logging.getLogger(__name__)
+
 GROUNDED = "grounded"
 MESSAGE = 200  # characters of a failure that a prompt tells
+HISTORY = 1000  # executed skills, and finished tasks
 EMBEDDED = 32  # texts of one job: as long may a plan have to wait for it
 
 
@@ -58,7 +62,8 @@ class Agent(Asynchronous):
     one decision: asking again after a lost answer does no harm.
 
     :param ahead: encode what changed in the background, while the robot moves; plans go first
-    :param limit: things it remembers at most, and as many executed skills and finished tasks: the oldest are forgotten
+    :param limit: things it remembers at most; more are refused
+    :param history: executed skills, and finished tasks, that it remembers at most: the oldest are forgotten
     :param record: takes the entries of the trace, as an episode would leave them (docs/evaluation.md)
     """
 
@@ -68,13 +73,15 @@ class Agent(Asynchronous):
         name: str = "agent",
         ahead: bool = True,
         limit: int | None = None,
+        history: int = HISTORY,
         record: Callable[[Entry], None] | None = None,
     ) -> None:
         self.name, self._limit = name, limit
+        self._history = history if limit is None else min(limit, history)
         self._planner, self._engine, self._session = planner, planner.session.engine, planner.session
         self._ahead = Ahead(planner.session, lambda: planner.asked) if ahead else None
         self._record = quietly(record)
-        self._owns = self._again = False
+        self._owns = self._again = self._warned = False
         self._forget()
         self._record(agent_entry(name))
 
@@ -97,10 +104,10 @@ class Agent(Asynchronous):
         :raises KeepError: for what cannot be loaded or put together; Hydra's own errors for an unknown name
         """
         from keep_agent.brain import brain_of  # here: it loads torch
+        from keep_agent.overrides import choose_model  # and this Hydra
 
-        made = cls(
-            brain_of([f"planner={planner}", f"model={model}", *overrides]).planner(name), name, ahead, record=record
-        )
+        brain = brain_of([f"planner={planner}", *choose_model(model), *overrides])
+        made = cls(brain.planner(name), name, ahead, record=record)
         made._owns = True
         return made
 
@@ -270,8 +277,8 @@ class Agent(Asynchronous):
     def _trim(self) -> None:
         """Forget the oldest executed skills and finished tasks where there are too many."""
         store = self._session.store
-        for category in ("history", "task") if self._limit is not None else ():
-            excess = len(store.of(category)) - self._limit
+        for category in ("history", "task"):
+            excess = len(store.of(category)) - self._history
             if excess > 0:
                 oldest = sorted((store.get(id) for id in store.of(category)), key=lambda segment: segment.created)
                 self._planner.write([Edit(one.id, category, None) for one in oldest[:excess]])
@@ -308,7 +315,17 @@ class Agent(Asynchronous):
             ready(cost)
             decided = self._planner.choose(prefill, skills)
             entry = self._entry(decided, 1e3 * (time.perf_counter() - began))
-        return self._took(Decision(decided.skill, decided.scores, {**cost, **entry}, self._number + 1), key)
+        decision = Decision(decided.skill, decided.scores, {**cost, **entry}, self._number + 1, self._lacking())
+        return self._took(decision, key)
+
+    def _lacking(self) -> tuple[str, ...]:
+        """What nobody has told, though a plan needs it. The first time it is logged as well."""
+        if self._planner.told_agent:
+            return ()
+        if not self._warned:
+            log.warning("agent %r: %s", self.name, UNTOLD)
+            self._warned = True
+        return (UNTOLD,)
 
     def _made(self, key: str, after: int | None) -> Decision | None:
         """The open decision, if it answers this plan."""
@@ -391,7 +408,7 @@ class Agent(Asynchronous):
         opened, self._open = self._open, None
         if opened is None:
             return
-        message = "" if outcome.ok else outcome.message[:MESSAGE] or "it did not work"
+        message = "" if outcome.ok else outcome.message[:MESSAGE]
         self._planner.feedback(opened.decision.skill, outcome.ok, message)
         self._steps += 1
         if opened.decision.trace:  # it was made in this life

@@ -19,6 +19,7 @@ class Decision:
     scores: tuple[tuple[str, float], ...] = ()  # the best candidates with their log-likelihoods, best first
     trace: Mapping[str, Any] = field(default_factory=dict)  # how the prompt came about, fit for JSON: docs/api.md
     number: int = 0
+    warnings: tuple[str, ...] = ()  # what the plan lacked, in a sentence each
 
 
 class Planning(Protocol):

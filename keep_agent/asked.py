@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -14,6 +15,7 @@ LONGEST = 2000  # characters of an instruction or a message
 SKILL = 200  # characters of a skill
 MOST = 1000  # skills to choose from
 ALL = 20_000  # characters of all of them: each is computed
+BREAKING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # controls, separators of lines, surrogates
 
 
 def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -23,7 +25,7 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
     if isinstance(skills, str) or not 1 <= len(skills) <= MOST:
         raise ConfigError(f"skills={skills!r:.80}: give a list of 1 to {MOST} skills that make sense now")
     for skill in skills:
-        if not _is_text(skill, SKILL) or not skill.isprintable():
+        if not _is_text(skill, SKILL) or not on_one_line(skill):
             raise ConfigError(f"skill {skill!r:.80}: give one to {SKILL} characters of text on one line")
     if sum(map(len, skills)) > ALL:
         raise ConfigError(f"the skills have {sum(map(len, skills))} characters together; give up to {ALL}")
@@ -31,8 +33,9 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
 
 
 def check_message(message: str) -> None:
-    """Raises ConfigError for what cannot be told."""
-    if message and not _is_text(message, LONGEST):
+    """Raises ConfigError for what cannot be told. Blank text is no message."""
+    blank = isinstance(message, str) and not message.strip()
+    if not blank and not _is_text(message, LONGEST):
         raise ConfigError(f"message={message!r:.80}: give up to {LONGEST} characters of text")
 
 
@@ -65,3 +68,11 @@ def _is_text(value: Any, longest: int) -> bool:
 def speakable(text: str) -> bool:
     """Can it be written as UTF-8? A half of a surrogate pair cannot."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def on_one_line(text: str) -> bool:
+    """Whether text can stand in a line: no control character, line separator or half of a surrogate pair.
+
+    Joiners, soft hyphens and every kind of space are ordinary text.
+    """
+    return BREAKING.search(text) is None

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
 from keep_agent.compose import compose_settings
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import ConfigError
 from keep_agent.examples import make_examples
 from keep_agent.overrides import expand_model
 from keep_agent.settings import check_settings
-from memory.encoder import CachedEncoder, make_encoder
+from memory.component_names import METHOD, TARGET
+from memory.components import component
+from memory.encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
 from memory.engine.engine import Engine
 from memory.engine.load import LoadedModel, load_model
 from memory.engine.transport import Throttle
@@ -51,8 +51,9 @@ class Brain:
     config: DictConfig
 
     def planner(self, namespace: str = "") -> KVPlanner:
-        """A planner with a memory of its own; blocks are shared only within a namespace."""
-        return plan_with(self.engine, self.method, self.format, self.encoder, self.config, namespace)
+        """A planner with a memory of its own; blocks and vectors are shared only within a namespace."""
+        encoder = NamespaceEncoder(self.encoder, namespace)
+        return plan_with(self.engine, self.method, self.format, encoder, self.config, namespace)
 
 
 def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
@@ -103,7 +104,7 @@ def plan_with(
     engine: Engine,
     method: MemoryMethod,
     prompt_format: Format,
-    encoder: CachedEncoder,
+    encoder: SentenceEncoder,
     config: DictConfig,
     namespace: str = "",
 ) -> KVPlanner:
@@ -118,14 +119,11 @@ def plan_with(
 
 
 def make_method(memory: DictConfig) -> MemoryMethod:
-    """The memory method a YAML describes; what the components refuse, in one sentence."""
-    try:
-        return instantiate(memory)
-    except InstantiationException as error:
-        if isinstance(error.__cause__, KeepError):
-            raise error.__cause__ from None
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise ConfigError(f"memory={memory.get('name')} cannot be made: {reason}") from error
+    """The memory method a config describes. Raises ConfigError for one that cannot be made."""
+    made = component(OmegaConf.to_container(memory, resolve=True))
+    if not isinstance(made, MemoryMethod):
+        raise ConfigError(f"memory._target_={memory.get(TARGET)} is one stage, not a method: use {METHOD}")
+    return made
 
 
 def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
@@ -174,12 +172,12 @@ def _dtype(name: str, device: str) -> str:
 
 
 def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; random weights without one speak planner-tiny's."""
+    """The model's tokenizer; random weights without one speak planner-tiny's. Raises ModelError if it does not fit."""
     name = model.tokenizer or str(loaded.folder or _place(model))
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
         name = str(BUNDLED)
-    return load_tokenizer(name)
+    return load_tokenizer(name, loaded.spec.vocab)
 
 
 def _place(model: DictConfig) -> str:

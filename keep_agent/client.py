@@ -148,7 +148,7 @@ class Client:
                 response.read()
             _good(response)
             name = ""
-            for line in response.iter_lines():
+            for line in lines(response.iter_bytes()):
                 field, _, value = line.partition(": ")
                 if field == "event":
                     name = value
@@ -261,8 +261,17 @@ class RemoteAgent:
             elif name == "decision":
                 return _read(_decision, data)
             elif name == "error":
-                raise _read(lambda found: ServerError(found["error"]["message"], 0, found["error"]["type"]), data)
+                raise _read(_told, data)
         raise ServerError("the server ended its answer before the decision; ask again", retry_after=PAUSE)
+
+
+def lines(parts: Iterable[bytes]) -> Iterator[str]:
+    """Split at newlines alone: JSON may hold all other characters that Unicode takes for the end of a line."""
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    yield rest.decode(errors="replace")
 
 
 def _path(name: str) -> str:
@@ -275,14 +284,20 @@ def _about(found: Any) -> About:
 
 def _decision(found: Any) -> Decision:
     scores = tuple((skill, score) for skill, score in found["scores"])
-    return Decision(found["skill"], scores, found["trace"], found["number"])
+    return Decision(found["skill"], scores, found["trace"], found["number"], tuple(found.get("warnings", ())))
+
+
+def _told(found: Any) -> ServerError:
+    """An error that came when the answer had begun."""
+    status, said = found.get("status", 0), found["error"]
+    return ServerError(said["message"], status, said["type"], PAUSE if status in AGAIN else None)
 
 
 def _read(read: Callable[[Any], T], text: str) -> T:
     """What ``read`` makes of some JSON. Raises ServerError for what no server of ours answers."""
     try:
         return read(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _foreign(text) from error
 
 
@@ -301,7 +316,7 @@ def error_of(response: httpx.Response) -> ServerError:
     try:
         said = response.json()["error"]
         message, kind = f"{said['message']} ({response.status_code})", said["type"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         message, kind = f"the server answered {response.status_code}: {response.text[:200]}", ""
     return ServerError(message, response.status_code, kind, _wait(response))
 

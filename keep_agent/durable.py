@@ -12,6 +12,7 @@ from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.api import Decision
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import writing
 from keep_agent.journal import Journal
 from keep_agent.memory_file import read_memory, write_memory
 from keep_agent.trace import Entry, fact_entry
@@ -35,12 +36,14 @@ class DurableAgent:
 
         :param instead: what `dump` gave: begin with that, whatever the folder holds, be it damaged
         :raises ConfigError: another agent has the folder open
+        :raises StorageError: it cannot be written
         :raises DataError: the folder holds another memory than this agent's planner can read, or a damaged one; or
             ``instead`` cannot be
         """
         if instead is not None:
             agent.restore(instead)
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
         self._behind = False  # something was done that the journal does not hold
@@ -144,9 +147,8 @@ class DurableAgent:
             state = read_memory(path)
             self.agent.restore(state, bounded=False)
             kept = _number(state, path)
-        calls = [call for number, call in self._journal.calls if number > kept]
+        calls = self._journal.after(kept)
         self.agent.together(lambda: self._play(calls))
-        self._journal.number = max(self._journal.number, kept)
 
     def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:
         """What was called since the memory was written."""

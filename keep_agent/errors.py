@@ -38,6 +38,10 @@ class ModelError(KeepError, RuntimeError):
     """A model that cannot be loaded or driven."""
 
 
+class StorageError(KeepError, OSError):
+    """A place where nothing can be written: it is read-only, forbidden or broken."""
+
+
 class CapacityError(KeepError, MemoryError):
     """Something does not fit; the message says by how much."""
 

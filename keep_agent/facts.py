@@ -8,16 +8,20 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from envs.fact import Fact
-from keep_agent.asked import speakable
+from keep_agent.asked import on_one_line
 from keep_agent.errors import DataError
 
 if TYPE_CHECKING:
     from planners.styles import FactView
 
 CATEGORIES = ("object", "receptacle", "agent")
-WORD = re.compile(r"[^\s/\x00-\x1f\x7f]{1,64}")  # a name in a line of memory
+WORD = re.compile(r"[^\s/]{1,64}")  # a name in a line of memory
 OURS = re.compile(r"(did|task)_(\d+)")  # what the planner calls its own segments
 MOST = 64  # states of a thing, or things that the agent sees
+UNTOLD = (
+    "a plan was asked for, but no fact says where the agent is and what it holds: observe one of category 'agent', "
+    "such as Fact('agent', 'agent', 'agent', place='countertop_1')"
+)
 NAMES = tuple(field.name for field in fields(Fact))
 
 
@@ -71,7 +75,7 @@ def _check(fact: Fact) -> None:
     named = {"id": [fact.id], "type": [fact.type], "place": [fact.place or "-"], "holds": [fact.holds or "-"]}
     for name, words in {**named, "states": fact.states, "sees": fact.sees}.items():
         for word in words:
-            if not isinstance(word, str) or not WORD.fullmatch(word) or not speakable(word):
+            if not isinstance(word, str) or not WORD.fullmatch(word) or not on_one_line(word):
                 raise DataError(
                     f"fact {fact.id!r:.80} has {name}={word!r:.80}; give a word of up to 64 characters without spaces "
                     "or slashes, such as mug_1"

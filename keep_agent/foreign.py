@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keep_agent.asked import LONGEST, SKILL
+from keep_agent.asked import LONGEST, SKILL, on_one_line
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.facts import MOST, OURS
 
@@ -25,7 +25,7 @@ def check_foreign(state: Mapping[str, Any]) -> None:
         "a number is too large": any(number >= LARGEST for number in _numbers(state)),
         "more groups than segments were ever founded": not memory["founded"] <= memory["created"] <= SEGMENTS,
         "its instruction is too long": len(planner["instruction"]) > LONGEST or len(planner["now"]) > LINE,
-        "a skill or its failure cannot be": any(not _is_turn(*turn) for turn in planner["turns"]),
+        "a skill or its message cannot be": any(not _is_turn(turn[0], turn[-1]) for turn in planner["turns"]),
         "the open decision's skill cannot be": state["open"] is not None and not _is_turn(state["open"][0], ""),
         "a thing has the name of a skill or a task": any(
             not _is_named(one[0], one[1], planner) for one in memory["segments"]
@@ -55,8 +55,8 @@ def _numbers(value: Any) -> list[int]:
     return [value] if isinstance(value, int) else []
 
 
-def _is_turn(skill: str, failure: str) -> bool:
-    return 0 < len(skill) <= SKILL and skill.isprintable() and len(failure) <= LONGEST
+def _is_turn(skill: str, message: str) -> bool:
+    return 0 < len(skill) <= SKILL and on_one_line(skill) and len(message) <= LONGEST
 
 
 def _is_named(id: str, category: str, planner: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keep_agent.errors import EpisodeError
+from keep_agent.errors import EpisodeError, ModelError
 from keep_agent.measure import step_numbers
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.trace import crash_entry, episode_entry, marks, step_entry, task_entry
@@ -110,7 +110,8 @@ def run_episode(
     ``demonstrate`` tells from a task's first ``info`` how many skills a demonstration takes, for path weighting.
     ``frames`` takes the pictures that observations hold under "frame"; without it they are not kept.
     An error while resetting the world is the user's (bad data) and is raised, unless it is an EpisodeError. That, and
-    whatever goes wrong later, is a failed episode with its traceback in the trace. KeyboardInterrupt passes through.
+    whatever goes wrong later, is a failed episode with its traceback in the trace. A ModelError passes through, for it
+    says nothing of the planner; so does KeyboardInterrupt.
     """
     start = time.perf_counter()
     rollout = Rollout(index, episode.id, episode.tasks, frames)
@@ -129,6 +130,8 @@ def run_episode(
             observation, info, over = _turn(env, planner, rollout, observation, info)
             if watcher is not None:
                 watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
+    except ModelError:
+        raise
     except Exception as error:  # any planner or world may be under test here
         rollout.crash(error, *info["goal"])
     return rollout.result(start), rollout.entries
@@ -155,7 +158,7 @@ def _turn(
     wall_ms = 1e3 * (time.perf_counter() - began)
     following, _, terminated, truncated, after = env.step(decision.skill)
     ok, message = after["outcome_ok"], following["feedback"]
-    planner.feedback(decision.skill, ok, message)
+    planner.feedback(decision.skill, after.get("told_ok", ok), message)
     numbers = step_numbers(decision, rollout.task, wall_ms)
     rollout.steps.append(numbers)
     done = after.get("task_done")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import CorruptError, DataError
+from keep_agent.files import parsed, reading, writing
 from memory.disk.atomic import clean, write_atomic
 
 MAGIC = "keep-agent memory 1 sha256:"
@@ -16,17 +17,17 @@ MAGIC = "keep-agent memory 1 sha256:"
 
 def write_memory(path: Path, state: Mapping[str, Any]) -> None:
     """Write a whole file or nothing; folders on the way are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     clean(path.parent)  # of what a killed writer left half done
     write_atomic(path, packed(state))
 
 
 def read_memory(path: Path) -> dict[str, Any]:
     """What `write_memory` wrote. Raises DataError for a file that is none, CorruptError for a damaged one."""
-    try:
-        return unpacked(path.read_bytes(), str(path))
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path} is no file with a memory ({error.strerror}); give one that save() wrote") from None
+    with reading(path, "give one that save() wrote"):
+        raw = path.read_bytes()
+    return unpacked(raw, str(path))
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
@@ -44,11 +45,7 @@ def unpacked(content: bytes, name: str) -> dict[str, Any]:
     body = body.removesuffix(b"\n")
     if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
         raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
-    try:
-        state = json.loads(body)
-        json.dumps(state, ensure_ascii=False).encode()  # fails for halves of surrogate pairs
-    except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{name} holds no JSON of ours ({type(error).__name__}); use an older copy") from None
+    state = parsed(body, name, "use an older copy")
     if not isinstance(state, dict):
         raise DataError(f"{name} is no memory of an agent; give one that save() wrote")
     return state

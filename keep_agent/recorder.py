@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from keep_agent.runfolder import CONFIG, TRACE, whole_lines
+from keep_agent.errors import CorruptError, KeepError
+from keep_agent.runfolder import CONFIG, TRACE
 from keep_agent.trace import Entry, agent_entry
-from memory.disk.atomic import write_atomic
+from memory.disk.lines import LineFile
+from memory.disk.sealed import write_sealed
 
 MOST = 64 << 20  # bytes of a trace, after which the next one begins
 KEPT = 2  # of an agent's folders
@@ -29,7 +30,7 @@ class Recorder:
     def __init__(self, root: Path, stem: str, agent: str, config: Mapping[str, Any], most: int = MOST) -> None:
         self._root, self._stem, self._agent, self._config, self._most = root, stem, agent, config, most
         self._failed = False
-        self._trace: Path | None = None  # the file that is written to
+        self._trace: LineFile | None = None  # the file that is written to
         self._texts: dict[str, str] = {}  # of segments, by id
         self._facts: dict[str, Entry] = {}  # by id
         self._bare = False  # the folder has no step yet
@@ -38,9 +39,9 @@ class Recorder:
         if self._failed or entry["event"] == "episode":  # each folder begins with one of its own
             return
         try:
-            with self._growing().open("a", encoding="utf-8") as stream:
-                stream.write(_line(self._told(entry)))
-        except OSError as error:
+            trace = self._growing()
+            trace.append([self._told(entry)], synced=False)
+        except (KeepError, OSError) as error:
             log.warning("the trace of agent %r ends: %s", self._agent, error)
             self._failed = True
 
@@ -65,28 +66,36 @@ class Recorder:
         whole = {**extra, "written": list(self._texts.items())}
         return {**entry, "facts": list(self._facts.values()), "extra": whole}
 
-    def _growing(self) -> Path:
+    def _growing(self) -> LineFile:
         """The file to write to."""
         if self._trace is None:
             found = [folder / TRACE for _, folder in self._folders()]
-            self._trace = found[-1] if found and found[-1].exists() else self._begun()
-            whole_lines(self._trace, cut=True)  # of what a killed process was about to write
-        if not self._trace.exists() or self._trace.stat().st_size >= self._most:
+            self._trace = self._last(found[-1]) if found and found[-1].exists() else self._begun()
+        if not self._trace.path.exists() or self._trace.size >= self._most:
             self._trace = self._begun()
         return self._trace
 
-    def _begun(self) -> Path:
+    def _last(self, trace: Path) -> LineFile:
+        """The trace that an earlier process wrote, or a new one where its end is damaged."""
+        try:
+            return LineFile.at_end(trace)
+        except CorruptError as error:
+            log.warning("the trace of agent %r begins anew: %s", self._agent, error)
+            return self._begun()
+
+    def _begun(self) -> LineFile:
         """The trace of a new folder."""
         folders = self._folders()
         number = folders[-1][0] if folders else 0
         made = self._root / f"{self._stem}.{number + 1}"
         made.mkdir(parents=True, exist_ok=True)
-        write_atomic(made / CONFIG, json.dumps(dict(self._config)))
-        (made / TRACE).write_text(_line(agent_entry(self._agent)), encoding="utf-8")
+        write_sealed(made / CONFIG, self._config)
+        trace = LineFile(made / TRACE)
+        trace.append([agent_entry(self._agent)], synced=False)
         for _, old in folders[: len(folders) + 1 - KEPT]:
             shutil.rmtree(old, ignore_errors=True)
         self._bare = True
-        return made / TRACE
+        return trace
 
     def _folders(self) -> list[tuple[int, Path]]:
         found = ((path.name.removeprefix(f"{self._stem}."), path) for path in self._root.glob(f"{self._stem}.*"))
@@ -111,7 +120,3 @@ def _follow(known: dict[str, T], news: Iterable[tuple[str, T | None]]) -> None:
         known.pop(id, None)
         if value is not None:
             known[id] = value
-
-
-def _line(entry: Entry) -> str:
-    return json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n"

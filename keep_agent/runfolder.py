@@ -1,38 +1,33 @@
-"""A run's folder: config, one committed line per episode, the trace, and the summary written last.
+"""Run folder: config, one committed line per episode, the trace, and the summary written last.
 
 The line in ``episodes.jsonl`` is the commit mark of an episode: pictures and trace are written and synced before it,
-and opening an interrupted run drops whatever has no mark. So a run may be killed at any moment and resumed.
+and it says how many lines the trace has by then. Opening an interrupted run drops whatever has no mark. So a run may be
+killed at any moment and resumed. Every file has checksums; what was committed and has changed since is refused.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.frames import Frames, keep_frames
 from keep_agent.results import EpisodeResult
-from memory.disk.atomic import SUFFIX, clean, replacing, taken, write_atomic
+from memory.disk.atomic import SUFFIX, clean, taken
+from memory.disk.lines import Line, LineFile, read_lines
+from memory.disk.sealed import read_sealed, write_sealed
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
-
-
-def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    texts = [json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n" for line in lines]
-    if not texts:
-        return
-    with path.open("a", encoding="utf-8") as stream:
-        stream.writelines(texts)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _dump(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+TRACED = "trace"  # of a committed line: lines of the trace by then
+COMMITTED = "committed"  # of a summary: committed lines
+AGAIN = "restore the file, or start a new run"
+log = logging.getLogger(__name__)
 
 
 class Result(Protocol):
@@ -57,6 +52,7 @@ class RunFolder:
         self.path = path
         self.config = config
         self.results = list(results)
+        self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> Self:
@@ -70,18 +66,25 @@ class RunFolder:
                 (candidate / CONFIG).touch(exist_ok=False)  # one of several runs that begin at once gets it
             except FileExistsError:
                 continue
-            write_atomic(candidate / CONFIG, _dump(config))
+            write_sealed(candidate / CONFIG, config)
             return cls(candidate, config)._claimed()
         raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """An existing run with its finished episodes; a torn or unmarked tail is cut off."""
+        """An existing run with its finished episodes; a torn or unmarked tail is cut off, and reported."""
         run = cls(path, cls.saved(path))._claimed()
         clean(path)  # of what a killed run was about to write
-        run.results = _results(path / cls.lines, cls.result, cut=True)
+        lines = cls._committed(path)
+        if lines and not lines[-1].chain.sealed:
+            log.warning("%s was made by a version without checksums: damage to it is not noticed", path)
+        run.results = _results(lines, path / cls.lines, cls.result)
         ids = {result.id for result in run.results}
-        _keep_only(path / TRACE, ids)
+        run._lines = LineFile(path / cls.lines, lines[-1] if lines else None)
+        run._trace = LineFile(path / TRACE, _last_committed(path / TRACE, lines, ids))
+        for file in (run._lines, run._trace):
+            if over := file.cut():
+                log.warning("%s: %d bytes without a commit mark are cut off", file.path, over)
         keep_frames(path, ids)
         return run
 
@@ -105,7 +108,20 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> list[Any]:
         """The committed results of a run, finished or not, in the order of their index. Leaves the files alone."""
-        return sorted(_results(path / cls.lines, cls.result), key=lambda result: result.index)
+        found = _results(cls._committed(path), path / cls.lines, cls.result)
+        return sorted(found, key=lambda result: result.index)
+
+    @classmethod
+    def _committed(cls, path: Path) -> list[Line]:
+        """The committed lines. Raises CorruptError if one is damaged, or fewer are left than the summary tells of."""
+        lines = list(read_lines(path / cls.lines, AGAIN))
+        told = read_summary(path).get(COMMITTED) if (path / SUMMARY).exists() else None
+        if told is not None and told > len(lines):
+            raise CorruptError(
+                f"{path / cls.lines} has {len(lines)} whole lines of the {told} that {SUMMARY} was written of; restore "
+                f"the file, or delete {SUMMARY} and resume the run"
+            )
+        return lines
 
     @property
     def finished(self) -> frozenset[int]:
@@ -121,8 +137,9 @@ class RunFolder:
         """Write a result for good: first its pictures, then its trace, then its line."""
         if frames is not None:
             frames.write(self.path)
-        _append(self.path / TRACE, entries)
-        _append(self.path / self.lines, [result.to_json()])
+        self._trace.append(entries)
+        mark = {TRACED: self._trace.count} if self._trace.count else {}
+        self._lines.append([result.to_json() | mark])
         self.results.append(result)
 
     def release(self) -> None:
@@ -136,13 +153,18 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         path = self.path / SUMMARY
-        write_atomic(path, _dump(summary))
+        write_sealed(path, {**summary, COMMITTED: self._lines.count})
         return path
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """A run's config. Raises DataError when ``path`` is not a run folder."""
-    return _read_object(path / CONFIG, path)
+    return read_sealed(path / CONFIG, "give a run folder that eval printed; a run whose config is lost cannot be used")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """A finished run's summary. Raises DataError."""
+    return read_sealed(path / SUMMARY, f"delete it and write it again with eval.resume={path}")
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -160,60 +182,39 @@ def find_runs(path: Path) -> list[Path]:
     return found
 
 
-def _read_object(file: Path, run: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{run} is not a run folder with a {file.name}: give one that eval printed") from None
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON ({error}); this run cannot be used, start a new one") from None
+def committed_trace(path: Path) -> int:
+    """Lines of its trace that a run's committed episodes tell of; 0 where none tells."""
+    last = 0
+    for line in read_lines(path / EPISODES, AGAIN):
+        last = line.value.get(TRACED, last)
+    return last
 
 
-def whole_lines(path: Path, cut: bool = False) -> list[bytes]:
-    """The lines of a file, if there is one, without the half a line that a killed writer may leave at its end.
-
-    ``cut`` takes that off the file too, so that the next line begins where a line begins.
-    """
-    if not path.exists():
-        return []
-    raw = path.read_bytes()
-    whole = raw[: raw.rfind(b"\n") + 1]
-    if cut and len(whole) < len(raw):
-        os.truncate(path, len(whole))
-    return whole.splitlines()
+def check_trace(path: Path, lines: int, committed: int) -> None:
+    """Raises CorruptError if the trace of a run has fewer lines than were committed."""
+    if lines < committed:
+        raise CorruptError(f"{path / TRACE} has {lines} whole lines of the {committed} that were committed; {AGAIN}")
 
 
-def _results(path: Path, kind: type[Result], cut: bool = False) -> list[Any]:
+def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]:
     """What the lines of a file hold."""
     results = []
-    for number, line in enumerate(whole_lines(path, cut), 1):
+    for line in lines:
+        row = {key: value for key, value in line.value.items() if key != TRACED}
         try:
-            results.append(kind.from_json(json.loads(line)))
+            results.append(kind.from_json(row))
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}:{number} is no {kind.__name__} ({error}); delete that line to run it again"
-            ) from None
+            raise DataError(f"{path}:{line.number} is no {kind.__name__} ({error}); {AGAIN}") from None
     return results
 
 
-def _keep_only(path: Path, ids: set[str]) -> None:
-    """Rewrite the trace without entries of episodes that have no mark, if there are any."""
-
-    def kept(line: bytes) -> bool:
-        return line.endswith(b"\n") and _episode_of(line) in ids
-
-    if not path.exists():
-        return
-    with path.open("rb") as source:
-        if all(map(kept, source)):
-            return
-        source.seek(0)
-        with replacing(path) as target:
-            target.writelines(filter(kept, source))
-
-
-def _episode_of(line: bytes) -> str | None:
-    try:
-        return json.loads(line)["episode"]
-    except (ValueError, KeyError, TypeError):
-        return None
+def _last_committed(path: Path, committed: Iterable[Line], ids: set[str]) -> Line | None:
+    """The last line of a trace that was committed. Raises CorruptError for a line up to there that is damaged."""
+    told = max((line.value[TRACED] for line in committed if TRACED in line.value), default=None)
+    if told is None:  # an older version did not count
+        kept = (line for line in read_lines(path, AGAIN) if line.value.get("episode") in ids)
+    else:
+        kept = islice(read_lines(path, AGAIN), told)  # what stands behind may be anything
+    last = next(iter(deque(kept, maxlen=1)), None)
+    check_trace(path.parent, last.number if last else 0, told or 0)
+    return last

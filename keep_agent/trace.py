@@ -6,7 +6,6 @@ ended), ``crash`` (with the traceback). docs/evaluation.md lists the fields.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import DataError
 from keep_agent.results import StepNumbers, TaskOutcome
+from keep_agent.runfolder import AGAIN, check_trace, committed_trace
+from memory.disk.lines import read_lines
 
 if TYPE_CHECKING:
     from keep_agent.loop import Episode
@@ -142,19 +143,17 @@ def fact_entry(fact: FactView) -> Entry:
 
 
 def read_trace(path: Path) -> Iterator[Entry]:
-    """Entries of a trace file. Raises DataError for a line that is no JSON or has another schema."""
-    with path.open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, 1):
-            yield read_entry(line, path, number)
+    """Entries of a run's trace. Raises DataError for a line that is damaged, missing or of another schema."""
+    number, committed = 0, committed_trace(path.parent)
+    for line in read_lines(path, AGAIN):
+        number = line.number
+        yield checked(line.value, path, number)
+    check_trace(path.parent, number, committed)
 
 
-def read_entry(line: str | bytes, path: Path, number: int) -> Entry:
-    """One line of a trace file. Raises DataError as `read_trace` does."""
-    try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{path}:{number} is not JSON ({error}): resume the run to mend it") from None
-    version = entry.get("v") if isinstance(entry, dict) else entry
-    if version != SCHEMA or not isinstance(entry, dict):
+def checked(entry: Entry, path: Path, number: int) -> Entry:
+    """What a line of a trace holds, or DataError for another schema."""
+    version = entry.get("v")
+    if version != SCHEMA:
         raise DataError(f"{path}:{number} has schema {version!r}, this reads {SCHEMA}: run it again")
     return entry

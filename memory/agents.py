@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from keep_agent.errors import ConfigError
-from memory.disk.agents import agent_path
+from memory.disk.names import checked
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
 from memory.engine.packed import PackedCache
@@ -405,9 +405,3 @@ class AgentMemories:
             del self._hot[key]
         if late and self._warm is not None:
             self._warm.sweep()
-
-
-def checked(agent: str) -> str:
-    """An agent id that is a safe name; raises ConfigError."""
-    agent_path(Path(), agent, "any")
-    return agent

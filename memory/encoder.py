@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MPNET = "sentence-transformers/all-mpnet-base-v2"
+SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code, no pickles
 log = logging.getLogger(__name__)
 
 
@@ -34,24 +36,44 @@ class SentenceEncoder(Protocol):
 
 
 class CachedEncoder:
-    """Remembers the vector of every text it has seen, up to ``limit`` of them (the oldest go first)."""
+    """Remembers the vector of every text it has seen, up to ``limit`` of them (the oldest go first).
+
+    A vector serves the namespace that it was computed for: how long a text takes does not tell whether another agent
+    was told it.
+    """
 
     def __init__(self, inner: SentenceEncoder, limit: int = 100_000) -> None:
         self.inner = inner
         self.name = inner.name
         self.limit = limit
         self.computed = 0  # texts the model had to look at
-        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._vectors: dict[tuple[str, str], NDArray[np.float32]] = {}  # by namespace and text
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-        fresh = dict(zip(new, self.inner.encode(new), strict=True)) if new else {}
-        found = [fresh[text] if text in fresh else self._vectors[text] for text in texts]
+    def encode(self, texts: Sequence[str], namespace: str = "") -> NDArray[np.float32]:
+        keys = [(namespace, text) for text in texts]
+        new = [key for key in dict.fromkeys(keys) if key not in self._vectors]
+        fresh = dict(zip(new, self.inner.encode([text for _, text in new]), strict=True)) if new else {}
+        found = [fresh[key] if key in fresh else self._vectors[key] for key in keys]
         self._vectors.update(fresh)
         self.computed += len(new)
         while len(self._vectors) > self.limit:
             del self._vectors[next(iter(self._vectors))]
         return np.stack(found) if found else np.zeros((0, 0), np.float32)
+
+
+@dataclass(frozen=True)
+class NamespaceEncoder:
+    """The part of a `CachedEncoder` that is one namespace's."""
+
+    cache: CachedEncoder
+    namespace: str
+
+    @property
+    def name(self) -> str:
+        return self.cache.name
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self.cache.encode(texts, self.namespace)
 
 
 class HashedNgrams:
@@ -106,7 +128,7 @@ class SentenceTransformerEncoder:
         folder = self._folder()
         try:
             with _quiet():
-                return SentenceTransformer(folder, device=self.device)
+                return SentenceTransformer(folder, device=self.device, **SAFE)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"encoder {self.name!r} could not be loaded ({error}): give a local folder or the name of a model on "

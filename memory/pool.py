@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 
 from memory.block import KVBlock
 from memory.stages import Storage
+
+UNUSED = 1000  # prompts: what none of a session's last ones has used is let go of
 
 
 class BlockPool:
@@ -32,7 +35,8 @@ class Holder:
 
     def __init__(self, pool: BlockPool, namespace: str = "") -> None:
         self._pool, self._namespace = pool, namespace
-        self._held: set[str] = set()
+        self._held: dict[str, int] = {}  # number of the last prompt that used it, by identity; the latest last
+        self._prompts = 0
         self._put: dict[str, int] | None = None  # what `watch` gave out
 
     def get(self, identity: str) -> KVBlock | None:
@@ -67,20 +71,25 @@ class Holder:
 
     def release(self) -> None:
         """Let go of every block; those nobody else holds are deleted."""
-        for identity in self._held:
-            self._drop(identity)
-        self._held.clear()
+        while self._held:
+            self._drop(self._held.popitem()[0])
 
     def drop(self, identity: str) -> None:
         """Let go of one block, if it is held."""
-        if identity in self._held:
-            self._held.remove(identity)
+        if self._held.pop(identity, None) is not None:
             self._drop(identity)
 
+    def next_prompt(self) -> None:
+        """A prompt is finished; blocks that the last `UNUSED` prompts did not use are let go of."""
+        self._prompts += 1
+        oldest = self._prompts - UNUSED
+        for identity in [*takewhile(lambda one: self._held[one] < oldest, self._held)]:
+            self.drop(identity)
+
     def _hold(self, identity: str) -> None:
-        if identity not in self._held:
-            self._held.add(identity)
+        if self._held.pop(identity, None) is None:
             self._pool.references[identity] += 1
+        self._held[identity] = self._prompts
 
     def _drop(self, identity: str) -> None:
         references = self._pool.references
@@ -92,5 +101,4 @@ class Holder:
     def _forget_evicted(self) -> None:
         gone = {identity for identity in self._held if not self._pool.storage.contains(identity)}
         for identity in gone:
-            self._drop(identity)
-        self._held -= gone
+            self.drop(identity)

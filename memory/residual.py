@@ -81,7 +81,7 @@ class ResidualHead(nn.Module):
 def save_head(head: ResidualHead, path: Path, about: Mapping[str, Any]) -> None:
     """Write a head with its checksum and what there is to say ``about`` it, all or nothing."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
-    metadata = {"format": FORMAT, "sha256": _checksum(tensors), "about": json.dumps(dict(about))}
+    metadata = {"format": FORMAT, "sha256": checksum(tensors), "about": json.dumps(dict(about))}
     write_atomic(path, save(tensors, metadata))
 
 
@@ -101,7 +101,7 @@ def load_head(name: str) -> ResidualHead:
             f"no retention head in {name!r} ({error}); heads that come with the package: {known}; train one with "
             "python -m memory.retention.train, or do without (planner=intentkv_rule)"
         ) from error
-    if metadata.get("format") != FORMAT or metadata.get("sha256") != _checksum(tensors):
+    if metadata.get("format") != FORMAT or metadata.get("sha256") != checksum(tensors):
         raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it anew")
     head = ResidualHead(tensors["to_key.weight"].shape[1])
     head.load_state_dict(tensors)
@@ -109,8 +109,9 @@ def load_head(name: str) -> ResidualHead:
     return head.eval()
 
 
-def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
+def checksum(tensors: Mapping[str, torch.Tensor], *texts: str) -> str:
+    """SHA-256 of named tensors on the CPU, and of ``texts`` that belong to them."""
+    digest = hashlib.sha256("".join(f"{len(text)} {text}" for text in texts).encode())
     for name in sorted(tensors):
         digest.update(f"{name} {tuple(tensors[name].shape)} ".encode() + tensors[name].contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -340,6 +340,7 @@ class MemorySession:
                 self._assembler.after(prompt, result)
             if self._transcript is not None:
                 self._transcript.close(self.store, query_ids)
+        self._holder.next_prompt()
         cold, self._cold = self._cold, self._cold and not lasting
         opened, self._opened = self._opened, 0
         return Prefill(

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import DataError
+from keep_agent.files import reading
+from memory.disk.lines import Chain
 
+REMEDY = "give sessions that eval.sessions wrote, or chats as OpenAI's API has them"
 ACTIONABLE = ("user", "tool", "function")
 Encode = Callable[[str], Sequence[int]]
 
@@ -60,14 +63,18 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
 
     :raises DataError: naming file and line
     """
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _session(json.loads(line), f"{path.name}:{number}", encode)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} holds no tool-call sessions ({type(error).__name__}: {error})") from error
+    opener, chain = gzip.open if path.suffix == ".gz" else open, Chain()
+    with reading(path), opener(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            entry, where = chain.open(line.rstrip(b"\n"), f"{path}:{number}", REMEDY), f"{path.name}:{number}"
+            try:
+                session = _session(entry, where, encode)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                what = f"{type(error).__name__}: {error}"
+                raise DataError(f"{path}:{number} holds no tool-call session ({what}); {REMEDY}") from error
+            yield session
 
 
 def _session(entry: Mapping[str, Any], where: str, encode: Encode) -> ToolSession:

@@ -58,7 +58,7 @@ class Planner(Protocol):
         ...
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
-        """What became of the skill; ``message`` says why it failed."""
+        """What became of the skill. ``message`` says why it failed, where somebody knows; it may be empty."""
         ...
 
     def finish_task(self, result: Finished, following: str | None) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,7 +18,10 @@ from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError
-from memory.disk.atomic import alone, clean, replacing_together
+from keep_agent.files import loading
+from memory.disk.atomic import alone
+from memory.disk.sums import CHECKSUMS, check_sums, digests_of, read_sums, sha256, write_sums
+from memory.disk.versions import latest, new_version
 from planners import packed_attention
 from planners.tokenizer import BOS, PAD, UNK, load_tokenizer
 
@@ -31,9 +35,12 @@ TOKENIZER_CONFIG = {
     "unk_token": UNK,
     "clean_up_tokenization_spaces": False,
 }
-SUMMED = ("config.json", "model.safetensors", "tokenizer.json")
 SAYS_GOALS = "says_goals"  # in config.json: it has learned to say first what an instruction asks for
 WEIGHTS, TOKENIZER, HISTORY = "model.safetensors", "tokenizer.json", "training.json"
+MODEL = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
+STATE_CHECKSUMS = "SHA256SUMS.training"  # of what only the trainer reads
+SUMS = (CHECKSUMS, STATE_CHECKSUMS)
+RESTORE = "restore it, or train anew in another folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +99,50 @@ def save_planner(
     folder: Path,
     more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
 ) -> None:
-    """Write weights (bf16), config, tokenizer and training record, and tensor files ``more`` by name.
+    """Write a checkpoint as the latest version of a trainer's folder: it appears whole, or the old one stays."""
+    if latest(folder) == folder and (folder / HISTORY).exists():
+        _adopt(folder)
+    with new_version(folder, f"step-{history.get('progress', {}).get('step', 0)}") as new:
+        write_planner(model, tokenizer, history, new, more)
 
-    All are written beside the old ones first and then renamed in a row, the training record last: it is what says
-    that there is a checkpoint.
+
+def write_planner(
+    model: Qwen2ForCausalLM,
+    tokenizer: Tokenizer,
+    history: dict,
+    folder: Path,
+    more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
+) -> None:
+    """Write weights (bf16), config, tokenizer and training record, and tensor files ``more`` by name, into a folder.
+
+    Checksums of what makes a model are in one list, those of what only the trainer reads in another.
     """
-    clean(folder)  # of what a killed trainer was about to write
-    sums = ""
-    with replacing_together() as begin:
-        for name, content in _contents(model, tokenizer, more):
-            begin(folder / name).write(content)
-            if name in SUMMED:
-                sums += f"{hashlib.sha256(content).hexdigest()}  {name}\n"
-        begin(folder / "SHA256SUMS").write(sums.encode())
-        begin(folder / HISTORY).write(_json(history))
+    _write(folder, CHECKSUMS, _model_contents(model, tokenizer))
+    state = chain([(HISTORY, _json(history))], ((name, save(dict(tensors))) for name, tensors in more.items()))
+    _write(folder, STATE_CHECKSUMS, state)
 
 
-def _contents(
-    model: Qwen2ForCausalLM, tokenizer: Tokenizer, more: Mapping[str, Mapping[str, torch.Tensor]]
-) -> Iterator[tuple[str, bytes]]:
-    """What is in the files, one after another, by name."""
-    for name, tensors in more.items():
-        yield name, save(dict(tensors))
+def _write(folder: Path, sums: str, contents: Iterable[tuple[str, bytes]]) -> None:
+    digests = {}
+    for name, content in contents:
+        (folder / name).write_bytes(content)
+        digests[name] = sha256(content)
+    write_sums(folder / sums, digests)
+
+
+def _adopt(folder: Path) -> None:
+    """Make a checkpoint that stands in the folder itself, as it did before there were versions, the first version."""
+    with new_version(folder, "before") as new:
+        for file in folder.iterdir():
+            if file.is_file() and file.suffix in (".json", ".safetensors"):
+                shutil.copy2(file, new)
+        found = {file.name: digest for file, digest in digests_of(new.iterdir()).items()}
+        write_sums(new / CHECKSUMS, {name: digest for name, digest in found.items() if name in MODEL})
+        write_sums(new / STATE_CHECKSUMS, {name: digest for name, digest in found.items() if name not in MODEL})
+
+
+def _model_contents(model: Qwen2ForCausalLM, tokenizer: Tokenizer) -> Iterator[tuple[str, bytes]]:
+    """The files of a Hugging Face folder, one after another, by name."""
     state = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()
     }
@@ -131,20 +160,43 @@ def _json(value: dict) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
 
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Where the latest checkpoint of a trainer's folder lies, checked file by file; None if there is none.
+
+    Folders from before there were versions have checksums of the model alone.
+
+    :raises ModelError: a file is missing, damaged, or of another checkpoint
+    """
+    version = latest(folder)
+    if version == folder and not (folder / HISTORY).exists():
+        return None
+    listed = {file.name for name in SUMS for file in read_sums(version / name)} | set(SUMS)
+    odd = sorted({file.name for file in version.iterdir()} - listed)
+    if version != folder and odd:
+        raise ModelError(f"{version / odd[0]} is in no list of checksums there; restore the folder, or remove the file")
+    check_sums(version / STATE_CHECKSUMS)
+    return version
+
+
 def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
-    """(model with packed attention in float32, tokenizer, training record) from a folder written by `save_planner`."""
-    try:
+    """(model with packed attention in float32, tokenizer, training record) from a folder written by `write_planner`.
+
+    :raises ModelError: a file is missing or damaged
+    """
+    folder = latest(folder)
+    check_sums(folder / CHECKSUMS)
+    with loading(f"planner weights from {str(folder)!r}", RESTORE):
         tokenizer = load_tokenizer(folder / TOKENIZER)
-        config = Qwen2Config.from_dict(json.loads((folder / "config.json").read_text()))
         history = json.loads((folder / HISTORY).read_text())
-        state = load_file(folder / WEIGHTS)
-    except Exception as error:  # tokenizers and safetensors raise bare exceptions of their own
-        raise ModelError(
-            f"cannot load planner weights from {str(folder)!r} ({error}); train anew or restore the folder"
-        ) from error
-    model = build(config)
-    load_weights(model, state, folder)
+        model = build(Qwen2Config.from_dict(json.loads((folder / "config.json").read_text())))
+    load_weights(model, read_tensors(folder / WEIGHTS), folder)
     return model, tokenizer, history
+
+
+def read_tensors(file: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a file by name. Raises ModelError for a damaged one."""
+    with loading(file, RESTORE):
+        return load_file(file)
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from planners.prompt import (
     clean,
     goal_query,
     query_text,
+    reason,
     task_line,
 )
 
@@ -255,7 +256,7 @@ class LotaFormat:
 
 
 def _done(turn: Turn) -> str:
-    return f"{turn.skill} (this action failed: {clean(turn.failure)})" if turn.failure else turn.skill
+    return turn.skill if turn.ok else f"{turn.skill} (this action failed: {reason(turn.message)})"
 
 
 def _numbered(skills: Sequence[str]) -> str:

@@ -13,6 +13,9 @@ from keep_agent.errors import DataError
 from memory.disk.atomic import clean, replacing
 
 T = TypeVar("T")
+BROKEN = (
+    OSError, EOFError, zlib.error, ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError
+)  # fmt: skip
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -37,5 +40,5 @@ def read_lines(path: Path, version: int, what: str, unpack: Callable[[dict[str, 
                     raise ValueError(f"version {row.get('version')!r}, not {version}")
                 yield unpack(row)
                 number += 1
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except BROKEN as error:
         raise DataError(f"{path}:{number} is no {what} ({error}); write it anew with eval.dataset") from error

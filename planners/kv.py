@@ -152,7 +152,7 @@ class KVPlanner:
         self.act()
         self._acting = False
         self._trail.take(skill)
-        turn = Turn(skill, "" if ok else message)
+        turn = Turn(skill, ok, "" if ok else message)
         self._turns.append(turn)
         if self._appends:
             focus = self._focus if skill == self._decided else []
@@ -218,6 +218,11 @@ class KVPlanner:
         return self._style.name
 
     @property
+    def told_agent(self) -> bool:
+        """Whether a fact has said where the agent is."""
+        return bool(self._now)
+
+    @property
     def task(self) -> tuple[str, str]:
         """The instruction under way, "" if there is none, and the name of its skill set."""
         return self._instruction, self._skills
@@ -266,7 +271,7 @@ class KVPlanner:
         turns, self._told = self._turns[self._told : until], until
         numbered = enumerate(turns, self._done + 1)
         self._done += len(turns)
-        return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if not turn.failure]
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if turn.ok]
 
     def _in_vain(self) -> set[str]:
         """Skills that would lead nowhere. What the agent did is no part of the world, else nothing would recur."""

@@ -29,7 +29,6 @@ from planners.prompt import (
     NOTHING,
     PROGRESS,
     TYPE_LEVEL,
-    Turn,
     candidate_text,
     entity_text,
     goal_query,
@@ -262,8 +261,8 @@ class Packer:
         for index, (step, turn) in enumerate(zip(replay.task.steps, replay.turns, strict=True)):
             parts += [(replay.now[index] + CUE, False), (replay.focus[index], True)]
             parts.append((candidate_text(step.skill), step.skill == step.label))
-            if turn.failure:
-                parts.append((turn.text.split("\n", 1)[1], False))
+            if not turn.ok:
+                parts.append((turn.failure_line, False))
             parts += [(line.text, False) for line in replay.written[index]]
         return parts
 
@@ -271,8 +270,8 @@ class Packer:
         parts = replay.asking(wording)
         for step, turn in zip(replay.task.steps, replay.turns, strict=True):
             parts += [(CUE, False), (candidate_text(step.skill), step.skill == step.label)]
-            if turn.failure:
-                parts.append((turn.text.split("\n", 1)[1], False))
+            if not turn.ok:
+                parts.append((turn.failure_line, False))
         return self._slot("plan", parts, frozenset())
 
     def _goal(self, wording: str, replay: _Replay) -> Slot:
@@ -334,7 +333,7 @@ class _Replay:
         self.news = [line for line in self.memory if line.id in told]  # since the task before ended
         self.skills, self.task, self._done, self.known = skills, task, done, dict(known)
         self.now: list[str] = []  # the agent's own line before each step
-        self.turns = [Turn(step.skill, step.failure) for step in task.steps]
+        self.turns = [step.turn for step in task.steps]
         self.written: list[list[Line]] = []  # what each step told, in a prompt's order
         self.tails: list[tuple[list[Line], set[str]]] = []  # before each step: changed lines, ids of those they replace
         changed: set[str] = set()
@@ -352,7 +351,7 @@ class _Replay:
     def history(self, first: int, last: int) -> list[Edit]:
         """Segments of the turns ``first`` to ``last`` (not included) of this task that did not fail."""
         turns = enumerate(self.turns[max(0, first) : max(0, last)], self._done + max(0, first) + 1)
-        return [history_edit(number, entity_text(turn.skill)) for number, turn in turns if not turn.failure]
+        return [history_edit(number, entity_text(turn.skill)) for number, turn in turns if turn.ok]
 
     def moved(self, index: int) -> dict[str, FactRecord]:
         """Facts that the steps before ``index`` changed, as they are by then."""
@@ -393,7 +392,7 @@ class _Replay:
 
 def _picked(task: TaskRecord) -> int:
     """How often something was picked up as it should be; behind a wrong turn the same label comes again."""
-    done = (step for step in task.steps if step.skill == step.label and not step.failure)
+    done = (step for step in task.steps if step.skill == step.label and step.ok)
     return sum(step.label.startswith("pick") for step in done)
 
 

@@ -14,6 +14,7 @@ GOAL = "goal"  # the cue for what an instruction asks for
 FOCUS = 3  # tokens before an instance-level skill: the type it is for, which one, and where to be for it
 NOTHING = "nothing"  # what a focus is full of where the plan is after nothing more
 TYPE_LEVEL = "lota"  # skills that name types; all others name instances
+UNEXPLAINED = "it did not work"  # what a prompt says of a failure that came without a reason
 PROGRESS = 1  # turns of a task that a query tells; what came before is memory
 _INSTANCE = re.compile(r"\b([a-z]+) (\d+)\b")
 
@@ -28,17 +29,27 @@ def clean(text: str) -> str:
     return " ".join(text.lower().split())
 
 
+def reason(message: str) -> str:
+    """What a prompt says of a failure: its message on one line, or `UNEXPLAINED` where there is none."""
+    return clean(message) or UNEXPLAINED
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A decided skill and, if it failed, why."""
+    """A decided skill, whether it worked, and why it did not, where somebody says so."""
 
     skill: str
-    failure: str = ""
+    ok: bool = True
+    message: str = ""
 
     @property
     def text(self) -> str:
-        failed = f"failed {clean(entity_text(self.failure))}\n" if self.failure else ""
-        return f"{CUE} {entity_text(self.skill)}\n{failed}"
+        return f"{CUE} {entity_text(self.skill)}\n{self.failure_line}"
+
+    @property
+    def failure_line(self) -> str:
+        """The line that tells a failure; "" after success."""
+        return "" if self.ok else f"failed {reason(entity_text(self.message))}\n"
 
 
 def task_line(skills: str, instruction: str) -> str:

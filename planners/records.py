@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planners.json_lines import read_lines, write_lines
+from planners.prompt import Turn
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,14 @@ class StepRecord:
 
     skill: str
     label: str
-    failure: str
+    ok: bool
+    message: str  # why it did not work, where the world says so
     facts: tuple[FactRecord, ...]  # changed by the skill
+
+    @property
+    def turn(self) -> Turn:
+        """What a prompt tells of it."""
+        return Turn(self.skill, self.ok, self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +73,20 @@ def _fact(row: list) -> FactRecord:
     return FactRecord(row[0], row[1], row[2], row[3], row[4], tuple(row[5]), bool(row[6]), tuple(row[7]))
 
 
+def _pack_step(step: StepRecord) -> list:
+    return [step.skill, step.label, int(step.ok), step.message, [_pack_fact(fact) for fact in step.facts]]
+
+
+def _step(row: list) -> StepRecord:
+    return StepRecord(row[0], row[1], bool(row[2]), row[3], tuple(map(_fact, row[4])))
+
+
 def _pack(rollout: Rollout) -> dict:
     tasks = [
         {
             "instructions": list(task.instructions),
             "facts": [_pack_fact(fact) for fact in task.facts],
-            "steps": [[s.skill, s.label, s.failure, [_pack_fact(f) for f in s.facts]] for s in task.steps],
+            "steps": [_pack_step(step) for step in task.steps],
             "success": task.success,
             "goal": task.goal,
         }
@@ -91,7 +106,7 @@ def _unpack(row: dict) -> Rollout:
         TaskRecord(
             tuple(task["instructions"]),
             tuple(map(_fact, task["facts"])),
-            tuple(StepRecord(s[0], s[1], s[2], tuple(map(_fact, s[3]))) for s in task["steps"]),
+            tuple(map(_step, task["steps"])),
             task["success"],
             task["goal"],
         )

@@ -28,7 +28,7 @@ class PlannerState:
     memory: Snapshot
 
     def to_json(self) -> dict[str, Any]:
-        turns = [[turn.skill, turn.failure] for turn in self.turns]
+        turns = [[turn.skill, turn.ok, turn.message] for turn in self.turns]
         return {key: getattr(self, key) for key in KINDS} | {"turns": turns, "memory": self.memory.to_json()}
 
 
@@ -49,15 +49,24 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
             f"this memory is written in prompt.style={state['style']}, the planner reads {style}; load it with "
             f"prompt.style={state['style']}"
         )
-    turns = state["turns"]
-    if any(not isinstance(turn, list) or [type(word) for word in turn] != [str, str] for turn in turns):
-        raise DataError("this is no planner's memory: a turn is no pair of skill and failure; give one that was saved")
+    turns = tuple(map(_turn, state["turns"]))
     if (
         not 0 <= state["told"] <= len(turns)
         or not 0 <= min(state["done"], state["tasks"]) <= max(state["done"], state["tasks"]) < 1 << 53
     ):
         raise DataError(f"this is no planner's memory: it has told {state['told']} of {len(turns)} turns")
     values = {key: state[key] for key in KINDS if key not in ("turns", "memory")}
-    return PlannerState(
-        turns=tuple(Turn(*turn) for turn in turns), memory=Snapshot.from_json(state["memory"]), **values
+    return PlannerState(turns=turns, memory=Snapshot.from_json(state["memory"]), **values)
+
+
+def _turn(saved: Any) -> Turn:
+    """A turn as it was saved: skill, whether it worked, message; up to 0.2 skill and failure, "" for none."""
+    match saved:
+        case [str(skill), bool(ok), str(message)]:
+            return Turn(skill, ok, message)
+        case [str(skill), str(failure)]:
+            return Turn(skill, not failure, failure)
+    raise DataError(
+        f"this is no planner's memory: the turn {saved!r:.80} is not skill, whether it worked and message; give one "
+        "that was saved"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import os
 import sys
 import time
@@ -19,20 +20,23 @@ from itertools import chain, islice
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import ConfigError, KeepError, ModelError
+from keep_agent.files import read_json
 from planners.checkpoint import (
     HISTORY,
+    RESTORE,
     SAYS_GOALS,
     Shape,
     build,
     deepen,
+    latest_checkpoint,
     load_planner,
     load_weights,
+    read_tensors,
     save_planner,
     training,
     widen,
@@ -44,7 +48,7 @@ from planners.packed_attention import Batch
 from planners.packing import IGNORE
 from planners.parallel import ALONE, Team, in_parallel
 from planners.precision import PRECISIONS, faster_precision
-from planners.prompt import Turn, clean
+from planners.prompt import clean
 from planners.records import Rollout, read_rollouts
 from planners.seeding import seed_induction
 from planners.styles import make_style
@@ -104,7 +108,7 @@ def rollout_texts(rollout: Rollout) -> Iterable[str]:
         yield from (f"{text}\n" for text in task.instructions)
         yield from (edit.text for edit in style.edits(task.facts) if edit.text)
         for step in task.steps:
-            yield Turn(step.skill, step.failure).text
+            yield step.turn.text
             yield from (edit.text for edit in style.edits(step.facts) if edit.text)
 
 
@@ -179,10 +183,10 @@ class Trainer:
         self.args, self.team = args, team
         self.out = Path(args.out)
         self.files, self.lessons = rollout_files(Path(args.data)), lesson_files(Path(args.data))
-        self.made = [json.loads(path.read_text()) for path in sorted(Path(args.data).glob("*.json"))]
+        self.made = [read_json(path) for path in sorted(Path(args.data).glob("*.json"))]
         self.progress = Progress()
         self.calls: list[dict] = []  # settings of the calls that trained these weights, this one included
-        self.resumed = (self.out / HISTORY).exists()
+        self.checkpoint = latest_checkpoint(self.out)
         self.model, self.tokenizer = self._start()
         own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
         self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
@@ -190,8 +194,8 @@ class Trainer:
         self.model.to(args.device).train()
         self.precision = self._precision()
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
-        if self.resumed:
-            self.optimizers.load(load_file(self.out / STATE))
+        if self.checkpoint:
+            self.optimizers.load(read_tensors(self.checkpoint / STATE))
         self.average = self._average()
         encode = self.tokenizer.encode
         ids = {name: self.tokenizer.token_to_id(name) for name in (BOS, PAD)}
@@ -202,13 +206,16 @@ class Trainer:
         )  # fmt: skip
 
     def _start(self) -> tuple[Qwen2ForCausalLM, object]:
-        source = self.out if self.resumed else self.args.init and Path(self.args.init)
+        source = self.checkpoint or (self.args.init and Path(self.args.init))
         torch.manual_seed(self.args.seed)
         if source:
-            model, tokenizer, history = load_planner(Path(source))
-            self.progress, self.calls = Progress(**history["progress"]), history["calls"]
-            if self.resumed:
-                load_weights(model, load_file(self.out / MASTER), self.out / MASTER)
+            model, tokenizer, history = load_planner(source)
+            try:
+                self.progress, self.calls = Progress(**history["progress"]), history["calls"]
+            except (LookupError, TypeError) as error:
+                raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
+            if self.checkpoint:
+                load_weights(model, read_tensors(self.checkpoint / MASTER), self.checkpoint / MASTER)
             else:
                 texts, names = corpus(self.files, self.args.corpus, self.lessons)
                 widen(model, tokenizer, extend_tokenizer(tokenizer, texts, names))
@@ -239,8 +246,8 @@ class Trainer:
     def _average(self) -> Qwen2ForCausalLM:
         """The running mean as it was saved; it begins with the weights themselves."""
         average = copy.deepcopy(self.model).eval().requires_grad_(False)
-        if self.resumed and (file := self.out / AVERAGE).exists():
-            load_weights(average, load_file(file), file)
+        if self.checkpoint and (file := self.checkpoint / AVERAGE).exists():
+            load_weights(average, read_tensors(file), file)
         return average.to(self.args.device)
 
     def save(self) -> None:
@@ -254,7 +261,7 @@ class Trainer:
         """Learning rate: warm-up, short for a run that goes on, constant, then linear to 2 % over the last ``--decay``
         share.
         """
-        warm = min(1.0, (steps_here + 1) / (20 if self.resumed else 100))
+        warm = min(1.0, (steps_here + 1) / (20 if self.checkpoint else 100))
         decay = self.args.decay
         tail = 1.0 if share < 1 - decay else max(0.02, (1 - share) / decay)
         return self.args.lr * warm * tail
@@ -305,6 +312,11 @@ class Trainer:
             self.progress.tokens += batch.ids.numel() * self.team.size
         self.team.average(self.model.parameters())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 0.5).item()
+        if not math.isfinite(norm):
+            raise ModelError(
+                f"the gradient of step {self.progress.step + 1} is not finite in {self.precision}; go on from the last "
+                "checkpoint with --precision float32, or a lower --lr"
+            )
         self.optimizers.step()
         self.progress.step += 1
         if self.team.leads:

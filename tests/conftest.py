@@ -55,7 +55,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an untrained planner model of three layers and its tokenizer, as the trainer writes them."""
     import torch
 
-    from planners.checkpoint import Shape, build, save_planner
+    from planners.checkpoint import Shape, build, write_planner
     from planners.tokenizer import train_tokenizer
 
     texts = ["task grounded put the mug on the table\n", "next go to cabinet_1\n", "there mug mug_1 closed open\n"] * 20
@@ -63,7 +63,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     shape = Shape(hidden=64, layers=3, heads=4, intermediate=96)
     folder = tmp_path_factory.mktemp("tiny")
-    save_planner(build(shape.config(tokenizer)), tokenizer, {}, folder)
+    write_planner(build(shape.config(tokenizer)), tokenizer, {}, folder)
     return folder
 
 

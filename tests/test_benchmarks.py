@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,13 @@ def test_benchmarks_run(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = pytest.main([str(ROOT / "benchmarks" / topic), f"--rootdir={ROOT}", *names], [outcomes])
     assert code == 0, capsys.readouterr().out
     assert outcomes.passed
+
+
+@pytest.mark.slow
+def test_kills_and_damage_lose_nothing_silently() -> None:
+    command = [sys.executable, "-m", "benchmarks.damage", "--kills", "8", "--damages", "200"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_there_is_a_benchmark_for_every_topic() -> None:

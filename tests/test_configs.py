@@ -9,11 +9,12 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.brain import make_method
 from keep_agent.errors import ConfigError
+from memory.component_names import is_own
+from memory.components import find_class
 from memory.method import MemoryMethod
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -93,7 +94,7 @@ def test_every_stage_has_a_file_for_each_of_its_classes(stage: str) -> None:
     modules = {target.rpartition(".")[0] for target in targets}
     files = {f"memory.{stage}.{path.stem}" for path in stage_files(stage)}
     assert modules == files
-    assert all(get_class(target) for target in targets)
+    assert all(is_own(target) and find_class(target) for target in targets)
 
 
 @pytest.mark.parametrize("name", METHODS)

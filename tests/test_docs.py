@@ -41,7 +41,7 @@ def test_there_are_examples() -> None:
 @pytest.mark.skipif(find_spec("mkdocstrings") is None, reason="needs the extra docs: pip install 'keep-agent[docs]'")
 def test_the_site_builds_and_no_link_is_broken(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     agent = (tmp_path / "reference/agent/index.html").read_text(encoding="utf-8")
     assert 'id="keep_agent.Agent.plan"' in agent

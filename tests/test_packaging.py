@@ -32,7 +32,7 @@ sys.addaudithook(refuse)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    result = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=280)
+    result = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from envs.alfred.survey_cache import load_survey
 from envs.alfred.trajectories import Corpus, Trajectory
 from envs.lazy import LazyEpisodes
 from keep_agent.errors import DataError
+from keep_agent.files import read_json
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +79,9 @@ def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
     return Task(
         type=kind,
         object_target=params["object_target"],
-        parent_target=params["parent_target"],
-        toggle_target=params["toggle_target"],
-        mrecep_target=params["mrecep_target"],
+        parent_target=params["parent_target"] or "",
+        toggle_target=params["toggle_target"] or "",
+        mrecep_target=params["mrecep_target"] or "",
         sliced=bool(params["object_sliced"]),
         **told,
     )
@@ -92,10 +92,11 @@ def _listed(corpus: Corpus, split: str) -> frozenset[tuple[str, int]] | None:
     for folder in (corpus.root, corpus.root.parent):
         path = folder / "splits" / SPLITS_FILE
         if path.is_file():
+            content = read_json(path, "restore or delete it")
             try:
-                entries = json.loads(path.read_bytes()).get(split)
+                entries = content.get(split)
                 return None if entries is None else frozenset((e["task"], e["repeat_idx"]) for e in entries)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (KeyError, TypeError, AttributeError) as error:
                 raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
     return None
 

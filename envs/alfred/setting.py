@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from envs.alfred.expert import Expert
 from envs.alfred.goals import MATCHINGS, Matching, goal_conditions
@@ -40,6 +40,7 @@ class AlfredSetting:
     data: str | None = None  # where episodes come from, for who stands in for AI2-THOR
     space: SkillSet = field(init=False)
     simulator: Thor | None = field(init=False, default=None)
+    hides_failures: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice("skills", self.skills, SKILL_SETS)

@@ -25,7 +25,7 @@ from envs.alfred.trajectories import Corpus
 log = logging.getLogger(__name__)
 
 VERSION = 1  # raise it whenever mining finds something else in the same files
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, zlib.error)
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, RecursionError, zlib.error)
 
 
 def load_survey(corpus: Corpus, progress: Callable[[], None] | None = None) -> Survey:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +11,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 from envs.alfred.scene import Placed, Position, Start
+from envs.alfred.targets import PARAMS, check_targets
+from envs.json_number import finite
 from keep_agent.errors import ConfigError, DataError, did_you_mean
+from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
 T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
-_PARAMS = ("object_target", "parent_target", "toggle_target", "mrecep_target", "object_sliced")
 _UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0}
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _REMEDY = "restore it from the ALFRED download, or delete it"
@@ -67,10 +68,7 @@ class Source:
         if self.archive is not None:
             yield from _unpack(self.archive)
         for path in self.files:
-            try:
-                yield str(path), path.read_bytes()
-            except OSError as error:
-                raise DataError(f"{path} cannot be read ({error}); {_REMEDY}") from error
+            yield str(path), read_bytes(path, _REMEDY)
 
     def playable(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(name of the file, decoded content) of those that show their goal and demonstration."""
@@ -149,21 +147,23 @@ def _unpack(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _decode(file: str, text: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{file} is truncated or no JSON ({error}); {_REMEDY}") from error
+    content = parsed(text, file, _REMEDY)
     if not isinstance(content, dict):
         raise DataError(f"{file} holds a {type(content).__name__}, not a trajectory; {_REMEDY}")
     return content
 
 
 def parse(split: str, file: str, text: bytes) -> Trajectory:
-    """One traj_data.json. Raises DataError with the file's name."""
+    """One traj_data.json that is to be played. Raises DataError with the file's name."""
     content = _decode(file, text)
     if not _playable(content):
         raise DataError(f"{file} has no pddl_params or plan; a split without them (a test split) cannot be played")
-    return guarded_read(file, _trajectory, split, file, content)
+    found = guarded_read(file, _trajectory, split, file, content)
+    try:
+        check_targets(found.task_type, found.params, (one.type for one in found.start.objects))
+    except DataError as error:
+        raise DataError(f"{file} asks for what cannot be: {error}") from error
+    return found
 
 
 def _playable(content: dict[str, Any]) -> bool:
@@ -186,10 +186,17 @@ def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
         trial=content["task_id"],
         floor_plan=scene["floor_plan"],
         task_type=content["task_type"],
-        params={key: content["pddl_params"][key] for key in _PARAMS},
+        params={key: content["pddl_params"][key] for key in PARAMS},
         start=_start(scene),
-        instructions=tuple(note["task_desc"].strip() for note in content["turk_annotations"]["anns"]),
+        instructions=tuple(map(_words, content["turk_annotations"]["anns"])),
     )
+
+
+def _words(annotation: dict[str, Any]) -> str:
+    found = annotation["task_desc"].strip()
+    if not found:
+        raise ValueError("an annotation has an empty task_desc")
+    return found
 
 
 def _start(scene: dict[str, Any]) -> Start:
@@ -202,13 +209,13 @@ def _start(scene: dict[str, Any]) -> Start:
         toggles=tuple((toggle["objectType"], bool(toggle["isOn"])) for toggle in scene.get("object_toggles", ())),
         dirty_and_empty=bool(scene.get("dirty_and_empty", False)),
         agent=_vector(agent),
-        rotation=float(agent.get("rotation", 0.0)),
-        horizon=float(agent.get("horizon", 0.0)),
+        rotation=finite(agent.get("rotation", 0.0)),
+        horizon=finite(agent.get("horizon", 0.0)),
     )
 
 
 def _vector(value: dict[str, Any]) -> Position:
-    return float(value["x"]), float(value["y"]), float(value["z"])
+    return finite(value["x"]), finite(value["y"]), finite(value["z"])
 
 
 def _steps(content: dict[str, Any]) -> list[Step]:

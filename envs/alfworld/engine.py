@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from envs.alfworld.expressions import read_expression
 from keep_agent.errors import ConfigError, DataError
 
 EXTRA = "alfworld"
@@ -73,8 +74,15 @@ def _make() -> tuple[Any, Any]:
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld import EnvInfos
         from textworld.envs import PddlEnv
+        from textworld.envs.pddl import textgen
     except ImportError as error:
         raise ConfigError(f"ALFWorld's engine is missing ({error}): pip install 'keep-agent[{EXTRA}]'") from error
+
+    def derive(symbol: Any, context: Mapping[str, Any] | None = None) -> list[Any]:
+        variables = (context or symbol.context)["variables"]
+        return [textgen.TerminalSymbol(read_expression(symbol.expression, variables))]
+
+    textgen.EvalSymbol.derive = derive  # instead of eval(), to which it would give what a game's file says
 
     class Player(PddlEnv):
         def plan(self) -> list[str]:

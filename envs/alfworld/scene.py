@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import DataError
+from keep_agent.files import parsed, read_json
 
 NEEDED = ("pddl_domain", "grammar", "pddl_problem")
 _TASK = re.compile(r'"Your task is to: ((?:[^"\\]|\\.)*)"')
@@ -24,10 +24,7 @@ class Game:
 
     def read(self) -> dict[str, Any]:
         """Its content. Raises DataError for a file that is missing or no game."""
-        try:
-            content = json.loads(self.file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.file} cannot be read ({error}); {_REMEDY}") from error
+        content = read_json(self.file, _REMEDY)
         lacking = [key for key in NEEDED if not isinstance(content, dict) or not isinstance(content.get(key), str)]
         if lacking:
             raise DataError(f"{self.file} is no game, it has no {', '.join(lacking)}; {_REMEDY}")
@@ -55,4 +52,4 @@ def instruction_of(game: Mapping[str, Any], file: Path) -> str:
     found = _TASK.search(game["grammar"])
     if found is None:
         raise DataError(f"{file} asks for nothing ('Your task is to: ...' is missing); {_REMEDY}")
-    return json.loads(f'"{found[1]}"').removesuffix(".")
+    return parsed(f'"{found[1]}"', f"{file}: the task of its grammar", _REMEDY).removesuffix(".")

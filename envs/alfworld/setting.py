@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from envs.alfworld.commands import Commands
 from envs.alfworld.engine import Engines
@@ -31,6 +31,7 @@ class AlfworldSetting:
     max_steps: int | None = None  # per task
     space: SkillSet = field(init=False)
     engines: Engines = field(init=False, default_factory=Engines)
+    hides_failures: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice("skills", self.skills, SKILL_SETS)

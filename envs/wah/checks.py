@@ -89,9 +89,14 @@ def _close(home: HomeState, action: Action, strict: bool) -> str:
 
 def _switch_on(home: HomeState, action: Action, strict: bool) -> str:
     node = home.graph[action.thing]
-    ajar = "OPEN" in node.states if strict else "CLOSED" not in node.states
     why = _unready(node, node.switchable, "has no switch", "OFF", "on")
-    return why or (f"{_name(node)} is open, close it first" if ajar else "") or _out_of_hand(home, node)
+    return why or _ajar(node, strict) or _out_of_hand(home, node)
+
+
+def _ajar(node: Node, strict: bool) -> str:
+    if "OPEN" in node.states:
+        return f"{_name(node)} is open, close it first"
+    return "" if strict or "CLOSED" in node.states else f"{_name(node)} has no door that is closed"
 
 
 def _switch_off(home: HomeState, action: Action, strict: bool) -> str:

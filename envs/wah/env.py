@@ -8,6 +8,7 @@ from envs.household import HouseholdEnv
 from envs.setting import Observability
 from envs.wah.checks import Rules
 from envs.wah.episodes import load_episodes
+from envs.wah.lota import Messages
 from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
 
@@ -22,6 +23,7 @@ class WatchAndHelpEnv(HouseholdEnv[Episode]):
         skills: str = "lota",
         observability: Observability = "full",
         rules: Rules = "lota",
+        messages: Messages = "reasons",
         max_steps: int | None = None,
         stream: int = 1,
         episodes: Sequence[Episode] | None = None,
@@ -33,7 +35,7 @@ class WatchAndHelpEnv(HouseholdEnv[Episode]):
         """``episodes`` replaces ``data``, ``split``, ``stream`` and ``seed``. Raises ConfigError for bad choices,
         SimulatorError for a simulator that does not answer.
         """
-        setting = WahSetting(skills, observability, rules, max_steps, simulator, record)
+        setting = WahSetting(skills, observability, rules, messages, max_steps, simulator, record)
         found = load_episodes(data, split, stream, seed) if episodes is None else episodes
         super().__init__(setting, found, render_mode)
         setting.connect()

@@ -8,6 +8,7 @@ from typing import Any
 
 import networkx as nx
 
+from envs.json_number import finite
 from envs.wah.graph import BETWEEN, CHARACTERS, CLOSE, RELATIONS, Box, Graph, Node, Vector
 from keep_agent.errors import DataError
 
@@ -23,7 +24,7 @@ def read_graph(content: Mapping[str, Any], where: str = "the graph") -> Graph:
     """
     try:
         graph = Graph(_node(row) for row in sorted(content["nodes"], key=lambda row: row["id"]))
-        edges = [(int(row["from_id"]), str(row["relation_type"]), int(row["to_id"])) for row in content["edges"]]
+        edges = [(_id(row["from_id"]), str(row["relation_type"]), _id(row["to_id"])) for row in content["edges"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where} is no VirtualHome graph ({error!r}); export environment_graph anew") from error
     if len(graph.nodes) != len(content["nodes"]):
@@ -45,7 +46,7 @@ def _node(row: Mapping[str, Any]) -> Node:
     name = str(row["class_name"]).lower()
     box = row.get("bounding_box")
     return Node(
-        id=int(row["id"]),
+        id=_id(row["id"]),
         class_name=ALIASES.get(name, name),
         category=str(row["category"]),
         properties=frozenset(row.get("properties") or ()),
@@ -56,8 +57,14 @@ def _node(row: Mapping[str, Any]) -> Node:
     )
 
 
+def _id(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"id {value!r:.40} is no whole number")
+    return value
+
+
 def _vector(values: Any) -> Vector:
-    x, y, z = (float(value) for value in values)
+    x, y, z = map(finite, values)
     return x, y, z
 
 

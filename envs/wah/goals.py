@@ -65,7 +65,7 @@ def asked_for(goal: Sequence[Predicate]) -> str:
 def _predicate(text: str, count: int) -> Predicate:
     kind, *words = text.split("_")
     words = [ALIASES.get(word, word) for word in words]
-    if not isinstance(count, int) or count < 0:
+    if type(count) is not int or count < 0:
         raise DataError(f"goal {text!r} is asked {count!r} times; give a whole number")
     match kind, words:
         case (("on" | "inside"), [thing, place]):

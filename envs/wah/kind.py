@@ -18,7 +18,7 @@ STRICT = 0.4  # share of the other training episodes
 
 class WatchAndHelp:
     name = "wah"
-    choices = ("skills", "observability", "rules", "max_steps", "simulator", "record")
+    choices = ("skills", "observability", "rules", "messages", "max_steps", "simulator", "record")
     learns_from_files = False
 
     def setting(self, **choices: Any) -> WahSetting:

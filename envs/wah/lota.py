@@ -4,9 +4,11 @@
 plate", "done". A skill names a class; which instance is meant says the rule:
 
 * ``lota``: the last one in the graph, wherever the agent is. (The benchmark means the nearest, but never updates its
-  minimum.) What is put down goes to the last instance of the class that `find` named last. Failures say nothing.
+  minimum.) What is put down goes to the last instance of the class that `find` named last.
 * ``strict``: what serves best, see `_RANKS`; distance decides ties. What is put down goes to the very thing that was
-  found. Failures say why. The same `find` said again goes on to the next instance.
+  found. The same `find` said again goes on to the next instance.
+
+A failure has a message under both rules: ``reasons`` says why, ``lota`` is empty, as all of the benchmark's are.
 
 Ours alone: "sit on the sofa", where a task asks for it.
 """
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Literal
 
 from envs.outcome import DONE, Outcome, failed, unknown_skill
 from envs.wah import action as verbs
@@ -39,14 +42,17 @@ _VERBS: Mapping[str, str] = MappingProxyType(
         SIT: verbs.SIT,
     }
 )
+Messages = Literal["reasons", "lota"]
+MESSAGES: tuple[Messages, ...] = ("reasons", "lota")
 FARTHEST = 1000.0  # metres; beyond it the benchmark finds nothing
 
 
 class LotaSkills:
-    """Type-level skills under one of the two rules."""
+    """Type-level skills under one of the two rules, with one of the two kinds of messages."""
 
-    def __init__(self, rules: Rules = "lota") -> None:
+    def __init__(self, rules: Rules = "lota", messages: Messages = "reasons") -> None:
         self.rules: Rules = rules
+        self.messages: Messages = messages
 
     def execute(self, home: HomeState, skill: str) -> Outcome:
         """Do it; raises SkillError for words that are no skill or name nothing in the apartment."""
@@ -108,7 +114,7 @@ class LotaSkills:
         return Action(verbs.PUT_IN if inside else verbs.PUT_ON, thing, place)
 
     def _failed(self, why: str) -> Outcome:
-        return failed("" if self.rules == "lota" else why)
+        return failed("" if self.messages == "lota" else why)
 
     def _remember(self, home: HomeState, verb: str, kind: str, action: Action) -> None:
         focus = home.focus

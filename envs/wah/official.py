@@ -7,16 +7,19 @@ task_goal and nl_instructions. Records without instructions, as Watch-And-Help's
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import call
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from envs.lazy import LazyEpisodes
+from envs.wah.formats import read_graph
 from envs.wah.layout import Goal
 from envs.wah.phrases import phrase
 from envs.wah.plans import is_plans, load_plans
-from envs.wah.records import field_of, json_files, records_of, task_of, told_of
+from envs.wah.possible import check_apartment
+from envs.wah.records import check_goal, field_of, json_files, number_of, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError
 
@@ -59,7 +62,9 @@ def _makers(file: Path) -> list[Make]:
 def _of_record(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:
     kind, goal = task_of(row, where)
     told = told_of(row, where) or [_said(kind, goal, identity, where)]
-    scene = Scene(identity, field_of(row, ("init_graph",), where), row.get("init_room"), row.get("env_id"))
+    graph = field_of(row, ("init_graph",), where)
+    check_goal(goal, where, partial(check_apartment, read_graph(graph, where)))
+    scene = Scene(identity, graph, row.get("init_room"), number_of(row, "env_id", where))
     tasks = [Task(kind, goal, text, identity) for text in told]
     return [_maker(Episode(f"{identity}-{number}", scene, (task,))) for number, task in enumerate(tasks)]
 

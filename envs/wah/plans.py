@@ -16,7 +16,8 @@ from envs.wah.formats import read_graph, write_graph
 from envs.wah.goals import parse_goal, place_class
 from envs.wah.graph import CHARACTERS, ROOMS, Graph
 from envs.wah.layout import Goal, lay_out
-from envs.wah.records import field_of, json_files, read_json, records_of, task_of, told_of
+from envs.wah.possible import check_catalog
+from envs.wah.records import check_goal, field_of, json_files, read_json, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError
 
@@ -49,6 +50,7 @@ def _of_plan(
 ) -> list[Callable[[], Episode]]:
     kind, goal = task_of(row, where)
     identity = f"plan-{field_of(row, ('task_id',), where)}"
+    check_goal(goal, where, check_catalog)
     rng = Random(f"{identity}-{seed}")
     fitting = sorted(name for name, graph in apartments.items() if graph.of_class(place_class(parse_goal(goal))))
     if not fitting:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.wah.goals import parse_goal
+from envs.wah.goals import Predicate, parse_goal
 from envs.wah.layout import Goal
 from envs.wah.scene import TASK_TYPES
+from keep_agent import files
 from keep_agent.errors import DataError
 
 ENDINGS = (".json", ".json.gz")
+_REMEDY = "restore it from where it came"
 
 
 def read_json(path: Path) -> Any:
     """The content of a file. Raises DataError naming it."""
-    try:
-        raw = path.read_bytes()
-        return json.loads(gzip.decompress(raw) if path.name.endswith(".gz") else raw)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); restore it from where it came") from error
+    return files.read_json(path, "restore it from where it came")
 
 
 def json_files(folder: Path, containing: str = "") -> list[Path]:
@@ -58,16 +53,29 @@ def task_of(row: Mapping[str, Any], where: str) -> tuple[str, Goal]:
     if not isinstance(counts, Mapping):
         raise DataError(f"{where} has the goal {counts!r}; give predicates with their counts")
     goal = tuple((str(text), count) for text, count in counts.items() if count != 0)
+    check_goal(goal, where, lambda wanted: None)
+    return kind, goal
+
+
+def check_goal(goal: Goal, where: str, check: Callable[[Sequence[Predicate]], None]) -> None:
+    """Parse a goal and ``check`` it. Raises DataError naming ``where`` for whatever either of them refuses."""
     try:
-        parse_goal(goal)
+        check(parse_goal(goal))
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
-    return kind, goal
+
+
+def number_of(row: Mapping[str, Any], name: str, where: str) -> int | None:
+    """A whole number of a record, None where it has none. Raises DataError for anything else."""
+    value = row.get(name)
+    if value is not None and type(value) is not int:
+        raise DataError(f"{where} has {name}={value!r:.80}; give a whole number")
+    return value
 
 
 def told_of(row: Mapping[str, Any], where: str) -> list[str]:
     """The instructions of a record, empty where it has none. Raises DataError for what is no list of texts."""
     told = row.get("nl_instructions") or []
-    if not isinstance(told, list) or not all(isinstance(text, str) for text in told):
+    if not isinstance(told, list) or not all(isinstance(text, str) and text.strip() for text in told):
         raise DataError(f"{where} has nl_instructions={told!r:.80}; give a list of texts")
     return told

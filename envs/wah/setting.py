@@ -13,7 +13,7 @@ from envs.wah.goals import goal_conditions, goal_of
 from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home
 from envs.wah.knowledge import Knowledge
-from envs.wah.lota import LotaSkills
+from envs.wah.lota import MESSAGES, LotaSkills, Messages
 from envs.wah.scene import Episode, Scene, Task
 from envs.wah.state import HomeState
 from keep_agent.errors import ConfigError, check_choice
@@ -26,11 +26,15 @@ MAX_STEPS = {"lota": 30, "grounded": 80}  # per task; 30 is LoTA-Bench's
 
 @dataclass
 class WahSetting:
-    """Raises ConfigError for bad choices. ``rules`` are those of type-level skills; instance-level ones are strict."""
+    """Raises ConfigError for bad choices.
+
+    ``rules`` and ``messages`` are those of type-level skills; instance-level ones are strict and say why they fail.
+    """
 
     skills: str = "lota"
     observability: Observability = "full"
     rules: Rules = "lota"
+    messages: Messages = "reasons"  # "lota": none, and the planner is not told that a skill failed
     max_steps: int | None = None  # per task; None: what the skill set usually has
     simulator: str | None = None  # URL of a VirtualHome simulator, or a recorded conversation; None: a graph alone
     record: str | None = None  # file for the conversation with the simulator
@@ -41,13 +45,20 @@ class WahSetting:
         check_choice("skills", self.skills, MAX_STEPS)
         check_choice("observability", self.observability, OBSERVABILITIES)
         check_choice("rules", self.rules, RULES)
+        check_choice("messages", self.messages, MESSAGES)
+        if self.messages == "lota" and self.skills != "lota":
+            raise ConfigError(f"env.messages=lota is for type-level skills, not env.skills={self.skills}; leave it out")
         self.max_steps = checked_steps(self.max_steps, MAX_STEPS[self.skills])
         for name in ("simulator", "record"):
             if not isinstance(value := getattr(self, name), str | None):
                 raise ConfigError(f"env.{name}={value!r} is no text; give a URL or the name of a file")
         if self.record is not None and self.simulator is None:
             raise ConfigError(f"env.record={self.record} needs a simulator to talk with; set env.simulator")
-        self.space = LotaSkills(self.rules) if self.skills == "lota" else GroundedSkills()
+        self.space = LotaSkills(self.rules, self.messages) if self.skills == "lota" else GroundedSkills()
+
+    @property
+    def hides_failures(self) -> bool:
+        return self.messages == "lota"
 
     def begin(self, episode: Episode) -> HomeState:
         home = self._home(episode.scene)

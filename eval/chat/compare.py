@@ -1,7 +1,7 @@
 """Runs that answered the same questions, side by side: ``python -m eval.chat.compare RUN [RUN ...]``.
 
-Only questions that every run has answered count; the first run is what the others are held against. The interval of a
-difference is a 95 % bootstrap with conversations as clusters.
+Only questions that every run has answered count; the first run is what the others are held against. Intervals are of
+95 % with conversations as clusters (docs/evaluation.md#intervals); "12+ 9-": 12 answers are better, 9 worse.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rich.table import Table
 
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
-from eval.compare import Interval, apart
-from eval.intervals import mean_interval
-from eval.tables import bounds, number, percent
+from eval.compare import apart
+from eval.intervals import Difference, paired_difference
+from eval.tables import difference, number, percent
 from keep_agent.console import make_console
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
@@ -61,16 +61,15 @@ def _key(row: AnswerRow) -> tuple[str, str, str]:
     return row.id, row.question, row.gold
 
 
-def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> tuple[float | None, Interval]:
-    """Mean over questions of (F1 here - F1 there), paired, with its interval."""
+def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> Difference | None:
+    """Over questions, of F1 here less there, paired."""
     there = {_key(row): row.scores.f1 for row in base}
     samples: dict[str, list[float]] = defaultdict(list)
     for row in run:
         here, before = row.scores.f1, there[_key(row)]
         if here is not None and before is not None:
             samples[row.conversation].append(here - before)
-    values = [value for part in samples.values() for value in part]
-    return (sum(values) / len(values), mean_interval(samples)) if values else (None, None)
+    return paired_difference(samples)
 
 
 def compare_tables(paths: Sequence[Path]) -> tuple[Table, Table]:
@@ -82,9 +81,8 @@ def compare_tables(paths: Sequence[Path]) -> tuple[Table, Table]:
     for name, rows in zip(apart([name_of(path) for path in paths], paths), runs, strict=True):
         found = summarize(rows, {})
         text, prefill = found["answerable"], found["prefill_tokens"]["mean"]
-        difference, interval = (None, None) if rows is runs[0] else f1_difference(rows, runs[0])
         others = text["average"], text["accuracy"], found["adversarial"]["abstained"], found["evidence_recall"]
-        gain = percent(difference, "+") + bounds(interval, 100, 1)
+        gain = difference(None if rows is runs[0] else f1_difference(rows, runs[0]))
         quality.add_row(name, percent(text["f1"]), gain, *(percent(value) for value in others))
         lengths = found["encoded_tokens"]["mean"], found["kv_length"]["mean"]
         costs = prefill, first / prefill, *lengths, found["ttft_ms"]["p50"]

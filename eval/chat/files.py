@@ -1,37 +1,15 @@
-"""Reading what others wrote: JSON, plain or gzipped, and fields that are there and what they should be."""
+"""Fields of what others wrote, which are there and what they should be."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from keep_agent.errors import DataError
 
 T = TypeVar("T")
 ENDINGS = (".json", ".json.gz")
-
-
-def read_text(path: Path) -> str:
-    """A file's text. Raises DataError if it is missing, damaged or no text."""
-    try:
-        return (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; give data=FILE_OR_FOLDER") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read ({error}); fetch it again") from None
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(read_text(path))
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is not JSON ({error}); fetch it again") from None
+REMEDY = "fetch it again, or give data=FILE_OR_FOLDER"
 
 
 def field(row: Any, name: str, kind: type[T] | tuple[type, ...], where: str) -> T:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from eval.chat.conversation import Conversation
-from eval.chat.files import ENDINGS, read_json
+from eval.chat.files import ENDINGS, REMEDY
 from eval.chat.locomo import locomo
 from eval.chat.longmemeval import longmemeval
 from eval.chat.personamem import personamem
 from keep_agent.errors import DataError
+from keep_agent.files import read_json
 
 KNOWN = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem's questions_*.csv"
 
@@ -30,7 +31,7 @@ def load_conversations(path: Path) -> list[Conversation]:
 def _of_file(path: Path) -> list[Conversation]:
     if path.suffix == ".csv":
         return personamem(path)
-    content, name = read_json(path), path.name.partition(".")[0]
+    content, name = read_json(path, REMEDY), path.name.partition(".")[0]
     if isinstance(content, list):
         return [_of_row(row, f"{name}-{number}", f"{path}, entry {number}") for number, row in enumerate(content, 1)]
     return [_of_row(content, name, str(path))]

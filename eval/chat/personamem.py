@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from eval.chat.conversation import Conversation, Question, Session, Turn
-from eval.chat.files import field, read_text
+from eval.chat.files import REMEDY, field
 from keep_agent.errors import DataError
+from keep_agent.files import parsed, read_text
 
 _LABEL = re.compile(r"^\s*\(?([a-z])[).]\s*", re.IGNORECASE)
 
@@ -26,7 +27,7 @@ def personamem(questions: Path) -> list[Conversation]:
     contexts_file = questions.with_name(questions.stem.replace("questions", "shared_contexts") + ".jsonl")
     contexts = _contexts(contexts_file)
     seen: dict[tuple[str, int], list[Question]] = {}
-    for number, row in enumerate(csv.DictReader(io.StringIO(read_text(questions))), 1):
+    for number, row in enumerate(csv.DictReader(io.StringIO(read_text(questions, REMEDY))), 1):
         where = f"{questions}, question {number}"
         context, end = (
             field(row, "shared_context_id", str, where),
@@ -47,11 +48,8 @@ def personamem(questions: Path) -> list[Conversation]:
 def _contexts(path: Path) -> dict[str, list[Any]]:
     """Messages by context id: one object with one key per line."""
     found: dict[str, list[Any]] = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        try:
-            row = json.loads(line) if line.strip() else {}
-        except ValueError as error:
-            raise DataError(f"{path}:{number} is not JSON ({error}); fetch it again") from None
+    for number, line in enumerate(read_text(path, REMEDY).splitlines(), 1):
+        row = parsed(line, f"{path}:{number}", REMEDY) if line.strip() else {}
         for key in row:
             found[key] = field(row, key, list, f"{path}:{number}")
     return found
@@ -85,7 +83,7 @@ def _options(text: str, where: str) -> list[str]:
     for read in (json.loads, ast.literal_eval):
         try:
             options = read(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
             continue
         if isinstance(options, list) and options and all(isinstance(option, str) for option in options):
             return options

@@ -26,7 +26,7 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
         "per_category": {name: quality([row for row in rows if row.category == name], bert) for name in categories},
         "answerable": quality(answerable, bert),
         "adversarial": quality([row for row in rows if row.category == ADVERSARIAL], bert),
-        "f1_interval": mean_interval(_by_conversation(answerable)),
+        "f1_interval": mean_interval(_by_conversation(answerable), within=(0.0, 1.0)),
         "prefill_tokens": spread(row.prefill_tokens for row in rows),
         "encoded_tokens": spread(row.encoded_tokens for row in rows),
         "kv_length": spread(row.kv_length for row in rows),

@@ -12,13 +12,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from eval.crew.base import Played, Setup
 from eval.crew.crowd import Died
 from eval.crew.player import Player
 from eval.resume import use_threads
 from keep_agent.errors import KeepError
+from keep_agent.literal import as_config
 
 GRACE = 10.0  # seconds in which a process may end its simulator
 
@@ -110,7 +109,7 @@ def _work(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
 
 
 def _play(plain: Mapping[str, Any], count: int, pipe: Connection) -> None:
-    config = OmegaConf.create(dict(plain))
+    config = as_config(plain)
     use_threads(config, count)
     with closing(Player(config)) as player:
         pipe.send(player.setup)

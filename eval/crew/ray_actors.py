@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from eval.crew.base import CrewError, Played, Setup
 from eval.crew.crowd import Died
 from eval.crew.player import Player
 from eval.resume import use_threads
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.literal import as_config
 
 try:
     import ray
@@ -38,7 +37,7 @@ class Actor:
     """Lives on some node; has a player from `begin` on."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = OmegaConf.create(dict(config))
+        self._config = as_config(config)
         self._player: Player | None = None
 
     def begin(self) -> Setup:

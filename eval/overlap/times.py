@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from eval.overlap.timeline import Timeline
 from eval.overlap.work import Times
 from keep_agent.errors import DataError
+from keep_agent.files import read_json
 
 KEYS = ("attention", "importance", "mlp", "active", "row_bytes")
 
@@ -40,10 +40,9 @@ def read_times(file: Path) -> Measured:
 
     :raises DataError: the file is not there, or says something else
     """
+    content = read_json(file, "name a file of times per layer")
     try:
-        return _parse(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError as error:
-        raise DataError(f"{file} is not there; name a file of times per layer") from error
+        return _parse(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file} holds no times per layer ({error}); see --help for what it must say") from error
 

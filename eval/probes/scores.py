@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from eval.intervals import mean_interval
+from eval.intervals import Difference, paired_difference
 from eval.plots import figure, style
 from eval.probes.prober import Answer, Cell
-from eval.tables import bounds, number, percent
+from eval.tables import difference, number, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,7 @@ class Score:
     method: str
     trials: int
     accuracy: float
-    gap: float  # to the first method, paired
-    gap_interval: tuple[float, float] | None
+    gap: Difference | None  # to the first method, paired
     memory_tokens: float
     prefill_tokens: float
     computed_ratio: float
@@ -44,8 +43,7 @@ def score(answers: Sequence[Answer], ruler: Sequence[Answer]) -> Score:
         first.method,
         len(answers),
         mean("right"),
-        sum(value for (value,) in gaps.values()) / len(gaps),
-        mean_interval(gaps),
+        paired_difference(gaps),
         *(mean(field) for field in ("memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio")),
     )
 
@@ -79,7 +77,7 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
     table = Table(title=f"at the largest memory where {found[0].method} is right in {percent(mark)} % or more")
     for heading in ("kind", "cue", "segments", "method"):
         table.add_column(heading, no_wrap=heading != "method")
-    for heading in ("right %", "gap, points", "95 % interval", "computed", "recomputed"):
+    for heading in ("right %", "gap, points, 95 % interval", "computed", "recomputed"):
         table.add_column(heading, justify="right", no_wrap=True)
     for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
         own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
@@ -90,8 +88,7 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
         for one in own:
             if one.cell.segments == largest:
                 shares = number(one.computed_ratio), number(one.recomputed_ratio)
-                gap = percent(one.gap, "+"), bounds(one.gap_interval, 100, 1)
-                table.add_row(kind, cue, str(largest), one.method, percent(one.accuracy), *gap, *shares)
+                table.add_row(kind, cue, str(largest), one.method, percent(one.accuracy), difference(one.gap), *shares)
         table.add_section()
     return table
 

@@ -13,10 +13,13 @@ import yaml
 
 from envs.worlds import WORLDS
 from keep_agent.errors import ConfigError, did_you_mean
+from keep_agent.files import read_text
+from keep_agent.literal import as_override
 
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
 _FOLDER = files("eval.suite").joinpath("pages")
 DATA = "DATA"  # in overrides: the folder of official data
+OWN = ("eval.", "benchmarks.")  # modules whose commands a page may run
 RUNS = "RUNS"  # in commands: the folder of the page's runs
 
 
@@ -90,7 +93,7 @@ def read_page(name: str, data: str | None) -> Page:
     settings = tuple(_setting(key, found, data) for key, found in told["settings"].items())
     if bool(rows) != bool(settings):
         raise ConfigError(f"{name} has rows or settings alone; a table needs both")
-    commands = {title: _overrides(found, data) for title, found in told["commands"].items()}
+    commands = {title: _command(title, found, data) for title, found in told["commands"].items()}
     data = data if DATA in str(told) else None
     return Page(Path(name).stem, told["title"], told["about"].strip(), against, settings, rows, commands, data)
 
@@ -103,8 +106,8 @@ def _told(name: str) -> dict[str, Any]:
         known, hint = ", ".join(pages()), did_you_mean(name, pages())
         raise ConfigError(f"there is no page {name!r}; choose one of: {known}, or give a .yaml file{hint}")
     try:
-        told = yaml.safe_load((path or _FOLDER.joinpath(f"{name}.yaml")).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        told = yaml.safe_load(read_text(path or _FOLDER.joinpath(f"{name}.yaml")))
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
         raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")
@@ -131,6 +134,15 @@ def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
     return Setting(str(name), told["title"], told.get("world", "alfred"), overrides, seeds)
 
 
+def _command(title: str, told: Any, data: str | None) -> tuple[str, ...]:
+    """The words of a command of this project; a page starts nothing else."""
+    words = _overrides(told, data)
+    if not words or not words[0].startswith(OWN):
+        shown = " ".join(words)
+        raise ConfigError(f"command {title!r} is {shown!r}; a page runs {' and '.join(f'{own}NAME' for own in OWN)}")
+    return words
+
+
 def _are_seeds(told: Any) -> bool:
     return isinstance(told, list) and bool(told) and all(type(seed) is int for seed in told)
 
@@ -140,4 +152,12 @@ def _overrides(told: Any, data: str | None) -> tuple[str, ...]:
     words = tuple(map(str, told)) if isinstance(told, list | tuple) else str(told or "").split()
     if data is None and any(DATA in word for word in words):
         raise ConfigError(f"{' '.join(words)} needs official data: give --data, a folder with alfred/ and wah/")
-    return tuple(word.replace(DATA, str(data)) for word in words)
+    return tuple(_placed(word, str(data)) for word in words)
+
+
+def _placed(word: str, data: str) -> str:
+    """A word with the folder of official data where it is; in an override as Hydra writes text."""
+    key, is_override, value = word.partition("=")
+    if DATA in value and is_override and not key.startswith("-"):
+        return as_override(key, value.replace(DATA, data))
+    return word.replace(DATA, data)

@@ -16,7 +16,9 @@ from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
 from keep_agent.compose import compose_settings
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.files import read_text
 from keep_agent.known import check_known
+from keep_agent.literal import as_override
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config
 from memory.disk.atomic import write_atomic
@@ -48,7 +50,8 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
         if (folder / SUMMARY).exists():
             continue
         console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
-        config, given = _composed(cell, extra, [f"eval.resume={folder}"] if (folder / CONFIG).exists() else [])
+        resumed = [as_override("eval.resume", str(folder))] if (folder / CONFIG).exists() else []
+        config, given = _composed(cell, extra, resumed)
         evaluate(config, folder, console, given)
     for title, words in page.commands.items():
         if printed(title, words, out) is None:
@@ -62,7 +65,7 @@ def printed(title: str, words: Sequence[str], out: Path) -> str | None:
     file = _place(title, out)
     if not file.exists():
         return None
-    command, _, text = file.read_text(encoding="utf-8").partition("\n")
+    command, _, text = read_text(file, "delete it").partition("\n")
     reads = any(RUNS in word for word in words)
     runs = max((path.stat().st_mtime for path in out.rglob(SUMMARY)), default=0.0) if reads else 0.0
     return text if command == shlex.join(placed(words, out)) and file.stat().st_mtime >= runs else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,17 @@ from typing import Any
 import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.singleton import Singleton
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig
 
 from eval.overrides import key_of, within
+from eval.resume import check_composed
 from eval.timing.contenders import PLAIN
 from eval.timing.rows import Cell
 from eval.timing.workloads import REPLAYED, Plan
 from eval.variants import compose_variants, names
 from keep_agent.errors import ConfigError, check_choice
-from keep_agent.overrides import expand_model
+from keep_agent.literal import literal
+from keep_agent.overrides import choose_model
 from keep_agent.settings import LEAST, OPTIONAL, check_settings
 from memory.choices import DTYPES
 from memory.engine.shapes import SHAPES
@@ -138,6 +141,12 @@ class Composer:
             with _aside():
                 self._configs[tier, model] = compose_variants(wanted, given, METHODS_OWN)
 
+    def check(self, chosen: Collection[str], run: Path) -> None:
+        """Raises ConfigError for what no run folder may name, where the ``run`` says what is composed."""
+        for configs in self._configs.values():
+            for config in configs.values():
+                check_composed(config, chosen, run)
+
     @property
     def setting(self) -> DictConfig:
         """What all contenders have in common: the first one's config."""
@@ -147,7 +156,7 @@ class Composer:
         """By contender's name."""
         found = {}
         for name, config in self._configs[cell.tier, cell.model].items():
-            own = OmegaConf.create(OmegaConf.to_container(config))
+            own = deepcopy(config)
             own.model.device, own.model.dtype, own.prompt.budget = cell.device, cell.dtype, cell.segments
             _private(own.memory.storage, self._scratch / name)
             found[name] = own
@@ -167,7 +176,7 @@ def _aside() -> Iterator[None]:
 
 def _model(name: str, overrides: Sequence[str]) -> list[str]:
     """Overrides that choose a model; a shape without weights gets random ones."""
-    chosen = expand_model([f"model={name}"])
+    chosen = choose_model(name)
     bare = name in SHAPES and name not in PLANNERS and not Path(name).exists()
     given = any(key_of(override) == "model.init" for override in overrides)
     return [*chosen, "model.init=random"] if bare and not given else chosen
@@ -177,4 +186,4 @@ def _private(storage: DictConfig, folder: Path) -> None:
     """Storages on disk get a folder of their own, if they were given none."""
     for number, part in enumerate([storage, *storage.get("tiers", [])]):
         if "folder" in part and part.folder is None:
-            part.folder = str(folder / str(number))
+            part.folder = literal(str(folder / str(number)))

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from keep_agent.errors import DataError
+from keep_agent.files import read_text
 
 LONGEST = 24  # characters of a key: two of them fit into an agent's id (memory.disk.agents)
 WORD = re.compile(rf"[a-z][a-z0-9_]{{0,{LONGEST - 1}}}")
@@ -119,6 +120,6 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(path: Path) -> Field:
     """The content of a file. Raises DataError."""
     try:
-        return Field(yaml.load(path.read_text(encoding="utf-8"), _Loader), str(path))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return Field(yaml.load(read_text(path), _Loader), str(path))
+    except (yaml.YAMLError, RecursionError) as error:
         raise DataError(f"{path} is no YAML ({' '.join(str(error).split())}); mend it") from error

@@ -21,6 +21,7 @@ from keep_agent.phases.show import phase_text, sums_table, turn_text
 from keep_agent.phases.turns import PhasesFolder, summarize
 from memory.agents import AgentMemories
 from memory.engine.engine import Engine
+from memory.engine.special_tokens import special_tokens
 from memory.match import TokenizerCoder
 from memory.quantize import PackFormat
 
@@ -48,7 +49,8 @@ def play(
         settings |= {"weights": engine.model_key, **OmegaConf.to_container(config, resolve=True)}
         run = PhasesFolder.create(_place(scenario, config), settings)
         with memories:
-            player = Player(scenario, memories, stop_tokens(tokenizer), run_id, config.max_tokens)
+            stops = stop_tokens(tokenizer, special_tokens(tokenizer, engine.model.module))
+            player = Player(scenario, memories, stops, run_id, config.max_tokens)
             _show(player, run, console)
     _finish(run, settings, console)
     return run

@@ -12,6 +12,7 @@ from keep_agent.phases.transcript import Story
 from keep_agent.phases.turns import Turn
 from memory.agents import AgentMemories
 from memory.engine.extend import Chunking
+from memory.engine.special_tokens import SpecialTokens
 from memory.match import TokenText
 
 if TYPE_CHECKING:
@@ -117,10 +118,10 @@ class Player:
                 self.memories.forget(self.scenario.memory_key(agent, self.run_id))
 
 
-def stop_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Tokens that end a line or a text: those that hold a newline, and the special ones."""
+def stop_tokens(tokenizer: PreTrainedTokenizerBase, special: SpecialTokens) -> frozenset[int]:
+    """Tokens that end a turn, which is one line of text: those that hold a newline, and all that are special."""
     said = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    return frozenset(tokenizer.all_special_ids).union(token for token, text in enumerate(said) if "\n" in text)
+    return (special.ends | special.hidden).union(token for token, text in enumerate(said) if "\n" in text)
 
 
 def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from keep_agent import __version__
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import writing
 from keep_agent.guard import guarded
 from keep_agent.robots.errors import NotInstalled
 from keep_agent.robots.mcap_messages import Message, of_entry, of_event
 from keep_agent.robots.mcap_schemas import CHANNELS
 from keep_agent.runfolder import TRACE
 from keep_agent.trace import Entry, read_trace
+from keep_agent.viewer.pictures import picture
 from memory.disk.atomic import replacing
 
 if TYPE_CHECKING:
@@ -87,11 +89,11 @@ def mcap_log(path: Path) -> Iterator[McapLog]:
     Raises ConfigError if there is such a file.
     """
     _writer()  # before there is a file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    if path.exists():
+        raise ConfigError(f"{path} is there already: name another file, or move it away")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         stream = path.open("xb")
-    except FileExistsError:
-        raise ConfigError(f"{path} is there already: name another file, or move it away") from None
     with stream, closing(McapLog(stream)) as log:
         yield log
 
@@ -105,7 +107,7 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
 
     def read(name: str) -> bytes | None:
         file = (run or Path()) / name
-        return file.read_bytes() if run is not None and file.is_file() else None
+        return picture(run, name).read_bytes() if run is not None and file.is_file() else None
 
     with replacing(path) as stream, closing(McapLog(stream)) as log:
         for entry in entries:

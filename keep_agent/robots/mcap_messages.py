@@ -10,6 +10,7 @@ from typing import Any
 
 from keep_agent.robots.events import Event, Executed, Feedback, Finished, Observed, Planned, Started
 from keep_agent.trace import Entry, fact_entry
+from planners.prompt import UNEXPLAINED
 
 Message = tuple[str, Mapping[str, Any]]  # a channel's key, and what is said on it
 INFO, WARNING, ERROR = 2, 3, 4  # of foxglove.Log
@@ -55,8 +56,7 @@ def of_event(event: Event, at: int) -> Iterator[Message]:
         case Feedback():
             yield log(at, event.text, name=event.skill)
         case Executed():
-            level = INFO if event.outcome.ok else WARNING
-            yield log(at, event.outcome.message or "it worked", level, event.skill)
+            yield _of_outcome(at, event.skill, event.outcome.ok, event.outcome.message)
         case Finished():
             yield log(at, str(event.report), INFO if event.report.success else WARNING, "task")
 
@@ -91,7 +91,12 @@ def _step(entry: Entry, at: int) -> Iterator[Message]:
     scores = {"scores": _scores(entry.get("scores", ()))}
     yield "decision", {name: entry[name] for name in DECISION if name in entry} | scores
     if not entry["ok"]:
-        yield log(at, entry["message"], WARNING, entry["skill"])
+        yield _of_outcome(at, entry["skill"], entry["ok"], entry["message"])
+
+
+def _of_outcome(at: int, skill: str, ok: bool, message: str) -> Message:
+    level, silent = (INFO, "it worked") if ok else (WARNING, UNEXPLAINED)
+    return log(at, message or silent, level, skill)
 
 
 def _scores(scores: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from types import ModuleType
 from keep_agent.robots.errors import NotInstalled
 
 DEBIAN = "/usr/lib/python3/dist-packages"
-NEEDED = ("rospy", "actionlib", "genpy", "std_msgs.msg", "actionlib_msgs.msg")
 REMEDY = (
     "install ROS 1 (Debian, Ubuntu: apt install python3-rospy python3-actionlib python3-std-msgs; "
     "elsewhere ros-noetic-ros-base, and source its setup.bash)"
@@ -29,16 +28,6 @@ def ros1(name: str) -> ModuleType:
         return import_module(name)
     except ImportError as error:
         raise NotInstalled(f"{name} cannot be imported ({error}): {REMEDY}") from error
-
-
-def installed() -> bool:
-    """Whether all that the ROS 1 side needs can be imported."""
-    try:
-        for name in NEEDED:
-            ros1(name)
-    except NotInstalled:
-        return False
-    return True
 
 
 def _reach() -> None:

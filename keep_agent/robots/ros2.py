@@ -1,15 +1,18 @@
 """A ROS 2 node with the same words: the action ``plan_and_execute``, services ``plan`` and ``report``, topics.
 
-**It was never run here**: there was no ROS 2 on the machine where it was written. It follows rclpy's documentation, and
-does no more than hand over to `RobotService`, which is tested. It needs a compiled package ``keep_agent_msgs``, whose
-definitions are those of `keep_agent.robots.messages` (docs/robots.md). Where you have none, take the rosbridge.
+**It was never run with ROS 2**: there was none on the machine where it was written. It follows rclpy's documentation,
+is tested against a stand-in, and does no more than hand over to `RobotService`. It needs a compiled package
+``keep_agent_msgs``, whose definitions are those of `keep_agent.robots.messages` (docs/robots.md). Where you have none,
+take the rosbridge.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from argparse import Namespace
 from importlib import import_module
+from threading import Condition, Lock, Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +24,16 @@ from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:
     from keep_agent.api import Planning
+    from keep_agent.robots.events import TaskReport
     from keep_agent.robots.executor import SkillExecutor
     from keep_agent.robots.limits import Limits
     from keep_agent.robots.run import Judge
+
+
+LAST_WORDS = 1.0  # seconds, for the result of a goal that was stopped
+POLL = 0.1  # seconds
+THREADS = 8  # a goal takes one, and so does one that waits for it
+REPLACED = "another goal took its place"
 
 
 def ros2(name: str) -> ModuleType:
@@ -38,7 +48,10 @@ def ros2(name: str) -> ModuleType:
 
 
 class Ros2Node:
-    """Names below ``name``. `rclpy.init` and `rclpy.shutdown` are the caller's."""
+    """Names below ``name``. One goal at a time: a new one takes the place of the old, which is aborted.
+
+    `rclpy.init` and `rclpy.shutdown` are the caller's, who spins on several threads.
+    """
 
     def __init__(
         self,
@@ -51,7 +64,11 @@ class Ros2Node:
     ) -> None:
         action, qos, groups = ros2("rclpy.action"), ros2("rclpy.qos"), ros2("rclpy.callback_groups")
         services, string = ros2(f"{PACKAGE}.srv"), ros2("std_msgs.msg").String
-        self._task, self._string, self._responses = ros2(f"{PACKAGE}.action").Task, string, action.CancelResponse
+        self._task, self._string, self._action = ros2(f"{PACKAGE}.action").Task, string, action
+        self._turn, self._news = Lock(), Condition()
+        self._latest: Any = None  # the goal that counts
+        self._open = 0  # goals that were accepted and have not ended
+        self._closed = False
         self.node = ros2("rclpy.node").Node(name)
         self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
         latched = qos.QoSProfile(depth=1, durability=qos.DurabilityPolicy.TRANSIENT_LOCAL)
@@ -65,14 +82,23 @@ class Ros2Node:
             self._task,
             f"{name}/{ACTION}",
             self._execute,
+            goal_callback=self._admit,
+            handle_accepted_callback=self._begin,
             cancel_callback=self._cancel,
             callback_group=together,
         )
         self.service.announce()
 
     def close(self) -> None:
-        """Stop what runs. Whoever spins goes on until then."""
+        """Take no goal any more, stop what runs and tell its client. Whoever spins goes on until then."""
+        with self._news:
+            self._closed = True
+            was_open = self._open > 0
         self.service.close()
+        with self._news:
+            self._news.wait_for(lambda: not self._open, LAST_WORDS)
+        if was_open:
+            time.sleep(LAST_WORDS)  # rclpy sends a result after `_execute` has returned, and does not say when
         self.server.destroy()
         self.node.destroy_node()
 
@@ -82,17 +108,39 @@ class Ros2Node:
     def _facts(self, message: Any) -> None:
         self.service.facts(message.data)
 
+    def _admit(self, request: Any) -> Any:
+        with self._news:
+            self._open += not self._closed
+            return self._action.GoalResponse.REJECT if self._closed else self._action.GoalResponse.ACCEPT
+
+    def _begin(self, goal: Any) -> None:
+        self._latest = goal
+        self.service.stop(REPLACED)
+        goal.execute()
+
     def _cancel(self, goal: Any) -> Any:
-        self.service.stop("the goal was cancelled")
-        return self._responses.ACCEPT
+        if goal is self._latest:  # others are being stopped already
+            self.service.stop("the goal was cancelled")
+        return self._action.CancelResponse.ACCEPT
 
     def _execute(self, goal: Any) -> Any:
-        instruction = instruction_of(goal.request.task, goal.request.description)
-        report = self.service.run(
-            instruction,
+        try:
+            with self._turn:
+                report = self._run(goal)
+            return self._end(goal, report)
+        finally:
+            with self._news:
+                self._open -= 1
+                self._news.notify_all()
+
+    def _run(self, goal: Any) -> TaskReport:
+        return self.service.run(
+            instruction_of(goal.request.task, goal.request.description),
             lambda text: goal.publish_feedback(self._task.Feedback(current_status=text)),
-            lambda: goal.is_cancel_requested,
+            lambda: goal.is_cancel_requested or goal is not self._latest,
         )
+
+    def _end(self, goal: Any, report: TaskReport) -> Any:
         if report.success:
             goal.succeed()
         elif goal.is_cancel_requested:
@@ -119,17 +167,22 @@ def main() -> None:
 
 
 def _serve(arguments: Namespace) -> None:
-    rclpy, executors = ros2("rclpy"), ros2("rclpy.executors")
+    """Signals stay with the process: rclpy's own handlers would end the context before the client has its result."""
+    rclpy, executors, signals = ros2("rclpy"), ros2("rclpy.executors"), ros2("rclpy.signals")
     robot = robot_of(arguments)
-    rclpy.init()
+    rclpy.init(signal_handler_options=signals.SignalHandlerOptions.NO)
     try:
         node = Ros2Node(robot.planner, robot.executor, name=arguments.name, limits=robot.limits, judge=robot.judge)
-        threads = executors.MultiThreadedExecutor()
+        threads = executors.MultiThreadedExecutor(num_threads=THREADS)
         threads.add_node(node.node)
+        spinning = Thread(target=threads.spin, daemon=True)
+        spinning.start()
         try:
-            threads.spin()
+            while spinning.is_alive():
+                spinning.join(POLL)  # Ctrl-C passes
         finally:
             node.close()
+            threads.shutdown()
     finally:
         rclpy.try_shutdown()
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from keep_agent.errors import ConfigError
 from keep_agent.robots.errors import ConnectionLost, NotInstalled
+from keep_agent.robots.received import Listener, listening
 
 Distribution = Literal["ros1", "ros2"]
 OnLost = Callable[[], None]
@@ -77,6 +78,10 @@ class Bridge:
         topic.advertise()
         self.ros.on("ready", lambda protocol: self.send("advertise", topic=name, type=kind, latch=latch))
         return topic
+
+    def subscribe(self, name: str, kind: str, listener: Listener) -> None:
+        """Hear a topic. Messages that ``listener`` refuses with a DataError are logged and ignored."""
+        self.library.Topic(self.ros, name, kind).subscribe(listening(name, listener))
 
     def on_ready(self, function: Callable[[], None]) -> None:
         """Call this now, and whenever there is a connection again."""

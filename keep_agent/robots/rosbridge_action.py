@@ -15,6 +15,8 @@ from functools import partial
 from threading import Condition, Thread
 from typing import Any
 
+from keep_agent.errors import DataError
+from keep_agent.robots.received import member, text_of
 from keep_agent.robots.rosbridge import Bridge
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,6 @@ class BridgeActionServer:
 
     def __init__(self, bridge: Bridge, name: str, kind: str, work: Work, cancelled: Callable[[], None]) -> None:
         self.bridge, self._work, self._cancelled = bridge, work, cancelled
-        topic = bridge.library.Topic
         self._feedback = bridge.publisher(f"{name}/feedback", f"{kind}Feedback")
         self._result = bridge.publisher(f"{name}/result", f"{kind}Result")
         self._status = bridge.publisher(f"{name}/status", "actionlib_msgs/GoalStatusArray")
@@ -49,8 +50,8 @@ class BridgeActionServer:
         self._current: Message | None = None
         self._ended: deque[Message] = deque(maxlen=KEPT)
         self._cancel = self._closed = False
-        topic(bridge.ros, f"{name}/goal", f"{kind}Goal").subscribe(self._on_goal)
-        topic(bridge.ros, f"{name}/cancel", "actionlib_msgs/GoalID").subscribe(self._on_cancel)
+        bridge.subscribe(f"{name}/goal", f"{kind}Goal", self._on_goal)
+        bridge.subscribe(f"{name}/cancel", "actionlib_msgs/GoalID", self._on_cancel)
         self._threads = [Thread(target=target, daemon=True) for target in (self._serve, self._beat)]
         for thread in self._threads:
             thread.start()
@@ -63,10 +64,10 @@ class BridgeActionServer:
         for thread in self._threads:
             thread.join(seconds)
 
-    def _on_goal(self, message: Message) -> None:
-        if not isinstance(message.get("goal"), Mapping) or not isinstance(_id(message.get("goal_id")), str):
-            log.warning("goal ignored: %.80r has no goal, or no goal_id", message)
-            return
+    def _on_goal(self, message: Any) -> None:
+        goal, name = member(message, "goal"), member(message, "goal_id", "id")
+        if not isinstance(goal, Mapping) or not isinstance(name, str):
+            raise DataError(f"{message!r:.80} has no goal, or no goal_id; send a message of the action's type")
         with self._news:
             replaced, self._next = self._next, message
             self._end_current(self._current is not None)
@@ -74,9 +75,9 @@ class BridgeActionServer:
         if replaced is not None:
             self._end(replaced, End(PREEMPTED, REPLACED, {"success": False, "report": REPLACED}))
 
-    def _on_cancel(self, message: Message) -> None:
+    def _on_cancel(self, message: Any) -> None:
         """By its id, or all of them; a stamp that says "all before" means all: there are two at most."""
-        wanted = message.get("id", "")
+        wanted = text_of(message, "id")
         with self._news:
             waiting = self._next if self._next is not None and _is(self._next, wanted) else None
             if waiting is not None:
@@ -142,11 +143,7 @@ class BridgeActionServer:
 
 
 def _is(goal: Message, wanted: str) -> bool:
-    return wanted in ("", _id(goal["goal_id"]))
-
-
-def _id(goal_id: Any) -> Any:
-    return goal_id.get("id") if isinstance(goal_id, Mapping) else None
+    return wanted in ("", goal["goal_id"]["id"])
 
 
 def _status(goal: Message, status: int, text: str = "") -> dict[str, Any]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from keep_agent.asked import on_one_line
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots.errors import RobotError, RobotTimeout, SkillLost
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.messages import PACKAGE
+from keep_agent.robots.received import text_of
 from keep_agent.robots.rosbridge import Bridge, string_type, typed
 from keep_agent.robots.rosbridge_skills import (
     Fields,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from envs.fact import Fact
     from envs.outcome import Outcome
 
-log = logging.getLogger(__name__)
 MOST = 100_000  # facts that wait to be asked for; of more the oldest are dropped
 
 
@@ -65,9 +65,9 @@ class RosbridgeExecutor:
         self._astray = False  # whether what was begun last may still go on
         self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
         text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
-        bridge.library.Topic(bridge.ros, facts, text).subscribe(self._on_facts)
+        bridge.subscribe(facts, text, self._on_facts)
         if isinstance(skills, str):
-            bridge.library.Topic(bridge.ros, skills, text).subscribe(self._on_skills)
+            bridge.subscribe(skills, text, self._on_skills)
         else:
             self._skills = tuple(skills)
         bridge.on_lost(self._on_lost)
@@ -131,26 +131,16 @@ class RosbridgeExecutor:
             with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
                 self._client.cancel()
 
-    def _on_facts(self, message: Mapping[str, Any]) -> None:
-        try:
-            facts = read_facts(str(message.get("data", "")))
-        except DataError as error:
-            log.warning("facts ignored: %s", error)
-            return
+    def _on_facts(self, message: Any) -> None:
+        facts = read_facts(text_of(message, "data"))
         with self._news:
             self._facts.extend(facts)
             self._news.notify_all()
 
-    def _on_skills(self, message: Mapping[str, Any]) -> None:
-        try:
-            skills = json.loads(message.get("data", ""))
-        except ValueError:
-            skills = None
-        if not isinstance(skills, list) or not all(isinstance(skill, str) and skill for skill in skills):
-            log.warning("skills ignored: %.80r is no JSON array of strings", message.get("data"))
-            return
+    def _on_skills(self, message: Any) -> None:
+        skills = read_skills(text_of(message, "data"))
         with self._news:
-            self._skills = tuple(skills)
+            self._skills = skills
             self._news.notify_all()
 
     def _on_lost(self) -> None:
@@ -162,6 +152,17 @@ class RosbridgeExecutor:
                     "out: the robot may still be moving"
                 )
             )
+
+
+def read_skills(text: str) -> tuple[str, ...]:
+    """Of a JSON array of strings. Raises DataError for anything else."""
+    try:
+        skills = json.loads(text)
+    except (ValueError, RecursionError):
+        skills = None
+    if not isinstance(skills, list) or not all(isinstance(one, str) and one and on_one_line(one) for one in skills):
+        raise DataError(f"skills are a JSON array of texts of one line, not {text:.80}")
+    return tuple(skills)
 
 
 def _client_of(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> SkillClient:

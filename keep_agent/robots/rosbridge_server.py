@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
 from keep_agent.robots.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.received import Listener, flag_of, text_of
 from keep_agent.robots.rosbridge import Bridge, Distribution, string_type, typed
 from keep_agent.robots.rosbridge_action import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
 from keep_agent.robots.service import RobotService
@@ -47,11 +48,10 @@ class RosbridgeServer:
         self.bridge, self.distribution, self.name = bridge, distribution, f"/{name.strip('/')}"
         self.service = RobotService(planner, executor, limits=limits, judge=judge, tell=self._tell)
         text = string_type(distribution)
-        topic = bridge.library.Topic
         self._status = bridge.publisher(f"{self.name}/{STATUS}", text, latch=True)
         listeners = {FACTS: self.service.facts, TASK: self._on_task, STOP: self._on_stop}
         for key, listener in listeners.items():
-            topic(bridge.ros, f"{self.name}/{key}", text).subscribe(_data(listener))
+            bridge.subscribe(f"{self.name}/{key}", text, _data(listener))
         self._offer(PLAN, "Plan", self._plan)
         self._offer(REPORT, "Report", self._report)
         self.server = None
@@ -70,12 +70,12 @@ class RosbridgeServer:
         if self.bridge.connected:
             self._status.publish({"data": text})
 
-    def _offer(self, key: str, kind: str, answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+    def _offer(self, key: str, kind: str, answer: Callable[[Any], dict[str, Any]]) -> None:
         """A service whose answers may take long: the library would wait for them on its only thread."""
         service, full = f"{self.name}/{key}", typed(PACKAGE, "srv", kind, self.distribution)
 
         def respond(request: Mapping[str, Any]) -> None:
-            values = answer(request.get("args") or {})
+            values = answer(request.get("args"))
             if self.bridge.connected:
                 called = {"id": request["id"]} if "id" in request else {}
                 self.bridge.send("service_response", service=service, values=values, result=True, **called)
@@ -83,19 +83,19 @@ class RosbridgeServer:
         self.bridge.ros.on(service, lambda request: Thread(target=respond, args=(request,), daemon=True).start())
         self.bridge.on_ready(lambda: self.bridge.send("advertise_service", type=full, service=service))
 
-    def _plan(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        skills = [str(skill) for skill in request.get("skills") or ()]
-        answer = self.service.plan(str(request.get("instruction", "")), skills)
+    def _plan(self, request: Any) -> dict[str, Any]:
+        skills = request.get("skills") if isinstance(request, Mapping) else None
+        answer = self.service.plan(text_of(request, "instruction"), skills if isinstance(skills, list) else [])
         return {"skill": answer.skill, "ok": answer.ok, "report": answer.report}
 
-    def _report(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        answer = self.service.report(bool(request.get("ok", False)), str(request.get("message", "")))
+    def _report(self, request: Any) -> dict[str, Any]:
+        answer = self.service.report(flag_of(request, "ok", default=False), text_of(request, "message"))
         return {"ok": answer.ok, "report": answer.report}
 
     def _execute(
         self, goal: Mapping[str, Any], feedback: Callable[[Mapping[str, Any]], None], stopped: Callable[[], bool]
     ) -> End:
-        instruction = instruction_of(str(goal.get("task", "")), str(goal.get("description", "")))
+        instruction = instruction_of(text_of(goal, "task"), text_of(goal, "description"))
         report = self.service.run(instruction, lambda text: feedback({"current_status": text}), stopped)
         status = SUCCEEDED if report.success else PREEMPTED if stopped() else ABORTED
         return End(status, report.stop, {"success": report.success, "report": str(report)})
@@ -117,8 +117,8 @@ class RosbridgeServer:
         self.service.stop(text or "somebody pressed stop")
 
 
-def _data(listener: Callable[[str], None]) -> Callable[[Mapping[str, Any]], None]:
-    return lambda message: listener(str(message.get("data", "")))
+def _data(listener: Callable[[str], None]) -> Listener:
+    return lambda message: listener(text_of(message, "data"))
 
 
 def main() -> None:

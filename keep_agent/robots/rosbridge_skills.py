@@ -13,12 +13,15 @@ from typing import Any, Literal, Protocol
 
 from envs.outcome import Outcome, failed
 from keep_agent.robots.errors import RobotError, SkillLost
+from keep_agent.robots.received import flag_of, member, text_of
 from keep_agent.robots.rosbridge import Bridge
 
 HALT = 2.0  # seconds for the answer of a service that cancels
 Kind = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, CANCELED = 4, 5  # of action_msgs/GoalStatus, ROS 2
-ENDS = {2: "preempted", 3: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}  # of actionlib_msgs, ROS 1
+# of actionlib_msgs/GoalStatus, ROS 1
+REACHED = "3"
+ENDS = {"2": "preempted", REACHED: "no", "4": "aborted", "5": "rejected", "8": "recalled", "9": "lost"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,12 @@ class Fields:
     def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
         """``ended_well``: what the protocol says; a result that says no has the last word."""
         values = values if isinstance(values, Mapping) else {self.message: str(values or "")}
-        ok = ended_well and bool(values.get(self.ok, True))
-        message = str(values.get(self.message, ""))
+        ok = ended_well and flag_of(values, self.ok, default=True)
+        message = text_of(values, self.message)
         return Outcome(True, message) if ok else failed(message or otherwise)
 
-    def sentence(self, values: Mapping[str, Any]) -> str:
-        return str(values.get(self.feedback, ""))
+    def sentence(self, values: Any) -> str:
+        return text_of(values, self.feedback)
 
 
 class PendingSkill:
@@ -120,13 +123,12 @@ class Ros1Action:
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         self.bridge, self.fields = bridge, fields
-        topic = bridge.library.Topic
         self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
         self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
         self._lock = Lock()
         self._running: tuple[str, PendingSkill] | None = None
-        topic(bridge.ros, f"{name}/feedback", f"{kind}Feedback").subscribe(self._feedback)
-        topic(bridge.ros, f"{name}/result", f"{kind}Result").subscribe(self._result)
+        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self._feedback)
+        bridge.subscribe(f"{name}/result", f"{kind}Result", self._result)
 
     def begin(self, pending: PendingSkill) -> None:
         name, now = f"keep_agent-{token_hex(8)}", time.time()
@@ -141,24 +143,24 @@ class Ros1Action:
         if running is not None:
             self._cancels.publish({"id": running[0], "stamp": {"secs": 0, "nsecs": 0}})
 
-    def _mine(self, message: Mapping[str, Any]) -> PendingSkill | None:
+    def _mine(self, message: Any) -> PendingSkill | None:
+        name = member(message, "status", "goal_id", "id")
         with self._lock:
             running = self._running
-        return running[1] if running is not None and message["status"]["goal_id"]["id"] == running[0] else None
+        return running[1] if running is not None and name == running[0] else None
 
-    def _feedback(self, message: Mapping[str, Any]) -> None:
+    def _feedback(self, message: Any) -> None:
         pending = self._mine(message)
         if pending is not None:
-            pending.feedback(self.fields.sentence(message["feedback"]))
+            pending.feedback(self.fields.sentence(message.get("feedback")))
 
-    def _result(self, message: Mapping[str, Any]) -> None:
+    def _result(self, message: Any) -> None:
         pending = self._mine(message)
         if pending is None:
             return
-        status = message["status"]["status"]
-        told = message["status"].get("text", "")
-        word = told or f"the robot says {ENDS.get(status, status)}"
-        pending.settle(self.fields.outcome(message.get("result", {}), status == 3, word))
+        status = text_of(message["status"], "status")
+        word = text_of(message["status"], "text") or f"the robot says {ENDS.get(status, status)}"
+        pending.settle(self.fields.outcome(message.get("result", {}), status == REACHED, word))
 
 
 class ServiceCall:

@@ -17,6 +17,7 @@ from keep_agent.robots.dialogue import Dialogue
 from keep_agent.robots.errors import SkillLost
 from keep_agent.robots.events import Executed, Feedback, Finished, Observed, Planned, Started, Step, Stop, TaskReport
 from planners.base import DONE
+from planners.prompt import UNEXPLAINED
 
 if TYPE_CHECKING:
     from keep_agent.api import Decision, Planning
@@ -92,7 +93,8 @@ class TaskRun:
         self._report(outcome)
         self._failures = 0 if outcome.ok else self._failures + 1 if self._again(decision.skill) else 1
         if self._failures >= self.limits.failures:
-            raise Ended("stuck", f"{decision.skill!r} failed {self._failures} times in a row: {outcome.message}")
+            why = outcome.message or UNEXPLAINED
+            raise Ended("stuck", f"{decision.skill!r} failed {self._failures} times in a row: {why}")
 
     def _again(self, skill: str) -> bool:
         """Whether the step before the last one was the same skill."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from keep_agent.robots.events import Event, Executed, Feedback, Finished, Planned, Started
 from planners.base import DONE
+from planners.prompt import UNEXPLAINED
 
 State = Literal["idle", "planning", "executing"]
 
@@ -58,5 +59,6 @@ def sentence(event: Event) -> str:
         case Feedback():
             return f"{event.skill}: {event.text}"
         case Executed():
-            return f"{event.skill}: {'done' if event.outcome.ok else f'failed: {event.outcome.message}'}"
+            failed = f"failed: {event.outcome.message or UNEXPLAINED}"
+            return f"{event.skill}: {'done' if event.outcome.ok else failed}"
     return ""

@@ -10,6 +10,7 @@ from envs.outcome import Outcome, failed
 from envs.worlds import world_of
 from keep_agent.errors import ConfigError
 from keep_agent.robots.errors import RobotError
+from planners.prompt import UNEXPLAINED
 
 if TYPE_CHECKING:
     from envs.fact import Fact
@@ -93,7 +94,7 @@ class SymbolicExecutor:
             return failed("cancelled before anything had changed")
         with self._lock:
             outcome = self.setting.space.execute(self.world, skill)
-        feedback("it works" if outcome.ok else outcome.message)
+        feedback("it works" if outcome.ok else outcome.message or UNEXPLAINED)
         if outcome.ok and self._cancelled.wait(self.seconds * (1 - self.effect)):
             return failed("cancelled when it had already taken effect")
         return outcome

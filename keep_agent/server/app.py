@@ -1,8 +1,8 @@
-"""The app: authenticated routes within limits, with metrics and a description of itself."""
+"""The app: routes behind the access rules and within limits, with metrics and a description of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -11,14 +11,13 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
 import keep_agent
-from keep_agent.server.auth import AuthMiddleware
+from keep_agent.server.access import RULES, AccessMiddleware, Need, Rule, Rules
 from keep_agent.server.limits import Limits, LimitsMiddleware
 from keep_agent.server.metrics import Metrics, MetricsMiddleware
 from keep_agent.server.problems import RESPONSES, ErrorMiddleware, install
-from keep_agent.server.tokens import Caller, Tokens
+from keep_agent.server.tokens import TokenSource
 
 HEALTH, FIGURES, DESCRIPTION = "/healthz", "/metrics", "/openapi.json"
-PUBLIC = (HEALTH, DESCRIPTION)
 SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -29,16 +28,16 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 def make_app(
     routers: Sequence[APIRouter],
     *,
-    tokens: Tokens,
+    tokens: TokenSource,
     limits: Limits | None = None,
     metrics: Metrics | None = None,
     lifespan: Lifespan | None = None,
     title: str = "KEEP Agent",
-    public: Collection[str] = (),
+    rules: Sequence[Rule] = RULES,
 ) -> FastAPI:
     """An app of ``routers``. No page of it asks another machine for anything.
 
-    :param public: further paths that need no token
+    :param rules: which token may use which path; a path without one takes a token for all agents
     """
     metrics = metrics or Metrics()
     app = FastAPI(
@@ -48,10 +47,10 @@ def make_app(
     for router in (*routers, _own(metrics)):
         app.include_router(router)
     install(app)
-    _describe(app, tokens, {*PUBLIC, *public})
+    _describe(app, tokens, Rules(rules))
     # the last one added is the first one asked
     app.add_middleware(LimitsMiddleware, limits=limits or Limits())
-    app.add_middleware(AuthMiddleware, tokens=tokens, public={*PUBLIC, *public})
+    app.add_middleware(AccessMiddleware, tokens=tokens, rules=rules)
     app.add_middleware(ErrorMiddleware)
     app.add_middleware(MetricsMiddleware, metrics=metrics)
     return app
@@ -65,16 +64,15 @@ def _own(metrics: Metrics) -> APIRouter:
         return {"status": "ok", "version": keep_agent.__version__}
 
     @router.get(FIGURES, summary="Figures for Prometheus", response_class=Response)
-    async def figures(caller: Caller) -> Response:
-        caller.require_all()
+    async def figures() -> Response:
         text = await anyio.to_thread.run_sync(metrics.text, limiter=limiter)
         return Response(text, media_type=metrics.content_type)
 
     return router
 
 
-def _describe(app: FastAPI, tokens: Tokens, public: Collection[str]) -> None:
-    """Say in the description which token is asked for where."""
+def _describe(app: FastAPI, tokens: TokenSource, rules: Rules) -> None:
+    """Say in the description where a token is asked for."""
     plain = app.openapi
 
     def described() -> dict[str, Any]:
@@ -83,9 +81,9 @@ def _describe(app: FastAPI, tokens: Tokens, public: Collection[str]) -> None:
         if made and not tokens.open:
             schema.setdefault("components", {})["securitySchemes"] = SCHEMES
             schema["security"] = [{name: []} for name in SCHEMES]
-            for path in public & schema["paths"].keys():
-                for operation in schema["paths"][path].values():
-                    operation["security"] = []
+            public = [path for path in schema["paths"] if rules.of(path)[0].need is Need.NOTHING]
+            for operation in (one for path in public for one in schema["paths"][path].values()):
+                operation["security"] = []
         return schema
 
     app.openapi = described  # type: ignore[method-assign]

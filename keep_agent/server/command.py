@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import socket
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -15,15 +13,16 @@ import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
 
-from keep_agent.brain import brain_of
-from keep_agent.errors import ConfigError
 from keep_agent.known import check_known
 from keep_agent.overrides import expand_model
+from keep_agent.server.address import address_of, listening
+from keep_agent.server.folder import claimed
 from keep_agent.server.limits import Limits
-from keep_agent.server.registry import AgentLimits
-from keep_agent.server.service import Settings, make_service
+from keep_agent.server.logs import set_up
+from keep_agent.server.settings import AgentLimits, Settings
 from keep_agent.server.timed_protocol import TimedProtocol
-from keep_agent.server.tokens import VARIABLE, Tokens, check_bind, load_tokens
+from keep_agent.server.token_file import load_tokens
+from keep_agent.server.tokens import VARIABLE, TokenSource, check_bind
 
 GRACE = 30  # seconds for requests in the works when the server is to end
 HEADERS = 64 << 10  # bytes of a request's head
@@ -54,29 +53,29 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str], console: Console) -> None:
-    """Raises KeepError, or what Hydra raises for a setting it does not know."""
+    """Raises KeepError, or what Hydra raises for a setting it does not know.
+
+    Whatever can be checked without the model is, before anything that takes a while is imported or loaded.
+    """
     given = parser().parse_intermixed_args(arguments)
     check_known("agent", expand_model(given.overrides))
     tokens = load_tokens(given.tokens)
     check_bind(given.host, tokens)
     settings = _settings(given)
-    given.folder.mkdir(parents=True, exist_ok=True)
-    with closing(_listening(given.host, given.port)) as listening:  # before the model is loaded, which takes a while
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        app = make_service(brain_of(given.overrides), given.folder, tokens, settings)
-        server = uvicorn.Server(_config(app, settings))
-        _announce(console, given, listening.getsockname()[1], tokens)
+    with closing(listening(given.host, given.port)) as listener:
+        claimed(given.folder).close()  # the registry claims it again when the model is there
+        set_up()
+        server = uvicorn.Server(_config(_service(given, tokens, settings), settings))
+        _announce(console, given, address_of(listener, given.host), tokens)
         with suppress(KeyboardInterrupt):  # which is how it is asked to end, and has by then
-            server.run(sockets=[listening])
+            server.run(sockets=[listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Raises ConfigError for an address that cannot be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"{host}:{port} cannot be had ({error}); use another port, or 0 for any") from None
+def _service(given: argparse.Namespace, tokens: TokenSource, settings: Settings) -> FastAPI:
+    from keep_agent.brain import brain_of  # here: these load torch
+    from keep_agent.server.service import make_service
+
+    return make_service(brain_of(given.overrides), given.folder, tokens, settings)
 
 
 def _settings(given: argparse.Namespace) -> Settings:
@@ -93,9 +92,8 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )  # fmt: skip
 
 
-def _announce(console: Console, given: argparse.Namespace, port: int, tokens: Tokens) -> None:
-    host = f"[{given.host}]" if ":" in given.host else given.host
-    url = f"http://{host}:{port}"
+def _announce(console: Console, given: argparse.Namespace, url: str, tokens: TokenSource) -> None:
     who = "this machine, without a token" if tokens.open else f"those with one of {len(tokens.entries)} token(s)"
-    viewer = "" if given.no_viewer else f"; viewer: {url}/viewer"
-    console.print(f"{url} for {who}; memories in {given.folder}{viewer}", soft_wrap=True, highlight=False)
+    viewer = "" if given.no_viewer else f"; viewer: {url}/viewer/"
+    text = f"{url} for {who}; memories in {given.folder}{viewer}"
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

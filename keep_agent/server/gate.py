@@ -13,17 +13,20 @@ from starlette.requests import HTTPConnection
 
 from keep_agent.errors import ConfigError
 from keep_agent.server.problems import Busy
-from keep_agent.server.tokens import access_of
 
 RECENT = 32  # requests whose durations say how long the next one has to wait
 LONGEST = 60  # seconds
 
 
 class Gate:
-    """At most ``most`` requests are in the works, of one agent ``each``. For one event loop."""
+    """At most ``most`` requests are in the works, of one agent ``each``. For one event loop.
 
-    def __init__(self, most: int, each: int | None = None) -> None:
+    :param what: they are called in messages; ``each`` is the share of ``whose``
+    """
+
+    def __init__(self, most: int, each: int | None = None, what: str = "requests", whose: str = "this agent") -> None:
         self.most, self.each = most, most if each is None else each
+        self._what, self._whose = what, whose
         if min(self.most, self.each) < 1:
             raise ConfigError(f"most={most}, each={each} lets nobody in: use 1 or more")
         self._inside: list[str | None] = []  # whose they are
@@ -37,9 +40,9 @@ class Gate:
     async def entered(self, agent: str | None = None) -> AsyncIterator[None]:
         """Raises Busy if there is no room, or too many of this agent's are inside."""
         if agent is not None and self._inside.count(agent) >= self.each:
-            raise self._busy("requests of this agent", self.each, 1)
+            raise self._busy(f"{self._what} of {self._whose}", self.each, 1)
         if self.inside >= self.most:
-            raise self._busy("requests", self.most, self.most)
+            raise self._busy(self._what, self.most, self.most)
         self._inside.append(agent)
         began = time.monotonic()
         try:
@@ -49,13 +52,8 @@ class Gate:
             self._took.append(time.monotonic() - began)
 
     async def admitted(self, connection: HTTPConnection) -> AsyncIterator[None]:
-        """The same as a dependency of a route, until its whole answer is sent.
-
-        The agent is the path's. To a token that is not for it, it is nobody: what it does is not to be learned.
-        """
-        agent = connection.path_params.get("agent")
-        known = agent is not None and access_of(connection).may(agent)
-        async with self.entered(agent if known else None):
+        """The same as a dependency of a route, until its whole answer is sent. The agent is the path's."""
+        async with self.entered(connection.path_params.get("agent")):
             yield
 
     def _busy(self, what: str, most: int, together: int) -> Busy:

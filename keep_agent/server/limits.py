@@ -66,6 +66,7 @@ class LimitsMiddleware:
             return
         path, headers = scope["path"], Headers(scope=scope)
         try:
+            _check_framing(headers)
             self._check_length(path, headers)
             if self._limits.is_large(path):
                 receiving = _Counted(receive, self._limits.most(path), self._limits.body_seconds)
@@ -97,6 +98,12 @@ class LimitsMiddleware:
         body = b"".join(message.get("body", b"") for message in found)
         check_json(body, self._limits.depth)
         return [{"type": "http.request", "body": body, "more_body": False}]
+
+
+def _check_framing(headers: Headers) -> None:
+    """Raises Refused where proxies and this server may disagree about where the body ends (request smuggling)."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        raise Refused("Content-Length and Transfer-Encoding are both there; send one of them")
 
 
 class _Replay:

@@ -12,8 +12,10 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response, StreamingResponse
 
 from envs.outcome import Outcome
+from keep_agent.api import Decision
 from keep_agent.durable import DurableAgent
 from keep_agent.memory_file import packed, unpacked
+from keep_agent.server.access import AGENTS, Caller
 from keep_agent.server.chat.events import HEADERS, event, failed, telling
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.gate import Gate
@@ -21,9 +23,7 @@ from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning_format import About, Create, Decided, Finish, Listed, Observe, Plan, Report, decided
 from keep_agent.server.problems import NotFound
 from keep_agent.server.registry import Registry
-from keep_agent.server.tokens import Caller
 
-PATH = "/v1/agents"
 MEMORY = "application/octet-stream"
 BYTES = {"content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
 TAKEN: dict[str, Any] = {"responses": {200: BYTES}, "response_class": Response}
@@ -75,7 +75,13 @@ class Planner:
 
         work = self.on(name, lambda agent: agent.plan(asked.instruction, asked.skills, ready, asked.after))
         task = asyncio.ensure_future(work)
-        task.add_done_callback(lambda _: heard.put_nowait(("", {})))
+
+        def ended(done: asyncio.Task[Decision]) -> None:
+            if not done.cancelled():
+                done.exception()  # retrieved, so that asyncio logs nothing where nobody waits any more
+            heard.put_nowait(("", {}))
+
+        task.add_done_callback(ended)
         while (told := await heard.get())[0]:
             yield told
         decision = await task
@@ -89,10 +95,10 @@ class PlanningRoutes:
     def __init__(self, planner: Planner, forget: Callable[[str], Awaitable[bool]]) -> None:
         self._planner, self._forget = planner, forget
         self.router = APIRouter(tags=["planning"], dependencies=[Depends(planner.gate.admitted)])
-        one = f"{PATH}/{{agent}}"
+        one = f"{AGENTS}/{{agent}}"
         for path, method, route, about, more in (
-            (PATH, "POST", self.create, "Create an agent", {"status_code": 201, "response_model": About}),
-            (PATH, "GET", self.names, "List the agents of the token", {"response_model": Listed}),
+            (AGENTS, "POST", self.create, "Create an agent", {"status_code": 201, "response_model": About}),
+            (AGENTS, "GET", self.names, "List the agents of the token", {"response_model": Listed}),
             (one, "GET", self.about, "Look at an agent", {"response_model": About}),
             (one, "DELETE", self.delete, "Forget an agent", {"status_code": 204, "response_class": Response}),
             (f"{one}/observe", "POST", self.observe, "Tell what is new or different", {"response_model": About}),
@@ -106,18 +112,16 @@ class PlanningRoutes:
 
     async def create(self, asked: Create, caller: Caller) -> About:
         caller.require(asked.id)
-        await self._planner.thread(lambda: self._planner.registry.create(asked.id))
+        await self._planner.thread(lambda: self._planner.registry.create(asked.id, reserved=not caller.all))
         return About(id=asked.id, segments=0, decisions=0)
 
     async def names(self, caller: Caller) -> Listed:
-        found = await self._planner.thread(self._planner.registry.names)
-        return Listed(agents=[name for name in found if caller.may(name)])
+        return Listed(agents=await self._planner.thread(lambda: self._planner.registry.names(caller.agents)))
 
-    async def about(self, agent: str, caller: Caller) -> About:
-        return await self._told(caller.require(agent), lambda one: None)
+    async def about(self, agent: str) -> About:
+        return await self._told(agent, lambda one: None)
 
-    async def delete(self, agent: str, caller: Caller) -> Response:
-        caller.require(agent)
+    async def delete(self, agent: str) -> Response:
         talked = await self._forget(agent)
         try:
             await self._planner.thread(lambda: self._planner.registry.delete(agent))
@@ -126,11 +130,11 @@ class PlanningRoutes:
                 raise
         return Response(status_code=204)
 
-    async def observe(self, agent: str, asked: Observe, caller: Caller) -> About:
-        return await self._told(caller.require(agent), lambda one: tell(one, asked))
+    async def observe(self, agent: str, asked: Observe) -> About:
+        return await self._told(agent, lambda one: tell(one, asked))
 
-    async def plan(self, request: Request, agent: str, asked: Plan, caller: Caller) -> Response | Decided:
-        events = self._planner.plan(caller.require(agent), asked)
+    async def plan(self, request: Request, agent: str, asked: Plan) -> Response | Decided:
+        events = self._planner.plan(agent, asked)
         first = await anext(events)  # whatever is wrong with the request is known by then
         if asked.stream:
             content = telling(request.url.path, _events(first, events), failed)
@@ -138,21 +142,20 @@ class PlanningRoutes:
         found = [first, *[one async for one in events]]
         return Decided(**found[-1][1])
 
-    async def report(self, agent: str, asked: Report, caller: Caller) -> About:
-        return await self._told(caller.require(agent), lambda one: tell(one, asked))
+    async def report(self, agent: str, asked: Report) -> About:
+        return await self._told(agent, lambda one: tell(one, asked))
 
-    async def finish(self, agent: str, asked: Finish, caller: Caller) -> About:
-        return await self._told(caller.require(agent), lambda one: tell(one, asked))
+    async def finish(self, agent: str, asked: Finish) -> About:
+        return await self._told(agent, lambda one: tell(one, asked))
 
-    async def save(self, agent: str, caller: Caller) -> Response:
-        content = await self._planner.on(caller.require(agent), lambda one: packed(one.dump()))
+    async def save(self, agent: str) -> Response:
+        content = await self._planner.on(agent, lambda one: packed(one.dump()))
         return Response(content, media_type=MEMORY)
 
-    async def restore(self, request: Request, agent: str, caller: Caller) -> About:
-        caller.require(agent)
+    async def restore(self, request: Request, agent: str) -> About:
         body = await request.body()
         await self._planner.thread(lambda: self._planner.registry.replace(agent, unpacked(body, "the body")))
-        return await self.about(agent, caller)
+        return await self.about(agent)
 
     async def _told(self, agent: str, work: Callable[[DurableAgent], None]) -> About:
         def run(one: DurableAgent) -> About:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from keep_agent.api import Decision
 
+ROBOT = {"id": "agent", "category": "agent", "type": "agent", "place": "counter_1"}
 MUG = {"id": "mug_1", "category": "object", "type": "mug", "place": "cabinet_1", "states": ["dirty"]}
 CABINET = {"id": "cabinet_1", "category": "receptacle", "type": "cabinet", "states": ["closed"]}
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
@@ -40,7 +41,7 @@ class FactRow(BaseModel):
 
 
 class Observe(BaseModel):
-    model_config = _example(facts=[CABINET, MUG])
+    model_config = _example(facts=[ROBOT, CABINET, MUG])
     facts: list[FactRow]
 
 
@@ -82,6 +83,7 @@ class Decided(BaseModel):
     scores: list[tuple[str, float]]
     number: int
     trace: dict[str, Any]
+    warnings: list[str] = Field([], description="What the plan lacked, such as a fact about the agent itself")
 
 
 def decided(decision: Decision, detail: Detail) -> dict[str, Any]:
@@ -90,6 +92,7 @@ def decided(decision: Decision, detail: Detail) -> dict[str, Any]:
         "scores": [[skill, round(score, 4)] for skill, score in decision.scores],
         "number": decision.number,
         "trace": shown(decision.trace, detail),
+        "warnings": list(decision.warnings),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
@@ -15,9 +17,11 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError
+from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError
 
-ANTHROPIC_PATH = "/v1/messages"  # its clients want errors in a shape of their own
+# prefixes of paths whose clients expect errors in their vendor's shape
+ANTHROPIC_PATH = "/v1/messages"
+OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/completions", "/v1/embeddings")
 LONGEST = 600  # characters of a message; some name a value that came with the request
 LONGEST_PLACE = 120  # characters of a field's name in a message; names may come from the request
 CLOSING = {"Connection": "close"}
@@ -69,6 +73,12 @@ class TooLarge(Refused):
     status = 413
 
 
+class Unavailable(Refused):
+    """The server cannot serve this now; the same may go well a little later."""
+
+    status = 503
+
+
 class Busy(Refused):
     """More requests than the server takes at once."""
 
@@ -80,7 +90,13 @@ class Busy(Refused):
 
 
 # 507 and not 413 for CapacityError: the request is no larger than it may be, the server's memory or disk is full
-STATUS: Mapping[type[KeepError], int] = {KeepError: 400, StaleError: 409, CapacityError: 507, ModelError: 503}
+STATUS: Mapping[type[KeepError], int] = {
+    KeepError: 400,
+    StaleError: 409,
+    CapacityError: 507,
+    StorageError: 507,
+    ModelError: 503,
+}
 ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 507: "overloaded_error",
@@ -89,6 +105,9 @@ DOCUMENTED = (400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 500, 503, 507)
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": HTTPStatus(status).phrase} for status in DOCUMENTED
 }
+LATER = "5"  # seconds after which a request that was answered with 503 is worth sending again
+ENDING = "the server is ending; send the request again when it is up"
+SCARCE = "the server has no file descriptor left: send the request again, close connections, or raise ulimit -n"
 UNKNOWN = "something went wrong inside; the server's log says what"
 
 
@@ -96,6 +115,22 @@ def status_of(error: KeepError) -> int:
     if isinstance(error, Refused):
         return error.status
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def expected(error: Exception) -> KeepError | None:
+    """What a request that met ``error`` is refused with; None for an error in the server itself."""
+    if lacks_descriptors(error):
+        return Unavailable(SCARCE)
+    return error if isinstance(error, KeepError) else None
+
+
+def lacks_descriptors(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that no more files can be open."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def kind_of(error: Exception) -> str:
@@ -106,10 +141,11 @@ def body_of(path: str, status: int, kind: str, message: str) -> dict[str, Any]:
     """The JSON of an answer that refuses, in the shape that callers of ``path`` expect."""
     if len(message) > LONGEST:
         message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
-    if path == ANTHROPIC_PATH:
+    if path.startswith(ANTHROPIC_PATH):
         kind = ANTHROPIC_TYPES.get(status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
-    return {"error": {"type": kind, "message": message}}
+    unused = {"param": None, "code": None} if path.startswith(OPENAI_PATHS) else {}
+    return {"error": {"type": kind, "message": message, **unused}}
 
 
 def answer(path: str, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -121,7 +157,7 @@ def answer_to(path: str, error: KeepError) -> Response:
     status = status_of(error)
     headers = dict(error.headers) if isinstance(error, Refused) else {}
     if status == 503:
-        headers["Retry-After"] = "5"
+        headers["Retry-After"] = LATER
     if status >= 500:
         log.warning("%s: %s", kind_of(error), error)
     return answer(path, status, kind_of(error), str(error), headers)
@@ -135,8 +171,9 @@ def install(app: FastAPI) -> None:
 
 
 async def _ours(connection: HTTPConnection, error: Exception) -> Response:
-    assert isinstance(error, KeepError)
-    return answer_to(connection.scope["path"], error)
+    refused = expected(error)
+    assert refused is not None
+    return answer_to(connection.scope["path"], refused)
 
 
 async def _invalid(connection: HTTPConnection, error: Exception) -> Response:
@@ -162,7 +199,10 @@ def _place(parts: Iterable[Any]) -> str:
 
 
 class ErrorMiddleware:
-    """ASGI middleware, the outermost: what nobody caught is logged and answered with a fixed text."""
+    """ASGI middleware, outermost: answers for errors that nobody caught, and for requests that a server gives up.
+
+    A server that ends cancels what still runs after its grace period.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -179,8 +219,20 @@ class ErrorMiddleware:
             await self._app(scope, receive, sending)
         except ClientDisconnect as error:
             log.info("%s: %s", scope["path"], error)
-        except Exception:
+        except asyncio.CancelledError:
+            if scope["type"] == "lifespan":
+                raise
+            if not begun:  # else the server ends the connection, and the client sees half an answer
+                await answer_to(scope["path"], Unavailable(ENDING))(scope, receive, send)
+        except Exception as error:
             if scope["type"] == "lifespan" or begun:
                 raise  # the server ends the connection, so that nobody takes half an answer for a whole one
-            log.exception("%s %s", scope.get("method", scope["type"]), scope["path"])
-            await answer(scope["path"], 500, "InternalError", UNKNOWN)(scope, receive, send)
+            await _answer_to_any(scope, error)(scope, receive, send)
+
+
+def _answer_to_any(scope: Scope, error: Exception) -> Response:
+    refused = expected(error)
+    if refused is not None:
+        return answer_to(scope["path"], refused)
+    log.error("%s %s", scope.get("method", scope["type"]), scope["path"], exc_info=error)
+    return answer(scope["path"], 500, "InternalError", UNKNOWN)

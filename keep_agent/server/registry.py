@@ -6,7 +6,7 @@ import logging
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,31 +19,15 @@ from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.durable import DurableAgent
 from keep_agent.errors import CapacityError, ConfigError, DataError, ModelError
-from keep_agent.journal import claim
 from keep_agent.recorder import Recorder
+from keep_agent.server.folder import claimed
 from keep_agent.server.problems import Conflict, NotFound
-from memory.disk.agents import agent_stem
+from keep_agent.server.settings import AgentLimits
 from memory.disk.atomic import sync
+from memory.disk.names import agent_stem
 
-AGENTS, RUNS, DELETED, LOCK = "agents", "runs", ".deleted-", "lock"  # in a server's folder
+AGENTS, RUNS, DELETED = "agents", "runs", ".deleted-"  # in a server's folder
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class AgentLimits:
-    """
-    :param agents: there are at most
-    :param awake: of them have segments and keys and values in memory; the least recently used go to sleep
-    :param things: that an agent remembers
-    """
-
-    agents: int = 1000
-    awake: int = 64
-    things: int = 5000
-
-    def __post_init__(self) -> None:
-        if min(self.agents, self.awake, self.things) < 1:
-            raise ConfigError(f"{self}: each must be 1 or more")
 
 
 @dataclass
@@ -66,23 +50,27 @@ class Registry:
         self._lock = threading.Lock()
         for path in (self._agents, self.runs):
             path.mkdir(parents=True, exist_ok=True)
-        self._claim, self._closed = (folder / LOCK).open("ab"), False
-        claim(self._claim, folder)
+        self._claim, self._closed = claimed(folder), False
         for left in self._agents.glob(f"{DELETED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
-    def names(self) -> list[str]:
-        """All there are, asleep or not."""
+    def names(self, among: Collection[str] | None = None) -> list[str]:
+        """All there are, asleep or not; of ``among`` only, if that is given: then others take no time."""
+        if among is not None:
+            return sorted(name for name in among if self._place(name).is_dir())
         found = ((path.name, path.name.rpartition("-")[0]) for path in self._agents.iterdir() if path.is_dir())
         return sorted(name for folder, name in found if name and not folder.startswith("."))
 
-    def create(self, name: str) -> None:
-        """Raises Conflict if there is one of this id, CapacityError if there are too many, ConfigError for the id."""
+    def create(self, name: str, reserved: bool = False) -> None:
+        """Raises Conflict if there is one of this id, CapacityError if there are too many, ConfigError for the id.
+
+        ``reserved``: a token is for this agent by its name; then the number of others does not matter.
+        """
         place = self._place(name)
         with self._lock:
             if place.exists():
                 raise Conflict(f"there is an agent {name!r} already; use it, or delete it first")
-            if len(self.names()) >= self._limits.agents:
+            if not reserved and len(self.names()) >= self._limits.agents:
                 raise CapacityError(f"there are {self._limits.agents} agents, no more are allowed; delete one first")
             place.mkdir()
             sync(self._agents)

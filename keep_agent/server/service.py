@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -14,42 +13,25 @@ from keep_agent.brain import Brain
 from keep_agent.server.app import make_app
 from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
+from keep_agent.server.chat.elsewhere import elsewhere_router
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.chat.scenario_routes import scenario_router
 from keep_agent.server.chat.scenarios import Scenarios
-from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.gate import Gate
-from keep_agent.server.limits import Limits
+from keep_agent.server.landing import landing_router
 from keep_agent.server.metrics import Metrics
-from keep_agent.server.planning import PATH, Planner, PlanningRoutes
-from keep_agent.server.registry import AgentLimits, Registry
+from keep_agent.server.planning import Planner, PlanningRoutes
+from keep_agent.server.registry import Registry
+from keep_agent.server.settings import Settings
 from keep_agent.server.socket import SocketRoutes
-from keep_agent.server.tokens import Tokens
-from keep_agent.server.viewer_auth import ViewerAuth
+from keep_agent.server.tokens import TokenSource
 
 CHAT = "chat"  # conversations' rows, in the server's folder
-MEMORY_BYTES = 16 << 20  # of a memory that is put in
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """
-    :param chat_bytes: of conversations' rows in memory; ``disk_bytes`` of them on the disk
-    :param trace: planning agents leave run folders for the viewer
-    """
-
-    limits: Limits = field(default_factory=lambda: Limits(large={f"{PATH}/*/memory": MEMORY_BYTES}))
-    agents: AgentLimits = field(default_factory=AgentLimits)
-    chat: ChatLimits = field(default_factory=ChatLimits)
-    chat_bytes: int | None = 2 << 30
-    disk_bytes: int | None = 20 << 30
-    trace: bool = True
-    viewer: bool = True
-
-
-def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings | None = None) -> FastAPI:
+def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Settings | None = None) -> FastAPI:
     """The application. When it ends it puts all agents to sleep, and closes the engine."""
     settings = settings or Settings()
     metrics, most, each = Metrics(), settings.limits.requests, settings.limits.per_agent
@@ -77,18 +59,19 @@ def make_service(brain: Brain, folder: Path, tokens: Tokens, settings: Settings 
 
     routers = [
         PlanningRoutes(planner, conversations.forget).router,
-        SocketRoutes(planner, settings.limits).router,
+        SocketRoutes(planner, settings).router,
         openai_router(conversations),
         anthropic_router(conversations),
+        elsewhere_router(),
         generate_router(conversations),
         scenario_router(scenarios, conversations, talks),
+        landing_router(settings.viewer),
     ]
     app = make_app(routers, tokens=tokens, limits=settings.limits, metrics=metrics, lifespan=lifespan)
     if settings.viewer:
         from keep_agent.viewer.server import mount
 
         mount(app, registry.runs)
-    app.add_middleware(ViewerAuth, tokens=tokens)
     return app
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from keep_agent.errors import KeepError
+from keep_agent.server.access import AGENTS, Caller
 from keep_agent.server.gate import Gate
-from keep_agent.server.limits import Limits
-from keep_agent.server.planning import PATH, Planner, tell
+from keep_agent.server.planning import Planner, tell
 from keep_agent.server.planning_format import Finish, Observe, Plan, Report
-from keep_agent.server.problems import Busy, Refused, body_of, described, kind_of, status_of
+from keep_agent.server.problems import Refused, answer_to, body_of, described, expected, kind_of, status_of
 from keep_agent.server.scan import check_json
-from keep_agent.server.tokens import Caller
-
-POLICY, TRY_LATER = 1008, 1013  # reasons of RFC 6455 to end a connection
+from keep_agent.server.settings import Settings
+from keep_agent.server.tokens import OPEN, Access
 
 
 class ObserveMessage(Observe):
@@ -43,28 +43,33 @@ MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
 class SocketRoutes:
-    """:param most: connections at once"""
-
-    def __init__(self, planner: Planner, limits: Limits, most: int = 256) -> None:
-        self._planner, self._limits, self._most = planner, limits, Gate(most)
+    def __init__(self, planner: Planner, settings: Settings) -> None:
+        most = settings.sockets
+        self._planner, self._limits = planner, settings.limits
+        self._agents = Gate(most, settings.agent_sockets, "websockets")
+        self._tokens = Gate(most, max(1, most * 3 // 4), "websockets", "this token")
         self.router = APIRouter(tags=["planning"])
-        self.router.add_api_websocket_route(f"{PATH}/{{agent}}/socket", self.talk)
+        self.router.add_api_websocket_route(f"{AGENTS}/{{agent}}/socket", self.talk)
 
     async def talk(self, socket: WebSocket, agent: str, caller: Caller) -> None:
-        try:
-            caller.require(agent)
-            async with self._most.entered():
-                async with self._planner.gate.entered(agent):
-                    await self._planner.on(agent, lambda one: None)
-                await socket.accept()
+        async with AsyncExitStack() as held:
+            try:
+                await self._enter(agent, caller, held)
+            except KeepError as error:
+                await socket.send_denial_response(answer_to(socket.url.path, error))
+                return
+            await socket.accept()
+            with suppress(WebSocketDisconnect):
                 while True:
                     await self._answer(socket, agent, await self._heard(socket))
-        except Busy as error:
-            await socket.close(TRY_LATER, str(error))
-        except KeepError as error:
-            await socket.close(POLICY, str(error)[:120])
-        except WebSocketDisconnect:
-            return
+
+    async def _enter(self, agent: str, caller: Access, held: AsyncExitStack) -> None:
+        """Take a share of the websockets, and wake the agent. Raises KeepError."""
+        token = None if caller is OPEN else caller.name  # without tokens there is nobody to share with
+        await held.enter_async_context(self._tokens.entered(token))
+        await held.enter_async_context(self._agents.entered(agent))
+        async with self._planner.gate.entered(agent):
+            await self._planner.on(agent, lambda one: None)
 
     async def _heard(self, socket: WebSocket) -> bytes:
         message = await socket.receive()
@@ -78,9 +83,12 @@ class SocketRoutes:
             async with self._planner.gate.entered(agent):
                 async for name, data in self._events(agent, asked):
                     await socket.send_text(json.dumps({"type": name, **data}))
-        except KeepError as error:
-            said = body_of(socket.url.path, status_of(error), kind_of(error), str(error))
-            await socket.send_text(json.dumps({"type": "error", "status": status_of(error), **said}))
+        except Exception as error:
+            refused = expected(error)
+            if refused is None:
+                raise
+            said = body_of(socket.url.path, status_of(refused), kind_of(refused), str(refused))
+            await socket.send_text(json.dumps({"type": "error", "status": status_of(refused), **said}))
 
     def _read(self, content: bytes) -> BaseModel:
         if len(content) > self._limits.body_bytes:

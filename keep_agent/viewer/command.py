@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import threading
 import webbrowser
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
 from rich.console import Console
 
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.server.address import address_of, is_loopback, listening
 from keep_agent.viewer.index import EpisodeIndex
 from keep_agent.viewer.runs import Library, Run, check_root
 
@@ -20,7 +21,7 @@ PATH = "/viewer"
 
 
 def main(arguments: Sequence[str], console: Console) -> None:
-    """Raises DataError for a folder without runs, ConfigError for a public host or a missing extra."""
+    """Raises DataError for a folder without runs, ConfigError for a host or port it cannot have, or a missing extra."""
     given = _parser().parse_args(arguments)
     check_root(given.run)
     if given.html or given.rrd:
@@ -64,36 +65,27 @@ def _chosen(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
 
 
 def _serve(given: argparse.Namespace, console: Console) -> None:
-    if not _private(given.host):
+    if not is_loopback(given.host):
         raise ConfigError(
             f"--host {given.host} would show every run to the network without a password: use 127.0.0.1 "
             "and a tunnel (ssh -L), or keep-agent's server, which asks for a token"
         )
-    from keep_agent.viewer.server import application
+    with closing(listening(given.host, given.port)) as listener:
+        from keep_agent.viewer.server import application  # names the extra that is missing, which uvicorn would not
 
-    app = application(given.run, PATH)
-    import uvicorn
+        app = application(given.run, PATH)
+        import uvicorn
 
-    address = _address(given)
-    console.print(f"viewer: {address} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
-    if not given.no_browser:
-        threading.Timer(1.0, webbrowser.open, [address]).start()
-    uvicorn.run(app, host=given.host, port=given.port, log_level="warning")
+        address = address_of(listener, given.host) + _page(given)
+        console.print(f"viewer: {address} (Ctrl-C ends it)", soft_wrap=True, highlight=False, markup=False)
+        if not given.no_browser:
+            threading.Timer(1.0, webbrowser.open, [address]).start()
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
 
 
-def _address(given: argparse.Namespace) -> str:
-    """Of the list, or of the episode that is asked for."""
-    host = f"[{given.host}]" if ":" in given.host else given.host
-    base = f"http://{host}:{given.port}{PATH}/"
+def _page(given: argparse.Namespace) -> str:
+    """Path and query of the list, or of the episode that is asked for."""
     if given.episode is None:
-        return base
+        return f"{PATH}/"
     run, episode = _chosen(given.run, given.episode)
-    return f"{base}episode?{urlencode({'run': run.key, 'episode': episode.key})}"
-
-
-def _private(host: str) -> bool:
-    """Does it name this machine only?"""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return f"{PATH}/episode?{urlencode({'run': run.key, 'episode': episode.key})}"

@@ -113,6 +113,7 @@ def _told(view: StepView) -> str:
     lines: list[Any] = [
         view.instruction,
         f"skill: {view.skill}",
+        f"outcome: {'it worked' if view.ok else 'it failed'}",
         f"feedback: {view.message or 'none'}",
         f"goal: {goal}",
     ]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import DataError
-from keep_agent.trace import Entry, read_entry
+from keep_agent.runfolder import EPISODES, TRACED, check_trace
+from keep_agent.trace import Entry, checked
 from keep_agent.viewer.history import History
 from keep_agent.viewer.lines import GrowingFile, Place
 from keep_agent.viewer.outline import Outline, outline
@@ -61,7 +62,8 @@ class TraceIndex:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problem = ""
-        self._file = GrowingFile(path)
+        self._file, self._marks = GrowingFile(path), GrowingFile(path.with_name(EPISODES))
+        self._committed = 0  # lines of the trace that the marks tell of
         self._episodes: dict[str, EpisodeIndex] = {}
         self._current: dict[str, EpisodeIndex] = {}  # by id: the one that its entries belong to
         self._lock = threading.Lock()
@@ -69,7 +71,7 @@ class TraceIndex:
     def refresh(self) -> dict[str, EpisodeIndex]:
         """Read what was appended; the episodes by key, in the order of the file."""
         with self._lock:
-            if self._file.replaced():
+            if self._file.replaced() or self._marks.replaced():
                 self._forget()
             if not self.problem:
                 self._read()
@@ -87,16 +89,20 @@ class TraceIndex:
         if not 0 <= step < len(episode.places):
             raise DataError(f"episode {episode.key!r} has {len(episode.places)} steps, none has number {step}")
         place = episode.places[step]
-        return read_entry(self._file.at(place), self.path, place.number)
+        return checked(self._file.at(place), self.path, place.number)
 
     def _forget(self) -> None:
         self._file.forget()
-        self._episodes, self._current, self.problem = {}, {}, ""
+        self._marks.forget()
+        self._episodes, self._current, self.problem, self._committed = {}, {}, "", 0
 
     def _read(self) -> None:
         try:
-            for place, line in self._file.appended():
-                self._take(place, read_entry(line, self.path, place.number))
+            for _, mark in self._marks.appended():  # before the trace, which is written first
+                self._committed = mark.get(TRACED, self._committed)
+            for place, entry in self._file.appended():
+                self._take(place, checked(entry, self.path, place.number))
+            check_trace(self.path.parent, self._file.count, self._committed)
         except DataError as error:
             self.problem = str(error)
 

@@ -19,8 +19,8 @@ NEEDS_SERVER = "the viewer's pages need NiceGUI and FastAPI: pip install 'keep-a
 def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") -> None:
     """Put the viewer's pages and data under ``path`` of an application; call it once, after the other routes.
 
-    ``root``: a run folder, or one that holds some; asked again at every look if it can be called. It shows all of it to
-    whoever may open ``path``: access is the application's to control, by a middleware in front of the mount.
+    ``root``: a run folder, or one that holds some; asked again at every look if it can be called. All of it is shown to
+    everybody who can open ``path``: access is the application's to control, by a middleware in front of the mount.
     Raises ConfigError without the extra `server`, and where the process has served a viewer before: NiceGUI can do so
     once.
     """
@@ -34,6 +34,8 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     base = path.rstrip("/")
     library = Library(root)
     app.include_router(data_router(library, f"{base}/data"))
+    if base:
+        _redirect(app, base, f"{base}/")
     try:
         with catch_warnings():  # it looks at every object there is, torch's deprecated ones among them
             simplefilter("ignore", FutureWarning)
@@ -46,17 +48,31 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
 
 
 def application(root: Path, path: str = "/viewer") -> FastAPI:
-    """An application that is nothing but the viewer. Raises ConfigError without the extra `server`."""
+    """An application that is nothing but the viewer, for programs and pages of this machine only.
+
+    Raises ConfigError without the extra `server`.
+    """
     try:
         from fastapi import FastAPI
-        from fastapi.responses import RedirectResponse
+
+        from keep_agent.server.access import AccessMiddleware
+        from keep_agent.server.tokens import Tokens
     except ImportError as error:
         raise ConfigError(f"{NEEDS_SERVER} ({error})") from None
     app = FastAPI(title="KEEP Agent viewer", openapi_url=None)
-
-    @app.get("/")
-    def to_viewer() -> RedirectResponse:
-        return RedirectResponse(f"{path}/")
-
+    _redirect(app, "/", f"{path}/")
     mount(app, root, path)
+    app.add_middleware(AccessMiddleware, tokens=Tokens(open=True))
     return app
+
+
+def _redirect(app: FastAPI, path: str, to: str) -> None:
+    """Lead from ``path`` to another one of the application; the query stays."""
+    from starlette.requests import Request
+    from starlette.responses import RedirectResponse
+
+    async def onward(request: Request) -> RedirectResponse:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"{request.scope.get('root_path', '')}{to}{query}")
+
+    app.add_route(path, onward, methods=["GET", "HEAD"], include_in_schema=False)

@@ -21,15 +21,15 @@ from typing import Any
 
 import torch
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import CapacityError, ConfigError, DataError
+from keep_agent.files import read_json
 from memory.disk.atomic import clean, replacing, sync
 from memory.disk.blockfile import NONE, BlockFile, open_blocks, write_blocks
+from memory.disk.names import AGENT_DIGITS, agent_stem, is_safe, short_hash
 
 INDEX, SUFFIX = "index.json", ".safetensors"
 AGENT, MODEL, TOKENS = "agent", "model", "tokens"  # what a header says of its owner
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
-RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # devices on Windows
-AGENT_DIGITS, MODEL_DIGITS = 8, 16  # of SHA-256
+MODEL_DIGITS = 16  # of SHA-256
 FILE = re.compile(rf"(.+)-[0-9a-f]{{{AGENT_DIGITS}}}\.[0-9a-f]{{{MODEL_DIGITS}}}{re.escape(SUFFIX)}")
 
 
@@ -52,7 +52,7 @@ def agent_path(root: Path, agent: str, model_key: str) -> Path:
     """
     if not model_key:
         raise ConfigError("the model key is empty: give the key of the model that computed the rows")
-    return root / f"{agent_stem(agent)}.{_digest(model_key, MODEL_DIGITS)}{SUFFIX}"
+    return root / f"{agent_stem(agent)}.{short_hash(model_key, MODEL_DIGITS)}{SUFFIX}"
 
 
 def save_agent(
@@ -103,7 +103,7 @@ def entries(root: Path) -> list[Entry]:
     found = [entry for path in root.glob(f"*{SUFFIX}") if (entry := _entry(path, known)) is not None]
     found.sort(key=lambda entry: (entry.used, entry.file))
     if found != list(known.values()) and root.is_dir():
-        with suppress(OSError):  # a disk that is full or only read has no index, and needs none
+        with suppress(OSError, CapacityError):  # a disk that is full or only read has no index, and needs none
             _write_index(root, found)
     return found
 
@@ -149,28 +149,10 @@ def expire(root: Path, before: float, kept: Collection[str] = ()) -> list[Entry]
     return chosen
 
 
-def agent_stem(agent: str) -> str:
-    """The agent's part of a name: its id and a hash of it, which tells upper and lower case apart."""
-    if not _safe(agent):
-        raise ConfigError(
-            f"agent id {agent!r} is no safe name for a file: use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' in "
-            "front, no two together, no name of a device such as 'con'"
-        )
-    return f"{agent}-{_digest(agent, AGENT_DIGITS)}"
-
-
-def _safe(agent: str) -> bool:
-    return bool(NAME.fullmatch(agent)) and ".." not in agent and not RESERVED.fullmatch(agent)
-
-
-def _digest(text: str, digits: int) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:digits]
-
-
 def _owner(path: Path) -> str | None:
     """The agent in a file's name, None if the name is none of ours."""
     match = FILE.fullmatch(path.name)
-    if match is None or not _safe(match[1]) or not path.name.startswith(f"{agent_stem(match[1])}."):
+    if match is None or not is_safe(match[1]) or not path.name.startswith(f"{agent_stem(match[1])}."):
         return None
     return match[1]
 
@@ -206,7 +188,7 @@ def _header(path: Path, agent: str) -> tuple[str, int]:
 def _read_index(root: Path) -> dict[str, Entry]:
     """The index by name of file; empty if there is none or it is damaged."""
     try:
-        index = json.loads((root / INDEX).read_text(encoding="utf-8"))
+        index = read_json(root / INDEX)
         rows = index["files"] if index["sum"] == _sum(index["files"]) else []
         return {row["file"]: Entry(**row) for row in rows}
     except (OSError, ValueError, KeyError, TypeError):

@@ -6,7 +6,6 @@ the file system has no locks, nothing is: what is left behind stays.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -16,10 +15,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-from keep_agent.errors import CapacityError, ConfigError
+from keep_agent.errors import ConfigError
+from keep_agent.files import writing
 
 SUFFIX = ".partial"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -28,7 +27,7 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
 
     Until then, and after any error, the old file is what it was. Of several writers the last to end wins; nothing
     mixes. Folders that are missing are made. ``private``: only the user may read the file, else whom the umask lets.
-    Raises `CapacityError` if the disk is full.
+    Raises `CapacityError` if the disk is full, `StorageError` where nothing can be written.
     """
     with replacing_together(private) as begin:
         yield begin(path)
@@ -61,13 +60,11 @@ def replacing_together(private: bool = False) -> Iterator[Callable[[Path], Binar
                 os.fsync(stream.fileno())
             for temporary, path in zip(temporaries, paths, strict=True):
                 temporary.replace(path)
-    except BaseException as error:
+    except BaseException:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in FULL:
-            where = paths[0] if paths else "a new file"
-            raise CapacityError(f"no room for {where} ({error.strerror}): free some, or lower the budget") from error
-        raise
+        with writing(paths[0] if paths else Path("a new file"), "free some, or lower the budget"):
+            raise
     for folder in dict.fromkeys(path.parent for path in paths):
         sync(folder)
 
@@ -97,6 +94,18 @@ def appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     sync(folder.parent)
+
+
+def link_atomic(path: Path, target: Path) -> None:
+    """Make ``path`` a symbolic link to ``target``, in the place of a file or link that is there, at once."""
+    temporary = _beside(path)
+    try:
+        temporary.symlink_to(target)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
 
 
 def clean(folder: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from keep_agent.errors import ConfigError
 from memory.engine.attention import Asked
 from memory.engine.cache import WorkingCache
 from memory.engine.decoder import Decoder
+from memory.engine.finite import check_finite
 from memory.engine.gathered import Gathered
 from memory.engine.gathered_packed import GatheredPacked
 from memory.engine.gathered_paged import GatheredPaged
@@ -83,16 +84,18 @@ class Batch:
     def step(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Append one token to each member; float32 (or wider) logits (members, vocab) behind them.
 
-        An error of one member is raised when the others have their rows.
+        An error of one member is raised when the others have their rows, as is a ModelError for logits that are not
+        finite.
         """
         done = self.advance(token_ids)
         for error in done.errors.values():
             raise error
+        check_finite(done.logits, self._decoder.spec.dtype)
         return done.logits
 
     @torch.inference_mode()
     def advance(self, token_ids: Sequence[int]) -> Stepped:
-        """The same, with the errors of single members beside the logits.
+        """The same, with the errors of single members beside the logits, which may not be finite.
 
         :raises CapacityError: there is no room for the rows; no member has changed
         """

@@ -10,18 +10,22 @@ from keep_agent.errors import ConfigError
 from memory.engine.cache import WorkingCache
 from memory.engine.decoder import Decoder
 from memory.engine.extend import append
+from memory.engine.finite import most_likely
 
 
 def generate(
     decoder: Decoder, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]
 ) -> list[int]:
-    """Most likely tokens until one of ``stop_ids`` (not returned) or ``max_new_tokens``; they stay in ``cache``."""
+    """Most likely tokens until one of ``stop_ids`` (not returned) or ``max_new_tokens``; they stay in ``cache``.
+
+    :raises ModelError: logits are not finite
+    """
     if max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens={max_new_tokens} must be at least 1.")
     tokens: list[int] = []
     logits = first_logits
     while len(tokens) < max_new_tokens:
-        token = int(logits[-1].argmax())
+        token = most_likely(logits[-1], decoder.spec.dtype)
         if token in stop_ids:
             break
         tokens.append(token)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from keep_agent.errors import ConfigError
+from memory.engine import products
 from memory.engine.attention import Coupled, JointPass, Pass
 from memory.engine.rope import RopeTables
 from memory.engine.spec import ModelSpec
@@ -80,7 +83,7 @@ class Decoder:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits (..., vocab) of hidden states after the last layer."""
-        logits = self.module.lm_head(self.module.model.norm(hidden))
+        logits = products.linear(self.module.lm_head, self.module.model.norm(hidden))
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def bare_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
@@ -107,3 +110,13 @@ class Decoder:
         if rows not in self._identity:
             self._identity = {rows: self.rope.identity(rows, self.device)}
         return self._identity[rows]
+
+
+def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
+    """Raises ConfigError for a token without one of the model's ``rows`` embeddings: a CUDA device would be lost."""
+    highest = int(max(token_ids, default=0)) if not isinstance(token_ids, torch.Tensor) else int(token_ids.max())
+    if highest >= rows:
+        raise ConfigError(
+            f"token {highest} has no embedding, for the model has {rows}: leave out the text that it stands for (a "
+            "placeholder of an image or a sound), or use the model's own tokenizer."
+        )

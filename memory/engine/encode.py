@@ -10,7 +10,7 @@ from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.engine.attention import Pass
 from memory.engine.cache import DenseCache, Rows, WorkingCache
-from memory.engine.decoder import Decoder
+from memory.engine.decoder import Decoder, check_ids
 from memory.engine.masks import unit_plan
 from memory.engine.rope import Angles
 
@@ -58,6 +58,7 @@ class Pack:
     ) -> None:
         if any(not len(unit) for unit in units):
             raise ConfigError("a unit without tokens cannot be encoded; leave empty segments out.")
+        check_ids([max(unit) for unit in units], decoder.spec.vocab)
         device, spec = decoder.device, decoder.spec
         self._decoder, self._lengths = decoder, [len(unit) for unit in units]
         before, ahead = (block.tokens if block is not None else 0 for block in (context, behind))

@@ -19,7 +19,7 @@ from memory.engine.allocator import keep_freed_memory
 from memory.engine.cache import DenseCache, WorkingCache
 from memory.engine.compact import compact
 from memory.engine.encode import encode
-from memory.engine.extend import Chunking, Extension, append
+from memory.engine.extend import Chunking, Extension
 from memory.engine.interfaces import ByHand, KeepInterfaces
 from memory.engine.load import LoadedModel
 from memory.engine.paged import PagedCache
@@ -134,8 +134,7 @@ class Engine:
 
     def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
-        ids = torch.tensor(list(token_ids), device=self.decoder.device)
-        return self._worker.call(partial(append, self.decoder, cache, ids))
+        return self.extend(cache, token_ids).logits
 
     def extend(
         self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: Chunking | None = None

@@ -10,7 +10,8 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.attention import Pass
 from memory.engine.cache import WorkingCache
-from memory.engine.decoder import Decoder
+from memory.engine.decoder import Decoder, check_ids
+from memory.engine.finite import check_finite
 from memory.engine.masks import causal_plan
 from memory.engine.trace import PrefillResult, PrefillTrace
 
@@ -44,6 +45,7 @@ class Extension:
     ) -> None:
         if not token_ids.numel():
             raise ConfigError("there is no new token to compute: give at least one, behind which the logits are wanted")
+        check_ids(token_ids, decoder.spec.vocab)
         self._decoder, self._cache, self._ids = decoder, cache, token_ids
         self._chunking = chunking if chunking is not None and token_ids.numel() >= chunking.whole else None
         self._done, self._seconds = 0, 0.0
@@ -65,9 +67,12 @@ class Extension:
         return self.left
 
     def run(self) -> PrefillResult:
+        """Compute all of them. Raises ModelError for logits that are not finite."""
         while self.step():
             pass
-        return self.result()
+        result = self.result()
+        check_finite(result.logits, self._decoder.spec.dtype)
+        return result
 
     def result(self) -> PrefillResult:
         """Logits behind the last row. Raises ConfigError while rows are left."""

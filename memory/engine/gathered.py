@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from memory.engine import products
 from memory.engine.attention import Asked
 from memory.engine.cache import WorkingCache
 from memory.engine.codes import packed_mix, packed_scores, takes
@@ -92,7 +93,7 @@ def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
         if takes(run, q.dtype):
             return packed_scores(q[: run.shape[0]], run)
         run = run.unpack(q.dtype).transpose(0, 1)
-    return torch.matmul(_by_kv_head(q[: run.shape[1]], run), run.mT).transpose(0, 1).flatten(1, 2)
+    return products.scores(_by_kv_head(q[: run.shape[1]], run), run).transpose(0, 1).flatten(1, 2)
 
 
 def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
@@ -101,7 +102,7 @@ def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
         if takes(run, dtype):
             return packed_mix(weights, run, dtype)
         run = run.unpack(dtype).transpose(0, 1)
-    return torch.matmul(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)
+    return products.mix(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)
 
 
 def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:

@@ -12,33 +12,20 @@ from typing import Protocol
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from memory.engine import products
+from memory.engine.products import ROWS
+
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 QUERY_BLOCK = {torch.bfloat16: 128, torch.float32: 64}  # rows; measured on AVX512-BF16 at head_dim 32 and 64
 
 KEY_MULTIPLE = 32  # torch's bfloat16 softmax takes half the time when its rows are a multiple of this
-ROW_MULTIPLE = 16  # scattered rows are padded to a multiple of this
 
 
 def padding(keys: int) -> int:
     """Masked columns that make ``keys`` columns a multiple of ``KEY_MULTIPLE``."""
     return -keys % KEY_MULTIPLE
-
-
-def row_padding(rows: torch.Tensor) -> int:
-    """Rows that scattered ``rows`` lack to a multiple of `ROW_MULTIPLE` on a CPU.
-
-    oneDNN prepares a kernel for every new shape of a product, and two choices of rows hardly ever have the same size.
-    """
-    scattered = not rows.is_cuda and rows.numel() and int(rows[-1] - rows[0]) + 1 > rows.numel()
-    return -rows.numel() % ROW_MULTIPLE if scattered else 0
-
-
-def padded(rows: torch.Tensor, count: int, dim: int = 0) -> torch.Tensor:
-    """``rows`` with the last one along ``dim`` so many times more."""
-    if not count:
-        return rows
-    last = rows.narrow(dim, rows.shape[dim] - 1, 1)
-    return torch.cat([rows, *[last] * count], dim)
 
 
 def query_block(dtype: torch.dtype) -> int:
@@ -95,14 +82,20 @@ def block_probabilities(
     q: torch.Tensor, keys: torch.Tensor, block: Block, softcap: float | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     """Weights ``(requests * heads, rows, keys)`` of scaled queries ``q`` (requests, heads, rows, head_dim)."""
-    requests, heads, _, dim = q.shape
-    rows, groups = block.q1 - block.q0, requests * heads // keys.shape[0]
-    folded = q[:, :, block.q0 : block.q1].reshape(keys.shape[0], groups * rows, dim)
-    scores = torch.bmm(folded, keys.transpose(1, 2)).view(requests * heads, rows, keys.shape[1])
+    return _probabilities(q[:, :, block.q0 : block.q1], keys, block.bias, softcap, sinks)
+
+
+def _probabilities(
+    q: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None, softcap: float | None, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """`block_probabilities` of all rows of ``q``; ``bias`` covers the first rows and the last keys."""
+    requests, heads, rows, dim = q.shape
+    folded = q.reshape(keys.shape[0], -1, dim)
+    scores = products.scores(folded, keys).reshape(requests * heads, rows, keys.shape[1])
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if block.bias is not None:
-        scores[..., scores.shape[-1] - block.bias.shape[1] :] += block.bias
+    if bias is not None:
+        scores[:, : bias.shape[0], keys.shape[1] - bias.shape[1] :] += bias
     sinks = sinks if sinks is None or requests == 1 else sinks.repeat(requests)
     return _with_sinks(scores, sinks)
 
@@ -123,31 +116,43 @@ def grouped_attention(
     block exist as a tensor (requests * heads, rows, keys), they are appended to ``kept``.
     """
     if q.is_cuda and sinks is None and softcap is None:
-        return _device_attention(q, k, v, blocks, scale)
+        return device_attention(q, k, v, blocks, scale)
     requests, heads, _, dim = q.shape
-    q, k, v = q * scale, k.flatten(0, 1), v.flatten(0, 1)
+    last = products.lacking(q, blocks[-1].q1 - blocks[-1].q0, ROWS)
+    q, k, v = functional.pad(q * scale, (0, 0, 0, last)), k.flatten(0, 1), v.flatten(0, 1)
     parts = []
     for block in blocks:
-        weights = block_probabilities(q, block.take(k), block, softcap, sinks)
+        rows = block.q1 - block.q0
+        stop = block.q1 + products.lacking(q, rows, ROWS)  # rows of the next block, or zeros, are padding
+        weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
         if kept is not None:
-            kept.append(weights)
+            kept.append(weights[:, :rows])
         folded = weights.reshape(k.shape[0], -1, weights.shape[-1])
-        out = torch.bmm(folded, block.take(v))
-        parts.append(out.view(requests, heads, block.q1 - block.q0, dim).transpose(1, 2))
+        out = products.mix(folded, block.take(v)).reshape(requests, heads, -1, dim)
+        parts.append(out[:, :, :rows].transpose(1, 2))
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()
 
 
-def _device_attention(
+def device_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: Sequence[Block], scale: float
 ) -> torch.Tensor:
-    """The same through torch's SDPA, one call per block (plans made for an accelerator hold few)."""
+    """The same through torch's SDPA, one call per block (plans made for an accelerator hold few).
+
+    Keys and values are repeated for the heads that share them: the memory-efficient kernel, the only fast one that
+    takes a mask and any shape, knows no grouped queries. cuDNN is left out: it builds a plan for each new shape, which
+    takes longer than the attention, and the number of rows differs from layer to layer.
+    """
     flat_k, flat_v, parts = k.flatten(0, 1), v.flatten(0, 1), []
-    for block in blocks:
-        keys, values = (block.take(x).unflatten(0, k.shape[:2]) for x in (flat_k, flat_v))
-        bias = block.bias
-        if bias is not None:
-            bias = functional.pad(bias, (keys.shape[2] - bias.shape[1], 0))
-        rows = q[:, :, block.q0 : block.q1]
-        out = functional.scaled_dot_product_attention(rows, keys, values, bias, scale=scale, enable_gqa=True)
-        parts.append(out.transpose(1, 2))
+    groups = q.shape[1] // k.shape[1]
+    with sdpa_kernel(BACKENDS):
+        for block in blocks:
+            keys, values = (
+                block.take(x).unflatten(0, k.shape[:2]).repeat_interleave(groups, 1) for x in (flat_k, flat_v)
+            )
+            bias = block.bias
+            if bias is not None:
+                bias = functional.pad(bias, (keys.shape[2] - bias.shape[1], 0))
+            rows = q[:, :, block.q0 : block.q1]
+            out = functional.scaled_dot_product_attention(rows, keys, values, bias, scale=scale)
+            parts.append(out.transpose(1, 2))
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0].contiguous()

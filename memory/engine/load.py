@@ -17,15 +17,16 @@ from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
+from keep_agent.files import loading, reason
 from memory.choices import DTYPES, INITS
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
+from memory.engine.files import ModelFiles, model_files, refuse_adapter
 from memory.engine.prepacked import prepack
 from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
 from memory.engine.spec import ModelSpec, check_supported, make_spec
-from memory.engine.weights import check_files, fingerprint, weight_files
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def load_model(
     """
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
     check_choice("model.init", init, INITS)
-    if init == "random":
-        return _random(name, dtype, device, seed, quantization)
-    return _pretrained(name, dtype, device, quantization)
+    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"):
+        if init == "random":
+            return _random(name, dtype, device, seed, quantization)
+        return _pretrained(name, dtype, device, quantization)
 
 
 def from_config(
@@ -84,10 +86,10 @@ def from_config(
     return wrap(module, name, f"random:{seed}:{where.type}")
 
 
-def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None) -> LoadedModel:
-    """Take over a model built with our attention; ``revision`` names its weights."""
+def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None, files: str = "") -> LoadedModel:
+    """Take over a model built with our attention; ``revision`` names its weights, ``files`` all that was loaded."""
     module.eval().requires_grad_(False)
-    spec = make_spec(module, revision)
+    spec = make_spec(module, revision, files)
     prepack(module.model.layers)
     return LoadedModel(name, Decoder(module, spec), folder)
 
@@ -121,11 +123,11 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
         packing.check_layers(name, skeleton)
     check_capacity(name, _weights(skeleton, dtype, packing), device)
     folder = _folder(name)
-    files = weight_files(folder)
-    check_files(files)
-    module, report = _read(folder, config, dtype, device, packing)
+    refuse_adapter(folder)
+    files = model_files(folder)
+    module, report = _read(files, dtype, device, packing)
     _check_report(folder, report)
-    loaded = wrap(module, name, fingerprint(files), folder)
+    loaded = wrap(module, name, files.weights_key, folder, files.key)
     if packing:
         with packing.explain(folder, device):
             settle(module, dtype)
@@ -133,13 +135,20 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
 
 
 def _read(
-    folder: Path, config: PretrainedConfig, dtype: torch.dtype, device: torch.device, packing: Packing | None
+    files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model of ``folder`` on its device, and transformers' report of what it found."""
+    """The model on its device, and transformers' report of what it found."""
+    with files.view() as view:  # with its configuration: the one that a hub gave before may be outdated
+        return _read_view(view, files.folder, dtype, device, packing)
+
+
+def _read_view(
+    view: Path, folder: Path, dtype: torch.dtype, device: torch.device, packing: Packing | None
+) -> tuple[PreTrainedModel, dict[str, Any]]:
     read = partial(
         AutoModelForCausalLM.from_pretrained,
-        folder,
-        config=config,
+        view,
+        config=_private(_config(str(view))),
         dtype=dtype,
         attn_implementation=NAME,
         use_safetensors=True,
@@ -174,22 +183,34 @@ def _shape(size: Sequence[int]) -> str:
 def _config(name: str) -> PretrainedConfig:
     """Configuration of a folder, a config.json or a hub name."""
     path = Path(name)
-    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
-        raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
+    _check_place(name, path)
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except StrictDataclassError as error:  # it is there, but contradicts itself
         file = path / "config.json" if path.is_dir() else path
-        reason = " ".join(str(error).split())
+        cause = " ".join(str(error).split())
         raise ModelError(
-            f"{file} is not a valid model configuration ({reason}); correct it, or fetch it again."
+            f"{file} is not a valid model configuration ({cause}); correct it, or fetch it again."
         ) from error
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
+    except Exception as error:  # of whatever a damaged file makes of the library
         raise ModelError(
-            f"no usable model configuration for {name!r} ({first}); give a folder with config.json, a hub "
+            f"no usable model configuration for {name!r} ({reason(error)}); give a folder with config.json, a hub "
             f"name, or with model.init=random one of {', '.join(SHAPES)}."
         ) from error
+
+
+def _check_place(name: str, path: Path) -> None:
+    """Raises ModelError for a place that cannot be a model, before a library guesses."""
+    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
+        raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
+    if path.suffix == ".gguf" or (path.is_file() and path.suffix != ".json"):
+        raise ModelError(
+            f"{name!r} is a file, and models are loaded from folders with config.json, safetensors weights and a "
+            "tokenizer (GGUF is not supported); give such a folder, or a hub name."
+        )
+    if path.is_dir() and not (path / "config.json").is_file():
+        refuse_adapter(path)
+        raise ModelError(f"{name!r} has no config.json; give a model folder, a config.json or a hub name.")
 
 
 def _private(config: PretrainedConfig) -> PretrainedConfig:
@@ -219,5 +240,4 @@ def _folder(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model"]))
     except (OSError, HfHubHTTPError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(f"cannot fetch model {name!r} ({first}); check its name and the network.") from error
+        raise ModelError(f"cannot fetch model {name!r} ({reason(error)}); check its name and the network.") from error

@@ -21,9 +21,9 @@ from memory.block import KVBlock
 from memory.engine.attention import Pass
 from memory.engine.cache import HEADROOM, DenseCache, as_rows
 from memory.engine.carried import Carried
-from memory.engine.decoder import Decoder
+from memory.engine.decoder import Decoder, check_ids
 from memory.engine.encode import place_block, place_layer, write_keys
-from memory.engine.kernels import padded, row_padding
+from memory.engine.finite import check_finite
 from memory.engine.loader import Loader
 from memory.engine.masks import MaskPlan, causal_plan
 from memory.engine.mover import Mover
@@ -42,7 +42,6 @@ class Active:
     """The rows computed at a layer, and what all layers with the same rows share."""
 
     rows: torch.Tensor  # sorted
-    padding: int  # how often the last row is put through a layer once more
     recomputed: int  # memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
     small: bool  # a layer's attention weights are few enough to be kept for the probe
@@ -70,6 +69,7 @@ class Prefill:
         """:param seen: what carried units see of the context"""
         self._started = time.perf_counter()
         check_layout(layout, context)
+        check_ids(layout.token_ids, decoder.spec.vocab)
         layout = on_device(layout, decoder.device)
         self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
         self.table = SegmentTable(layout)
@@ -192,7 +192,7 @@ class Prefill:
             began = time.perf_counter()
             if index is None:
                 return None
-            return padded(index, self.active.padding), self.active.state.plan
+            return index, self.active.state.plan
 
         active.state.choose = choose
         mixed = self._mix(layer, hidden, active, keep=True)
@@ -215,13 +215,13 @@ class Prefill:
         """A layer's attention; ``keep`` its weights for the probe if they are few enough."""
         active.state.keep_weights = keep and active.small
         attend = self.decoder.attend if self._carried is None else self._carried.attend
-        return attend(layer, padded(hidden, active.padding, 1), active.state)[:, : active.rows.numel()]
+        return attend(layer, hidden, active.state)
 
     def _feed(self, layer: int, mixed: torch.Tensor, active: Active, began: float | None = None) -> torch.Tensor:
         """The rest of the layer for the rows of ``active``."""
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._carried is None else self._carried.feed
-        hidden = feed(layer, padded(mixed, active.padding, 1))[:, : active.rows.numel()]
+        hidden = feed(layer, mixed)
         self._note(layer, began, "mlp")
         return hidden
 
@@ -234,7 +234,7 @@ class Prefill:
             began = self._begin(layer)
             if self._carried is not None:
                 self._carried.close()
-            write_keys(self.decoder, layer, padded(hidden, active.padding, 1), active.state)
+            write_keys(self.decoder, layer, hidden, active.state)
             mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
             self._note(layer, began, "attention")
         began = time.perf_counter()
@@ -258,13 +258,17 @@ class Prefill:
         self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
 
     def finish(self, hidden: torch.Tensor) -> PrefillResult:
-        """Logits of the last row and the trace; nothing writes into the cache after this."""
+        """Logits of the last row and the trace; nothing writes into the cache after this.
+
+        :raises ModelError: the logits are not finite
+        """
         logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
         self.loader.finish()
         self._last_layer[self.active.rows] = self._layers - 1
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
+        check_finite(logits, self.decoder.spec.dtype)
         trace, waited = self.trace, self.loader.waited
         trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals
@@ -282,12 +286,11 @@ class Prefill:
         if rows.numel() < layout.rows:
             inactive = np.ones(layout.rows, dtype=bool)
             inactive[rows.cpu().numpy()] = False
-        padding, size = row_padding(rows), spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
-        state = self._pass_over(padded(rows, padding), distinct=not padding)
-        return Active(rows, padding, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, state)
+        size = spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
+        return Active(rows, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, self._pass_over(rows))
 
-    def _pass_over(self, rows: torch.Tensor, distinct: bool = True) -> Pass:
-        place = as_rows(rows) if distinct else rows
+    def _pass_over(self, rows: torch.Tensor) -> Pass:
+        place = as_rows(rows)
         return Pass(
             cache=self.cache,
             rows=place,

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from memory.engine import products
+
 BATCH = 256  # rows of a product that the layout is made for; it serves any number
 
 
@@ -29,6 +31,9 @@ class Prepacked(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., in) to (..., out)."""
+        return products.linear(self._product, x)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self._packed, self.bias, "none", [], "")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:

@@ -14,7 +14,7 @@ from memory.engine.attention import Attended
 from memory.engine.cache import DenseCache
 from memory.engine.carried import Carried
 from memory.engine.decoder import Decoder
-from memory.engine.kernels import Block, block_probabilities, padded, row_padding
+from memory.engine.kernels import Block, block_probabilities
 from memory.engine.masks import bias_of
 from memory.engine.trace import Hops, PrefillTrace
 from memory.stages import Layout
@@ -101,9 +101,7 @@ class LayerProbe:
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
         hidden = self.entered if layer == self.layer else self.leave()
-        index, padding = self._numbers_of(rows), row_padding(rows)
-        made = self.decoder.bare_kv(layer, hidden[:, padded(index, padding)], kinds)
-        return tuple(one[:, : rows.numel()] for one in made)
+        return self.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
         """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that the blocks hold for ``rows``.
@@ -192,8 +190,8 @@ class LayerProbe:
         keys = self._averaging.new_zeros(groups.numel(), total)
         for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
             stop = min(block.k1, total)  # without padded columns
-            of_rows = group[block.q0 : block.q1]  # without padded rows
-            mean = weights.mean(0, dtype=self._mass_dtype)[: of_rows.numel(), : stop - block.k0]
+            of_rows = group[block.q0 : block.q1]
+            mean = weights.mean(0, dtype=self._mass_dtype)[:, : stop - block.k0]
             keys[:, block.k0 : stop].index_add_(0, of_rows, mean)
         keys /= group.bincount()[:, None]
         mass = keys.new_zeros(count + 2, count)

@@ -9,7 +9,7 @@ import torch
 from memory.block import KVBlock
 from memory.engine.attention import Pass
 from memory.engine.cache import DenseCache
-from memory.engine.decoder import Decoder
+from memory.engine.decoder import Decoder, check_ids
 from memory.engine.encode import place_block
 from memory.engine.masks import causal_plan
 
@@ -18,6 +18,7 @@ def query_states(
     decoder: Decoder, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
 ) -> list[torch.Tensor]:
     """Unrotated queries (heads, rows, head_dim) at each of ``layers`` (rising), of rows that see only ``context``."""
+    check_ids(token_ids, decoder.spec.vocab)
     spec, device, before = decoder.spec, decoder.device, context.tokens if context is not None else 0
     stop = before + len(token_ids)
     cache = DenseCache(spec, stop, device)

@@ -14,6 +14,7 @@ from keep_agent.errors import ConfigError, ModelError
 from memory.engine.batch import Member, kind
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking, Extension
+from memory.engine.finite import most_likely
 from memory.engine.stream import Reason, Request, Stream, Tokens
 from memory.engine.teams import Teams
 
@@ -226,7 +227,11 @@ class Scheduler:
 
     def _offer(self, job: _Job, logits: torch.Tensor) -> bool:
         """Take the most likely token (vocab,); returns whether it is to be appended."""
-        job.token = int(logits.argmax())
+        try:
+            job.token = most_likely(logits, self._decoder.spec.dtype)
+        except ModelError as error:
+            self._end(job, Reason.ERROR, error)
+            return False
         if job.token in job.request.stop_ids:
             self._end(job, Reason.STOP)
             return False

@@ -13,7 +13,8 @@ from keep_agent.errors import ConfigError, check_choice
 from memory.choices import REDUCTIONS
 from memory.engine.attention import Pass
 from memory.engine.cache import WorkingCache
-from memory.engine.decoder import Decoder
+from memory.engine.decoder import Decoder, check_ids
+from memory.engine.finite import are_finite, not_finite
 from memory.engine.masks import bias_of, tree_plan
 from memory.engine.trace import ScoreResult
 
@@ -105,6 +106,7 @@ class Scorer:
 
         :param reduce: sum or mean over a candidate's tokens
         :param best: so many are wanted; what is certainly behind them need not be computed, and is -inf then
+        :raises ModelError: the model's logits are not finite
         """
         check_choice("score reduce", reduce, REDUCTIONS)
         if cache.logits is None:
@@ -123,7 +125,7 @@ class Scorer:
             best = None
         likely, parent = cache.logits.new_zeros(plan.token.numel()), plan.parent
         known = torch.zeros_like(parent, dtype=torch.bool)
-        told, computed = [(torch.zeros_like(parent[:1]), cache.logits)], 0
+        told, computed, finite = [(torch.zeros_like(parent[:1]), cache.logits)], 0, known.new_ones(())
         while True:
             for numbers, logits in told:
                 row_of = parent.new_full((plan.tokens.numel() + 1,), -1)
@@ -132,11 +134,15 @@ class Scorer:
                 rows = row_of[parent[new]]
                 likely[new] = logits[rows, plan.token[new]] - logits.logsumexp(-1)[rows]
                 known |= new
+                finite = finite & are_finite(logits)
             sums = likely.new_zeros(plan.lengths.numel()).index_add_(0, plan.candidate, likely)
             scores = sums / plan.lengths if reduce == "mean" else sums
             open = torch.zeros_like(scores).index_add_(0, plan.candidate, (~known).to(scores.dtype)) > 0
             order = scores.argsort(descending=True, stable=True)
-            if not open[order[:best]].any():
+            goes_on, sound = torch.stack([open[order[:best]].any(), finite]).tolist()
+            if not sound:
+                raise not_finite(self._decoder.spec.dtype)
+            if not goes_on:
                 return ScoreResult(scores.masked_fill(open, -inf), computed)
             nodes = plan.most_promising(scores, known, best and AHEAD)
             told, computed = self._logits(cache, plan, nodes), computed + nodes.numel()
@@ -144,6 +150,7 @@ class Scorer:
     def _plan(self, candidates: Candidates) -> TriePlan:
         plan = self._plans.pop(candidates, None)
         if plan is None:
+            check_ids([max(candidate) for candidate in candidates if candidate], self._decoder.spec.vocab)
             plan = build_trie(candidates, self._decoder.spec.dtype, self._decoder.device)
         self._plans[candidates] = plan
         while len(self._plans) > 1 and sum(kept.ancestry.nbytes for kept in self._plans.values()) > KEPT_BYTES:

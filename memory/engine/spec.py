@@ -42,8 +42,8 @@ class ModelSpec:
     sinks: bool
     dtype: torch.dtype
     parameter_bytes: int  # as loaded: quantised weights with their scales
-    model_key: str  # weights, dtype and configuration (RoPE and quantisation included) as one hash, for block identity
-    weights_key: str  # the same, whatever the dtype they are computed in: for what was trained for a model
+    model_key: str  # dtype, configuration (RoPE and quantisation included) and every file, for block identity
+    weights_key: str  # weights and configuration, whatever the dtype: for what was trained for a model
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -123,8 +123,8 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
-    """Spec of a built model; ``fingerprint`` names its weights."""
+def make_spec(model: PreTrainedModel, fingerprint: str, files: str = "") -> ModelSpec:
+    """Spec of a built model; ``fingerprint`` names its weights, ``files`` all files that it was loaded from."""
     config, windows = model.config, _windows(model)
     types = tuple("sliding_attention" if window else "full_attention" for window in windows)
     ropes = rope_parameters(config)
@@ -149,6 +149,6 @@ def make_spec(model: PreTrainedModel, fingerprint: str) -> ModelSpec:
         sinks=hasattr(model.model.layers[0].self_attn, "sinks"),
         dtype=dtype,
         parameter_bytes=_stored_bytes(model),
-        model_key=_hash(fingerprint, str(dtype), described),
+        model_key=_hash(fingerprint, files, str(dtype), described),
         weights_key=_hash(fingerprint, described),
     )

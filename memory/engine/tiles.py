@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from memory.engine import products
 from memory.engine.kernels import Block
 from memory.quantize import Packed
 
@@ -108,8 +109,8 @@ class _Running:
         weights = scores.sub_(_finite(self.top)).exp_()
         self.mass.mul_(kept).add_(weights.sum(-1, keepdim=True))
         folded = weights.to(v.dtype).view(*self._folded(v), -1)
-        out = torch.bmm(folded, v.flatten(0, 1))
-        self.out.mul_(kept).add_(out.view(self.out.shape))
+        out = products.mix(folded, v.flatten(0, 1))
+        self.out.mul_(kept).add_(out.reshape(self.out.shape))
 
     def see_packed(self, k: Packed, v: Packed, own: slice, block: Block, column: int, softcap: float | None) -> None:
         """The same over the rows ``own`` of packed ``k``, ``v``."""
@@ -146,7 +147,7 @@ class _Running:
     def _scores(self, k: torch.Tensor, softcap: float | None) -> torch.Tensor:
         """(requests, heads, rows, keys), in the precision of the sums."""
         folded = self.q.reshape(*self._folded(k), -1)
-        scores = torch.bmm(folded, k.flatten(0, 1).mT).view(*self.q.shape[:3], -1).to(self.out.dtype)
+        scores = products.scores(folded, k.flatten(0, 1)).reshape(*self.q.shape[:3], -1).to(self.out.dtype)
         return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
     def _rise(self, top: torch.Tensor) -> torch.Tensor:

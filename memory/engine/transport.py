@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 from keep_agent.errors import ConfigError, check_choice
 from memory.choices import IMPORTANCE, TRANSPORTS
 
+BUFFERS = 3  # of pinned memory per name: one is filled while others are copied
 CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 10 microseconds
 
 
@@ -56,6 +58,8 @@ class Staging:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._turns: Counter[str] = Counter()  # jobs that left pinned memory, by name
+        self._copied: dict[str, torch.cuda.Event] = {}  # by pinned buffer: recorded behind the copy out of it
 
     def take(self, name: str, shape: tuple[int, ...], like: torch.Tensor, pinned: bool = False) -> torch.Tensor:
         """Room for ``shape``, valid until the same ``name`` is taken again; ``like`` gives dtype and device.
@@ -69,6 +73,21 @@ class Staging:
             held = torch.empty(count, dtype=like.dtype, device=device, pin_memory=pinned)
             self._held[key] = held
         return held[:count].view(shape)
+
+    def pinned(self, name: str, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Page-locked room for ``shape``: one of a few buffers in turn, free once the copy out of it is done."""
+        buffer = self._buffer(name)
+        if (event := self._copied.pop(buffer, None)) is not None:
+            event.synchronize()
+        return self.take(buffer, shape, like, pinned=True)
+
+    def in_use(self, name: str) -> None:
+        """Note that a copy out of the buffer last given by `pinned` was issued on the current stream."""
+        self._copied[self._buffer(name)] = torch.cuda.current_stream().record_event()
+        self._turns[name] += 1
+
+    def _buffer(self, name: str) -> str:
+        return f"{name} pinned {self._turns[name] % BUFFERS}"
 
 
 class Beside:

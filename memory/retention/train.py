@@ -25,12 +25,13 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch.nn import functional as F
 
-from keep_agent.errors import ConfigError, KeepError
+from keep_agent.errors import ConfigError, KeepError, ModelError
+from keep_agent.files import loading
 from memory.disk.atomic import alone, clean, write_atomic
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.replay import Example, Moment, Words, replay
-from memory.residual import ResidualHead, save_head
+from memory.residual import ResidualHead, checksum, save_head
 from memory.tokenizer import load_tokenizer
 from memory.toolcalls import ToolSession, read_sessions
 
@@ -73,7 +74,7 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.args, self.out = args, Path(args.out)
         self.engine = Engine(load_model(args.model, args.dtype, args.device))
-        tokenizer = load_tokenizer(args.tokenizer or args.model)
+        tokenizer = load_tokenizer(args.tokenizer or args.model, self.engine.spec.vocab)
         encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
         self.sessions = [one for file in args.sessions for one in read_sessions(Path(file), encode)]
         if not self.sessions:
@@ -120,7 +121,9 @@ class Trainer:
         flat |= {f"head.{name}": value for name, value in self.head.state_dict().items()}
         report = json.dumps(asdict(self.progress), indent=1)
         metadata = {"progress": report, "settings": json.dumps(self.settings)}
-        write_atomic(self.out / STATE, save({name: value.cpu().contiguous() for name, value in flat.items()}, metadata))
+        flat = {name: value.cpu().contiguous() for name, value in flat.items()}
+        metadata["sha256"] = checksum(flat, metadata["progress"], metadata["settings"])
+        write_atomic(self.out / STATE, save(flat, metadata))
         self._publish()
 
     def _publish(self) -> None:
@@ -217,10 +220,10 @@ class Trainer:
         """Go on with a run of the same settings.
 
         :raises ConfigError: it was begun with others
+        :raises ModelError: the checkpoint is damaged
         """
         clean(self.out)  # of what a killed run was about to write
-        with safe_open(self.out / STATE, "pt") as file:
-            metadata, flat = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, flat = read_state(self.out / STATE)
         old = json.loads(metadata["settings"])
         changed = [f"{key}={self.settings[key]} (was {old.get(key)})" for key in old if old[key] != self.settings[key]]
         if changed:
@@ -235,6 +238,21 @@ class Trainer:
         self.optimizer.load_state_dict(state)
         own = {name.removeprefix("head."): value for name, value in flat.items() if name.startswith("head.")}
         self.head.load_state_dict(own)
+
+
+def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """(progress and settings, tensors) of a trainer's checkpoint. Those of 0.2.0 have no checksum.
+
+    :raises ModelError: it is damaged
+    """
+    remedy = "restore it, or train anew with another --out"
+    with loading(file, remedy), safe_open(file, "pt") as content:
+        metadata = content.metadata() or {}
+        tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+        due = checksum(tensors, metadata["progress"], metadata["settings"])
+    if set(metadata) != {"progress", "settings"} and metadata.get("sha256") != due:
+        raise ModelError(f"{file} is damaged: it is not what its SHA-256 is of; {remedy}")
+    return metadata, tensors
 
 
 def _recall(head: ResidualHead, example: Example) -> tuple[float, float]:

@@ -68,8 +68,7 @@ def test_the_same_seed_gives_the_same_episode() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_vector_environments(mode: str) -> None:
-    shared = {"vector_kwargs": {"shared_memory": False}} if mode == "async" else {}
-    envs = gymnasium.make_vec("keep_agent:Alfred-v0", num_envs=2, vectorization_mode=mode, episodes=EPISODES, **shared)
+    envs = gymnasium.make_vec("keep_agent:Alfred-v0", num_envs=2, vectorization_mode=mode, episodes=EPISODES)
     try:
         envs.reset(seed=[1, 2])
         observation, _, _, _, info = envs.step(("find a sofa", "open the safe"))

@@ -136,7 +136,7 @@ def test_the_splits_file_chooses_annotations(root: Path) -> None:
     (folder / "oct21.json").write_text(json.dumps({"valid_seen": listed}), encoding="utf-8")
     assert [episode.id for episode in load_episodes(str(root), "valid_seen")] == ["trial_b-1"]
     (folder / "oct21.json").write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match=r"oct21\.json is no splits file"):
+    with pytest.raises(DataError, match=r"oct21\.json is not JSON"):
         load_episodes(str(root), "valid_seen")
 
 
@@ -201,7 +201,7 @@ def test_wrong_paths_name_the_remedy(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ('{"task_id": "trial_a", "pl', "truncated or no JSON"),
+        ('{"task_id": "trial_a", "pl', "is not JSON"),
         ("[]", "holds a list"),
         ('{"task_id": "trial_a"}', "no pddl_params or plan"),
         ('{"pddl_params": {}, "plan": {"high_pddl": [], "low_actions": []}}', "is no trajectory .KeyError: 'scene'"),
@@ -214,6 +214,70 @@ def test_a_bad_trajectory_is_named(root: Path, content: str, complaint: str) -> 
         load_episodes(str(root), "valid_seen")
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("params", "complaint"),
+    [
+        ({"object_target": "Unicorn"}, "object_target='Unicorn' is no type"),
+        ({"object_target": "book"}, "object_target='book' .* did you mean 'Book'"),
+        ({"object_target": "Vase"}, "object_target='Vase' is asked 1 times, but the room has 0"),
+        ({"object_target": ["Book"]}, r"object_target=\['Book'\] is no type"),
+        ({"parent_target": "Book"}, "parent_target='Book' is no type"),
+        ({"parent_target": None}, "parent_target=None is no type"),
+        ({"object_sliced": 1}, "object_sliced=1 is no boolean"),
+        ({"object_sliced": True}, "object_target='Book' is no type"),
+    ],
+)
+def test_a_goal_that_can_never_hold_is_named(root: Path, params: dict[str, Any], complaint: str) -> None:
+    content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), params=params)
+    with pytest.raises(DataError, match=rf"trial_d/traj_data\.json asks for what cannot be: {complaint}"):
+        add(root, content)
+
+
+def test_two_things_need_two_in_the_room(root: Path) -> None:
+    content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), task_type="pick_two_obj_and_place")
+    with pytest.raises(DataError, match="'Book' is asked 2 times, but the room has 1"):
+        add(root, content)
+
+
+def test_what_a_task_does_not_name_may_be_null(root: Path) -> None:
+    params = {"toggle_target": None, "mrecep_target": None}
+    add(root, trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), params=params))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1.5", None])
+def test_a_position_that_is_no_number_is_named(root: Path, value: Any) -> None:
+    content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK))
+    content["scene"]["object_poses"][0]["position"]["x"] = value
+    with pytest.raises(DataError, match=r"trial_d/traj_data\.json is no trajectory .*is no finite number"):
+        add(root, content)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("a mug\ud83d", r"half of a surrogate pair at turk_annotations\.anns\[0\]\.task_desc"),
+        (" ", "empty task_desc"),
+    ],
+)
+def test_an_instruction_that_is_no_text_is_named(root: Path, words: str, complaint: str) -> None:
+    content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK))
+    content["turk_annotations"]["anns"][0]["task_desc"] = words
+    with pytest.raises(DataError, match=rf"trial_d/traj_data\.json .*{complaint}"):
+        add(root, content)
+
+
+def test_a_whole_surrogate_pair_is_a_letter(root: Path) -> None:
+    content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK))
+    content["turk_annotations"]["anns"][0]["task_desc"] = "a book \U0001f4d6"
+    assert add(root, content).tasks[0].instruction == "a book \U0001f4d6"
+
+
+def test_json_nested_too_deeply_is_named(root: Path) -> None:
+    next(root.rglob("traj_data.json")).write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"traj_data\.json is nested too deeply"):
+        load_episodes(str(root), "valid_seen")
 
 
 def test_a_malformed_id_is_named(root: Path) -> None:

@@ -45,8 +45,13 @@ def pick(number: int, kind: str, position: tuple[float, float, float], place: Pl
 def trial(
     name: str, poses: list[tuple[str, tuple[float, float, float]]], *steps: dict[str, Any], **changes: Any
 ) -> Any:
-    """The content of a traj_data.json; steps are high_pddl and low_actions entries as ``pick`` makes them."""
-    task = {"object_target": "Book", "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}
+    """The content of a traj_data.json that asks for the book, or for the first thing where there is none.
+
+    Steps are high_pddl and low_actions entries as ``pick`` makes them.
+    """
+    kinds = [kind for kind, _ in poses]
+    wanted = "Book" if "Book" in kinds or not kinds else kinds[0]
+    task = {"object_target": wanted, "parent_target": "Bed", "toggle_target": "", "mrecep_target": ""}
     high = [step for step in steps if "planner_action" in step]
     told = [f"{step['discrete_action']['action']} number {number}" for number, step in enumerate(high, 1)]
     return {

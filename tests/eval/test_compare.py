@@ -12,12 +12,12 @@ from eval.compare import (
     by_length,
     choose_baseline,
     compare,
+    difference_of,
     differences,
     kv_table,
     length_table,
     load_runs,
     paired,
-    success_difference,
 )
 from eval.tables import markdown
 from keep_agent.errors import ConfigError, DataError
@@ -41,7 +41,9 @@ def test_differences_are_paired() -> None:
     base = run("full_recompute", *(episode(i, i % 2 == 0, 100.0 * 2**i) for i in range(6)))
     fast = run("keep", *(episode(i, i % 2 == 0 or i == 1, 25.0 * 2**i) for i in range(6)))
     row = compare(fast, base)
-    assert row.success_difference == pytest.approx(1 / 6) and row.success_difference_interval[0] == 0.0
+    found = row.success_difference
+    assert found.mean == pytest.approx(1 / 6) and found.interval[0] == 0.0
+    assert (found.more, found.fewer, found.pairs, found.clusters) == (1, 0, 6, 6) and found.unclear
     assert row.ttft_ratio == pytest.approx(0.25) and row.ttft_ratio_interval == pytest.approx((0.25, 0.25))
     assert row.computed_ratio == 0.5
     assert compare(base, base).ttft_ratio is None
@@ -52,7 +54,7 @@ def test_annotations_of_one_trial_count_as_one_observation() -> None:
     apart = run("b", *(episode(i, i < 10, 1.0) for i in range(20)))
     trials = ["x" if i < 10 else "y" for i in range(20)]
     together = run("b", *(episode(i, i < 10, 1.0, trial=trials[i]) for i in range(20)))
-    narrow, wide = success_difference(apart, base)[1], success_difference(together, base)[1]
+    narrow, wide = difference_of(apart, base).interval, difference_of(together, base).interval
     assert wide == (0.0, 1.0) and narrow[1] - narrow[0] < 0.6
 
 
@@ -130,4 +132,4 @@ def test_the_table_of_keys_and_values() -> None:
 def test_a_crashed_episode_stays_in_the_comparison() -> None:
     bad = dataclasses.replace(episode(0, False, 1.0), steps=(), error="ValueError: no")
     row = compare(run("b", bad, episode(1, True, 1.0)), run("a", episode(0, True, 2.0), episode(1, True, 2.0)))
-    assert row.tasks == 2 and row.success_difference == -0.5 and row.ttft_ratio == 0.5
+    assert row.tasks == 2 and row.success_difference.mean == -0.5 and row.ttft_ratio == 0.5

@@ -184,7 +184,7 @@ def test_what_is_no_conversation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b\.json is not JSON"):
         load_conversations(tmp_path / "b.json")
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(b"{}")[:-9])
-    with pytest.raises(DataError, match=r"c\.json\.gz cannot be read"):
+    with pytest.raises(DataError, match=r"c\.json\.gz is damaged"):
         load_conversations(tmp_path / "c.json.gz")
 
 

@@ -18,7 +18,7 @@ from eval.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import BAD_INPUT
 from planners.base import DONE, Decision
-from planners.records import Rollout, read_rollouts
+from planners.records import Rollout, read_rollouts, write_rollouts
 from planners.simple import ExpertPlanner
 from tests.envs import trials
 
@@ -69,6 +69,23 @@ def test_a_planner_that_acts_is_asked_before_every_step_the_last_of_a_task_too()
     assert told.count("done") == sum(task.steps[-1].skill == DONE for task in rollout.tasks) == 2
 
 
+@pytest.mark.parametrize("messages", ["reasons", "lota"])
+def test_a_failure_is_written_as_one_whatever_its_message(
+    messages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wah = world_of("keep_agent:WatchAndHelp-v0")
+    setting = wah.setting(messages=messages)
+    monkeypatch.setattr(type(wah), "recorded", lambda *given: setting)
+    source = Source(wah, wah.training(None, limit=1))
+    write_rollouts(
+        tmp_path / "one.jsonl.gz", [Recorder("lota", "full", 1.0, seed).rollout(source) for seed in range(4)]
+    )
+    steps = [step for one in read_rollouts(tmp_path / "one.jsonl.gz") for task in one.tasks for step in task.steps]
+    failed = [step for step in steps if not step.ok]
+    assert failed and {bool(step.message) for step in failed} == {messages == "reasons"}
+    assert all("failed" in step.turn.text for step in failed)
+
+
 def test_every_house_may_hold_a_long_stream(tmp_path: Path) -> None:
     rollouts = write(tmp_path, "--worlds", "alfred", "--houses", "3", "--stream", "7", "--settings", "grounded+partial")
     assert [len(rollout.tasks) for rollout in rollouts] == [7, 7, 7]
@@ -111,7 +128,7 @@ def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"otherwise: worlds=None \(was \['alfred', 'wah'\]\); choose"):
         write(tmp_path / "both", "--houses", "2", "--settings", "lota+full", "--worlds", "alfred")
     (tmp_path / "rollouts.json").write_text("{")
-    with pytest.raises(DataError, match=r"rollouts.json cannot be read .*; choose another"):
+    with pytest.raises(DataError, match=r"rollouts.json is not JSON .*; choose another"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
 
 

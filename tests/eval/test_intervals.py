@@ -5,7 +5,79 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.intervals import mean_interval, ratio_interval
+from eval.intervals import mean_interval, paired_difference, ratio_interval, share_interval, unseen, wilson
+from eval.tables import difference, summary_table
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),  # scipy.stats.binomtest(right, count).proportion_ci(method="wilson")
+    [
+        (0, 4, 0.0, 0.4899),
+        (4, 4, 0.5101, 1.0),
+        (1, 10, 0.0179, 0.4042),
+        (10, 20, 0.2993, 0.7007),
+        (18, 32, 0.3932, 0.7183),
+    ],
+)
+def test_wilson(right: int, count: int, low: float, high: float) -> None:
+    assert wilson(right / count, count) == pytest.approx((low, high), abs=1e-4)
+    apart = {i: [float(i < right)] for i in range(count)}
+    assert share_interval(apart) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_failures_of_few_tasks_are_no_certainty() -> None:
+    """Zero of four is not [0, 0]; tasks of one stream count once where all are alike."""
+    assert share_interval({i: [0.0] for i in range(4)}) == pytest.approx((0.0, 0.4899), abs=1e-4)
+    assert share_interval({i: [1.0] * 5 for i in range(4)}) == pytest.approx((0.5101, 1.0), abs=1e-4)
+    assert share_interval({"a": [0.0] * 4}) is None
+
+
+def test_a_share_counts_clusters_as_far_as_they_agree() -> None:
+    alike = {i: [float(i < 10)] * 5 for i in range(20)}
+    unlike = {i: [1.0, 0.0] * 5 for i in range(20)}
+    assert share_interval(alike) == pytest.approx(wilson(0.5, 20))
+    assert share_interval(unlike) == pytest.approx(wilson(0.5, 200))
+
+
+def test_the_share_interval_covers() -> None:
+    rng = np.random.default_rng(0)
+    hits = [low <= 0.1 <= high for low, high in (
+        share_interval({i: [float(v)] for i, v in enumerate(rng.random(40) < 0.1)}) for _ in range(400)
+    )]  # fmt: skip
+    assert 0.92 <= np.mean(hits) <= 0.99
+
+
+def test_where_no_pair_differs_a_bound_says_how_many_may() -> None:
+    found = paired_difference({i: [0.0] for i in range(820)})
+    assert (found.mean, found.more, found.fewer, found.pairs) == (0.0, 0, 0, 820)
+    assert found.interval == pytest.approx((-0.00365, 0.00365), abs=1e-5) and unseen(820) == found.interval[1]
+    assert difference(found) == "+0.0 [-0.4, 0.4] (0 of 820 differ)"
+    few = paired_difference({i: [0.0] * 10 for i in range(3)})  # three streams of ten tasks
+    assert few.interval == pytest.approx((-0.632, 0.632), abs=1e-3)
+    assert difference(few) == "+0.0 [-63.2, 63.2] (0 of 30 differ; too few to tell)"
+
+
+def test_all_pairs_better_is_no_certainty_either() -> None:
+    low, high = paired_difference({i: [1.0] for i in range(20)}).interval
+    assert high == pytest.approx(1.0) and low == pytest.approx(1 - 2 * unseen(20))
+
+
+def test_a_difference_tells_how_many_pairs_differ() -> None:
+    values = [1.0] * 12 + [-1.0] * 9 + [0.0] * 79
+    found = paired_difference({i: [value] for i, value in enumerate(values)})
+    assert difference(found).endswith("(12+ 9-)") and not found.unclear
+    assert paired_difference({i: [value] for i, value in enumerate(values[8:14] * 2)}).unclear  # wide, around zero
+    assert difference(paired_difference({0: [1.0]})) == "+100.0 (1+ 0-; too few to tell)"
+    assert paired_difference({}) is None and difference(None) == "–"
+
+
+@pytest.mark.parametrize("interval", [None, (0.0, 0.4899)])
+def test_a_summary_says_that_there_are_too_few_tasks(interval: tuple[float, float] | None) -> None:
+    rates = dict.fromkeys(("success_rate", "goal_condition_rate", "subgoal_success_rate", "path_weighted_success"), 0.0)
+    summary = {**rates, "tasks": 4, "per_task_type": {}, "success_interval": interval, "restarted_episodes": 0}
+    assert "too few tasks to tell" in summary_table(summary, "").caption
+    summary["success_interval"] = (0.5, 0.6)
+    assert summary_table(summary, "").caption == "95 % interval of success: [50.0, 60.0]"
 
 
 def test_an_interval_of_equal_values_is_a_point() -> None:

@@ -16,8 +16,9 @@ from eval import alfred, merge
 from eval.shard import Shard
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
-from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE
+from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, read_config
 from tests.eval.crew.runs import assert_done, assert_same, pictures, the_run
+from tests.rewriting import change_object
 
 Command = Callable[..., tuple[int, str, str]]
 SETTING = ("planner=expert", "eval.episodes=7")
@@ -58,7 +59,7 @@ def test_merged_shards_are_the_run(call: Command) -> None:
     merged, whole = Path("new/merged"), the_run("whole")
     assert_same(merged, whole)
     assert (merged / TRACE).read_text() == (whole / TRACE).read_text()  # in the order of a single process
-    configs = [json.loads((run / CONFIG).read_text()) for run in (merged, whole)]
+    configs = [read_config(run) for run in (merged, whole)]
     for config in configs:
         del config["eval"]["out"]
     assert configs[0] == configs[1]
@@ -102,10 +103,12 @@ def test_no_trace_is_no_trace(call: Command) -> None:
     assert sorted(path.name for path in Path("merged").iterdir()) == [CONFIG, EPISODES, SUMMARY]
 
 
-def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
+def unchecked(run: Path) -> None:
+    """Leave the checksums out, as older versions did, so that lines can be changed."""
+    for file in (run / EPISODES, run / TRACE):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        plain = [{key: value for key, value in row.items() if key not in ("sum", "trace")} for row in rows]
+        file.write_text("".join(json.dumps(row) + "\n" for row in plain))
 
 
 def doubled(run: Path) -> None:
@@ -114,12 +117,14 @@ def doubled(run: Path) -> None:
 
 def renumbered(run: Path, index: int) -> None:
     """The last line of a run's episodes gets another number."""
+    unchecked(run)
     *rest, last = (run / EPISODES).read_text().splitlines()
     lines = [*rest, json.dumps(json.loads(last) | {"index": index})]
     (run / EPISODES).write_text("".join(f"{line}\n" for line in lines))
 
 
 def repeated(run: Path) -> None:
+    unchecked(run)
     with (run / EPISODES).open("a") as stream:
         stream.write((run / EPISODES).read_text().splitlines(keepends=True)[-1])
 
@@ -130,15 +135,18 @@ DAMAGE = [
     (lambda run: (run / SUMMARY).unlink(), ["shard 1/3, is not finished", "eval.resume="]),
     (lambda run: renumbered(run, 1), ["lacks episode 4"]),
     (repeated, ["has episode 4 twice"]),
-    (lambda run: edit(run / CONFIG, lambda c: c.update(weights="x")), ["another run", "weights=x (was None)"]),
-    (lambda run: edit(run / CONFIG, lambda c: c["env"].update(skills="g")), ["another run", "env.skills=g (was lota)"]),
-    (lambda run: edit(run / CONFIG, lambda c: c["eval"].update(shard=None)), ["is no shard"]),
-    (lambda run: edit(run / CONFIG, lambda c: c["eval"].update(shard="1/2")), ["lacks episodes 3, 5"]),
-    (lambda run: edit(run / CONFIG, lambda c: c.update(episodes=8)), ["lacks episode 7"]),
-    (lambda run: edit(run / SUMMARY, lambda c: c.update(steps=1)), ["steps", "has changed"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(weights="x")), ["another run", "weights=x (was None)"]),
+    (
+        lambda run: change_object(run / CONFIG, lambda c: c["env"].update(skills="g")),
+        ["another run", "env.skills=g (was lota)"],
+    ),
+    (lambda run: change_object(run / CONFIG, lambda c: c["eval"].update(shard=None)), ["is no shard"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c["eval"].update(shard="1/2")), ["lacks episodes 3, 5"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(episodes=8)), ["lacks episode 7"]),
+    (lambda run: change_object(run / SUMMARY, lambda c: c.update(steps=1)), ["steps", "has changed"]),
     (lambda run: (run / SUMMARY).write_text("{"), ["summary.json is not JSON"]),
-    (lambda run: (run / TRACE).write_text("x\n"), ["trace.jsonl:1 is no entry"]),
-    (lambda run: (run / TRACE).unlink(), ["trace.jsonl has nothing of episode"]),
+    (lambda run: (run / TRACE).write_text("x\n"), ["trace.jsonl:1 is not JSON"]),
+    (lambda run: (run / TRACE).unlink(), ["trace.jsonl has 0 whole lines"]),
 ]
 
 
@@ -171,6 +179,8 @@ def test_what_is_not_one_whole_run_is_not_merged(
 
 def test_an_episode_of_another_shard_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
+    for number in (1, 2):
+        unchecked(tmp_path / f"shards/{number}")
     for file in (EPISODES, TRACE):
         with (tmp_path / "shards/1" / file).open("a") as stream:
             stream.write((tmp_path / "shards/2" / file).read_text())
@@ -180,7 +190,9 @@ def test_an_episode_of_another_shard_is_found(call: Command, shards: Path, tmp_p
 
 def test_the_same_episode_under_two_numbers_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
+    unchecked(tmp_path / "shards/1")
     first = json.loads((shards / "2" / EPISODES).read_text().splitlines()[0])
+    del first["sum"], first["trace"]
     file = tmp_path / "shards/1" / EPISODES
     _, second = file.read_text().splitlines()
     file.write_text(json.dumps(first | {"index": 1}) + f"\n{second}\n")
@@ -197,6 +209,6 @@ def test_nothing_is_overwritten(call: Command, shards: Path, tmp_path: Path) -> 
 
 def test_versions_that_differ_are_all_named(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
-    edit(tmp_path / "shards/1" / SUMMARY, lambda summary: summary["versions"].update(torch="0.1"))
+    change_object(tmp_path / "shards/1" / SUMMARY, lambda summary: summary["versions"].update(torch="0.1"))
     assert_done(call(merge.main, "shards", "--out", "merged"))
     assert json.loads(Path("merged", SUMMARY).read_text())["versions"]["torch"].startswith("0.1, ")

@@ -22,6 +22,7 @@ from keep_agent.runfolder import CONFIG, SUMMARY, TRACE, RunFolder, find_runs
 from keep_agent.trace import read_trace
 from memory.disk import atomic
 from tests.keep_agent.pictures import Pictured
+from tests.rewriting import change_object
 
 Command = Callable[..., tuple[int, str, str]]
 SETTING = ("planner=random", "eval.episodes=3", "env.max_steps=4")
@@ -107,10 +108,12 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(call: Command, monkey
 
 def test_a_run_older_than_the_setting_goes_on_without_pictures(call: Command) -> None:
     call(*SETTING, "eval.episodes=1", "eval.frames=null")
-    config = json.loads((the_run() / CONFIG).read_text())
-    del config["eval"]["frames"]
-    config["eval"]["episodes"] = config["episodes"] = 2  # as if it had been stopped behind the first
-    (the_run() / CONFIG).write_text(json.dumps(config))
+
+    def older(config: dict[str, Any]) -> None:
+        del config["eval"]["frames"]
+        config["eval"]["episodes"] = config["episodes"] = 2  # as if it had been stopped behind the first
+
+    change_object(the_run() / CONFIG, older)
     assert call(f"eval.resume={the_run()}")[0] == 0
     assert len(RunFolder.read(the_run())) == 2 and not (the_run() / FRAMES).exists()
 

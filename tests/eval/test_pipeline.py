@@ -88,7 +88,7 @@ def test_every_method_plays(method: str, importance: str, tmp_path: Path) -> Non
         (["--loading", "none"], "use serial, next_layer, layer_balanced"),
         (["--model", "gpt-9"], "model 'gpt-9'"),
         (["--chunk", "0"], "--chunk 0"),
-        (["--times", "nowhere.json"], "nowhere.json is not there"),
+        (["--times", "nowhere.json"], "nowhere.json does not exist"),
         (["--average", "2"], "average=2"),
         (["--sweep", "--link", "shared"], "nothing to sweep"),
     ],

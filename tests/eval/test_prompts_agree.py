@@ -107,7 +107,7 @@ def prompts(
             planner.decide([step.skill], {})
             seen[-1] += asked_for
             asked_for.clear()
-            planner.feedback(step.skill, not step.failure, step.failure)
+            planner.feedback(step.skill, step.ok, step.message)
             facts = list(step.facts)
         following = rollout.tasks[len(seen)].instructions[0] if len(seen) < len(rollout.tasks) else None
         planner.finish_task(Finished(task.instructions[0], task.success, len(task.steps)), following)

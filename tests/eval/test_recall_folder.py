@@ -6,12 +6,15 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eval.recall import parser, report
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
+from memory.disk.lines import read_lines
+from tests.rewriting import change_lines, change_object
 
 OPTIONS = ("--kinds", "needle,tracking", "--cues", "after", "--segments", "8", "--trials", "2", "prompt.encoder=hashed")
 METHODS = ("--methods", "full_recompute,sparsex")
@@ -35,8 +38,10 @@ def torn(whole: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "torn"
     shutil.copytree(whole, folder)
     first, *lines = (whole / "probes.jsonl").read_text().splitlines(keepends=True)
-    changed = json.dumps(json.loads(first) | {"prefill_tokens": 0.5}) + "\n"
-    (folder / "probes.jsonl").write_text(changed + "".join(lines[:2]) + lines[2][:40])
+    (folder / "probes.jsonl").write_text(first + "".join(lines[:2]))
+    change_lines(folder / "probes.jsonl", lambda row: row.update(prefill_tokens=0.5))
+    with (folder / "probes.jsonl").open("a") as stream:
+        stream.write(lines[2][:40])
     for name in ("recall.json", "recall.png"):
         (folder / name).unlink()
     return folder
@@ -44,11 +49,11 @@ def torn(whole: Path, tmp_path: Path) -> Path:
 
 def test_the_same_command_asks_what_is_left(tiny_model: Path, whole: Path, torn: Path) -> None:
     recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn), "--mark", "0.5", "eval.threads=1")
-    due, lines = ((folder / "probes.jsonl").read_text().splitlines() for folder in (whole, torn))
-    assert len(lines) == ANSWERS and lines[1:] == due[1:] and json.loads(lines[0])["prefill_tokens"] == 0.5
+    due, rows = ([line.value for line in read_lines(folder / "probes.jsonl")] for folder in (whole, torn))
+    assert len(rows) == ANSWERS and rows[1:] == due[1:] and rows[0]["prefill_tokens"] == 0.5
     expected, found = (json.loads((folder / "recall.json").read_text())["scores"] for folder in (whole, torn))
     assert found[1:] == expected[1:]
-    assert found[0]["prefill_tokens"] == (0.5 + json.loads(due[2])["prefill_tokens"]) / 2
+    assert found[0]["prefill_tokens"] == (0.5 + due[2]["prefill_tokens"]) / 2
     assert (torn / "recall.png").exists()
 
 
@@ -69,10 +74,14 @@ def test_other_settings_do_not_go_on(tiny_model: Path, torn: Path, arguments: tu
 
 @pytest.mark.parametrize("part", ["configs", "weights"])
 def test_defaults_and_weights_that_changed_meanwhile_do_not_go_on(tiny_model: Path, torn: Path, part: str) -> None:
-    saved = json.loads((torn / "config.json").read_text())
-    saved["configs"]["sparsex"]["memory"]["recompute"]["share"] = 0.9
-    text = json.dumps(saved) if part == "configs" else (torn / "config.json").read_text().replace('hts": "', 'hts": "f')
-    (torn / "config.json").write_text(text)
+
+    def meanwhile(saved: dict[str, Any]) -> None:
+        if part == "configs":
+            saved["configs"]["sparsex"]["memory"]["recompute"]["share"] = 0.9
+        else:
+            saved["weights"] = f"f{saved['weights']}"
+
+    change_object(torn / "config.json", meanwhile)
     named = {"configs": r"sparsex.memory.recompute.share=0.04 \(was 0.9\)", "weights": "other weights"}[part]
     with pytest.raises(ConfigError, match=named):
         recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn))

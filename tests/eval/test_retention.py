@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eval.deviation import Shadow, make_planners, play
-from eval.lines import append_line, begin_lines
+from eval.lines import begin_lines
 from eval.retention import RULER, SETTING, Step, distance, parser, report, summarise, variants
 from eval.sessions import entities, record
 from eval.variants import compose_variants
 from keep_agent.assemble import expert_oracle
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
+from memory.disk.lines import read_lines
 from memory.engine.engine import Engine
 from memory.toolcalls import read_sessions
 from planners.prompt import named
@@ -35,7 +35,7 @@ def test_methods_are_measured_beside_the_full_cache(tiny_model: Path, tmp_path: 
     options = ["--methods", "streaming,moved:h2o+memory.construction.survivors=move,semantic", "--budget", "40"]
     given = [*options, "--history", "50", "--out", str(out), f"model={tiny_model}", *SMALL]
     report(given)
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    lines = [line.value for line in read_lines(out)]
     assert len(lines) == 2 and set(lines[0]) == {RULER, "streaming", "moved", "semantic"}
     for line in lines:
         for steps in zip(*line.values(), strict=True):
@@ -116,13 +116,15 @@ def test_the_command_has_help() -> None:
 
 def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
-    assert begin_lines(file, {"a": 1}) == []
-    append_line(file, [1])
+    out, lines = begin_lines(file, {"a": 1})
+    assert lines == []
+    out.append([{"b": 1}])
     with file.open("a") as stream:
         stream.write('{"half')
-    assert begin_lines(file, {"a": 1}) == [[1]]
-    append_line(file, [2])
-    assert begin_lines(file, {"a": 1}) == [[1], [2]]
+    out, lines = begin_lines(file, {"a": 1})
+    assert lines == [{"b": 1}]
+    out.append([{"b": 2}])
+    assert begin_lines(file, {"a": 1})[1] == [{"b": 1}, {"b": 2}]
 
 
 def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.trace import read_trace
 from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.standin import StandIn
+from tests.rewriting import change_object
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -66,6 +68,10 @@ def test_a_run_in_the_simulator_and_its_recording_are_the_run_without(call: Comm
     assert Path("talk.jsonl.gz").read_bytes() == said
 
 
+def two_episodes(config: dict[str, Any]) -> None:
+    config["episodes"] = config["eval"]["episodes"] = 2
+
+
 def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
     records = written_tasks(Path("tasks.json"), 2)
     run = ("planner=random", "env.data=tasks.json", "eval.out=runs")
@@ -73,8 +79,7 @@ def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
     with StandIn(home) as server:
         assert call(wah.main, *run, f"env.simulator={server.url}", "env.record=a.jsonl", "eval.episodes=1")[0] == 0
         (folder,) = find_runs(Path("runs"))
-        config = (folder / CONFIG).read_text().replace('"episodes": 1', '"episodes": 2')
-        (folder / CONFIG).write_text(config)  # as if it had been stopped behind the first
+        change_object(folder / CONFIG, two_episodes)  # as if it had been stopped behind the first
     code, _, err = call(wah.main, f"eval.resume={folder}")
     assert code == BAD_INPUT and "start the simulator" in err
     with StandIn(home) as server:

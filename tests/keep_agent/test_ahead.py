@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keep_agent.agent import Agent
-from keep_agent.robots import Executed, Limits, Observed, Planned, RobotSession
+from keep_agent.robots import Limits, Observed, Planned, RobotSession
 from keep_agent.robots.events import Event
 from keep_agent.robots.symbolic import symbolic
 
@@ -20,14 +20,10 @@ def test_encoding_hides_behind_motion() -> None:
 
     def watch(event: Event) -> None:
         if isinstance(event, Planned):
-            counts, timings = event.decision.trace["counts"], event.decision.trace["timings"]
-            encoded.append(counts.get("encoded_token_layers", 0))
+            encoded.append(event.decision.trace["counts"].get("encoded_token_layers", 0))
             ahead.append(event.decision.trace["ahead"].get("tokens", 0))
-            assert encoded[-1] or timings["encode"] < 1.0  # ms: only the look at what is there
         elif isinstance(event, Observed) and event.skill:
             moving.append(event.skill)
-        elif isinstance(event, Executed):
-            assert event.seconds >= 0.4 or not event.outcome.ok
 
     with Agent.from_config("keep", overrides=["memory=keep", "prompt.style=linked"]) as agent:
         for episode in range(2):

@@ -197,7 +197,7 @@ def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> Non
         make_model(config(tmp_path).model)
     (tmp_path / "tokenizer.json").write_text("{")
     settings = config(tmp_path, "planner=keep", "model.init=random")
-    with pytest.raises(ModelError, match=r"no tokenizer in .*model\.tokenizer"):
+    with pytest.raises(ModelError, match=r"the tokenizer of .*model\.tokenizer"):
         make_planner(settings)
 
 

@@ -91,6 +91,18 @@ def busy(request: httpx.Request) -> httpx.Response:
     return httpx.Response(429, json={"error": {"type": "Busy", "message": "come again"}}, headers={"Retry-After": "2"})
 
 
+def ending(request: httpx.Request) -> httpx.Response:
+    """A server that gives up what it could not finish before it ends."""
+    told = {"error": {"type": "Unavailable", "message": "the server is ending"}}
+    return httpx.Response(503, json=told, headers={"Retry-After": "5"})
+
+
+def short(request: httpx.Request) -> httpx.Response:
+    """An answer that had begun when the server had no file descriptor left."""
+    told = {"error": {"type": "Unavailable", "message": "no file descriptor left"}, "status": 503}
+    return httpx.Response(200, text=f"event: ready\ndata: {{}}\n\nevent: error\ndata: {json.dumps(told)}\n\n")
+
+
 def torn(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, text="event: ready\ndata: {}\n\n")
 
@@ -98,7 +110,10 @@ def torn(request: httpx.Request) -> httpx.Response:
 def test_a_plan_whose_answer_was_lost_is_made_once(agent: Agent, clock: Clock) -> None:
     """Also if something was observed in between. Without its number the server would have made another."""
     before = agent.number
-    for stream, trouble in ((False, late), (True, late), (False, busy), (True, busy), (True, torn)):
+    for stream, trouble in (
+        (False, late), (True, late), (False, busy), (True, busy), (False, ending), (True, ending), (True, torn),
+        (True, short),
+    ):  # fmt: skip
 
         def observed(request: httpx.Request, trouble: Answer = trouble) -> httpx.Response:
             agent.observe([{"id": f"mug_{agent.number}", "category": "object", "type": "mug"}])
@@ -177,7 +192,9 @@ def test_what_can_never_be_sent_is_not_tried_again(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["<html>sign in</html>", "[]", "7", '{"id": "kitchen"}', "event: ready\ndata: <html>\n\n"]
+    "page",
+    ["<html>sign in</html>", "[]", "7", '{"id": "kitchen"}', "event: ready\ndata: <html>\n\n", "[" * 100_000],
+    ids=lambda page: page[:9],
 )
 def test_a_page_of_somebody_else_is_no_answer(clock: Clock, tmp_path: Path, page: str) -> None:
     """A proxy answers with status 200, too: nothing counts as done then."""

@@ -22,7 +22,7 @@ from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
-from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError
+from keep_agent.errors import CapacityError, ConfigError, DataError, StorageError
 
 SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
 
@@ -87,9 +87,8 @@ def test_opened_again_it_remembers_every_call(
         copy = folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
-        for name in (MEMORY, JOURNAL):
-            if (folder / name).exists():
-                shutil.copy(folder / name, copy)
+        for file in folder.glob("*.*"):
+            shutil.copy(file, copy)
         again = DurableAgent(Agent(brain.planner("again"), ahead=False), copy)
         assert again.dump() == agent.dump()
         if number == len(made) - 1:
@@ -116,17 +115,6 @@ def test_a_torn_last_line_was_never_acknowledged(opened: Callable[..., DurableAg
     assert opened().agent.segments == 2
 
 
-def test_a_damaged_line_before_the_last_is_named(opened: Callable[..., DurableAgent], tmp_path: Path) -> None:
-    agent = opened()
-    for number in range(3):
-        agent.observe([Fact(f"mug_{number}", "object", "mug")])
-    path = tmp_path / "agent" / JOURNAL
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + lines[1].replace(b"mug_1", b"mug_7") + lines[2])
-    with pytest.raises(CorruptError, match=r"journal\.jsonl:2 is damaged"):
-        opened()
-
-
 def test_a_lower_limit_does_not_keep_what_is_remembered_out(brain: Brain, tmp_path: Path) -> None:
     """It was acknowledged. What is new is refused from then on."""
     mugs = [Fact(f"mug_{number}", "object", "mug") for number in range(5)]
@@ -150,11 +138,6 @@ def test_the_journal_begins_anew_where_the_memory_is_written(
         agent.observe([Fact("mug_1", "object", "mug", f"place_{number}")])
     assert len((tmp_path / "agent" / JOURNAL).read_bytes().splitlines()) == 4
     assert opened().dump() == agent.dump()
-    shutil.copy(tmp_path / "agent" / MEMORY, tmp_path / "memory.json")
-    (tmp_path / "agent" / JOURNAL).write_bytes(b"")
-    again = opened()
-    again.report(Outcome(True))
-    assert opened().dump() == again.dump() != agent.dump()
 
 
 def test_what_the_disk_refused_is_written_with_the_next_call(
@@ -243,7 +226,7 @@ def test_a_plan_too_long_for_the_model_leaves_nothing(
     monkeypatch.setattr(agent, "_write", lambda: pytest.fail("it was written"))
     agent.report(Outcome(False, "stuck"), 1)
     assert opened().dump() == agent.dump()
-    assert agent.dump()["planner"]["turns"] == [[before["open"][0], "stuck"]]
+    assert agent.dump()["planner"]["turns"] == [[before["open"][0], False, "stuck"]]
 
 
 def test_only_what_has_changed_is_written_at_the_end(opened: Callable[..., DurableAgent]) -> None:
@@ -271,17 +254,8 @@ def test_a_long_journal_is_no_more_than_so_many_bytes(
     assert opened().dump() == agent.dump()
 
 
-class Stuck:
-    """A file that cannot be cut."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def truncate(self, size: int) -> None:
-        raise OSError(5, "Input/output error")
+def stuck(*given: object) -> None:
+    raise OSError(5, "Input/output error")
 
 
 @pytest.mark.parametrize("written", [lambda agent: agent.finish(False), DurableAgent.compact, DurableAgent.close])
@@ -291,13 +265,15 @@ def test_a_line_that_was_refused_and_stayed_is_not_played_again(
     """It was neither synced nor taken back; then the memory was written, and the journal could not begin anew."""
     agent = opened()
     agent.plan("get the mug", SKILLS)
-    agent._journal._stream = Stuck(agent._journal._stream)
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
-        patch.setattr(os, "fsync", Stuck(None).truncate)
-        agent.report(Outcome(False, "stuck"))
-    assert len((agent.folder / JOURNAL).read_bytes().splitlines()) == 2
-    with pytest.raises(OSError, match="Input/output"):
-        written(agent)
+    with monkeypatch.context() as patch:
+        for name in ("truncate", "ftruncate"):
+            patch.setattr(os, name, stuck)
+        with patch.context() as synced, pytest.raises(StorageError, match="Input/output"):
+            synced.setattr(os, "fsync", stuck)
+            agent.report(Outcome(False, "stuck"))
+        assert len((agent.folder / JOURNAL).read_bytes().splitlines()) == 2
+        with pytest.raises(StorageError, match="Input/output"):
+            written(agent)
     assert opened().dump() == agent.dump()
 
 

@@ -15,6 +15,7 @@ from eval.metrics import summarize
 from keep_agent.errors import ConfigError
 from keep_agent.logging_wandb import NoLog, open_log
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+from tests.waiting import until
 
 BLOCK, HEADER, FILE_HEADER = 32 * 1024, 7, 7  # LevelDB log format behind W&B's own file header
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -37,17 +38,18 @@ def raw_records(path: Path) -> Iterator[bytes]:
             parts = []
 
 
-def records(path: Path, patience: float = 20.0) -> list[Any]:
+def records(path: Path) -> list[Any]:
     """All records, the one of the exit included: W&B's own process may still be writing when ``finish`` returns."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        found = [Record.FromString(raw) for raw in raw_records(path)]
-        if any(record.WhichOneof("record_type") == "exit" for record in found):
-            return found
-        time.sleep(0.05)
-    raise TimeoutError(f"{path} has no exit record after {patience} s")
+    found: list[Any] = []
+
+    def ended() -> bool:
+        found[:] = [Record.FromString(raw) for raw in raw_records(path)]
+        return any(record.WhichOneof("record_type") == "exit" for record in found)
+
+    until(ended, lambda: f"{path} has no exit record")
+    return found
 
 
 def values(items: Any) -> dict[str, Any]:

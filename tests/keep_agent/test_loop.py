@@ -10,8 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
+from envs.wah.env import WatchAndHelpEnv
+from envs.wah.episodes import load_episodes as load_apartments
 from keep_agent.assemble import demonstration, expert_oracle, make_planner
-from keep_agent.errors import DataError, EpisodeError
+from keep_agent.errors import DataError, EpisodeError, ModelError
 from keep_agent.frames import Frames
 from keep_agent.loop import run_episode
 from keep_agent.results import EpisodeResult
@@ -96,6 +98,18 @@ def test_the_planner_hears_of_facts_feedback_and_ends_in_order() -> None:
     assert step["ok"] is False and step["message"] == failure[2] and step["instruction"] == MUG.instruction
 
 
+@pytest.mark.parametrize(("messages", "told"), [("reasons", False), ("lota", True)])
+def test_a_failure_is_told_by_its_flag_unless_the_benchmark_hides_it(messages: str, told: bool) -> None:
+    planner = Scripted("open the fridge", "done")
+    (played,) = load_apartments(None, "test", limit=1)
+    env = WatchAndHelpEnv(messages=messages, episodes=[played])
+    _, entries = run_episode(env, planner, played, index=0, skills="lota", seed=0)
+    skill, ok, message = planner.heard[1]
+    assert (skill, ok, bool(message)) == ("open the fridge", told, not told)
+    step = next(entry for entry in entries if entry["event"] == "step")
+    assert step["ok"] is False, "the trace tells what happened"
+
+
 def test_a_crash_fails_this_task_and_all_that_follow_and_leaves_its_traceback() -> None:
     result, entries = play(Scripted("done", "fly to the moon"), episode(MUG, APPLE, MUG), world())
     assert [task.stop for task in result.tasks] == ["done", "crash", "crash"]
@@ -112,6 +126,15 @@ def test_a_crash_behind_the_last_task_fails_it() -> None:
 
     result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG), world())
     assert [(task.stop, task.success) for task in result.tasks] == [("crash", False)] and result.crashed
+
+
+def test_a_model_that_cannot_decide_is_no_failure_of_the_planner() -> None:
+    class Broken(Scripted):
+        def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+            raise ModelError("logits are not finite")
+
+    with pytest.raises(ModelError, match="not finite"):
+        play(Broken(), episode(MUG), world())
 
 
 def test_bad_data_is_the_users_error_and_an_interrupt_is_no_crash() -> None:

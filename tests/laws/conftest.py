@@ -1,15 +1,52 @@
+"""Engines for the laws, one per family, dtype and way of working: on the CPU, or on a CUDA device.
+
+``KEEP_AGENT_LAWS_DEVICE=cuda`` puts the engines there. References and transformers' own forward stay on the CPU, with
+the same weights: what they are compared with was computed by another device's kernels.
+"""
+
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
 import torch
 
+from memory.engine.decoder import Decoder
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
+from memory.engine.load import LoadedModel
 
+DEVICE = os.environ.get("KEEP_AGENT_LAWS_DEVICE", "cpu")
 GetEngine = Callable[..., Engine]
+
+
+class JudgedEngine(Engine):
+    """An engine on another device whose references are computed on the CPU."""
+
+    def __init__(self, model: LoadedModel, device: str, transport: str = "auto", importance: str = "before") -> None:
+        on_device = LoadedModel(model.name, Decoder(copy.deepcopy(model.module).to(device), model.spec), model.folder)
+        super().__init__(on_device, transport, importance=importance)
+        self.model = model
+
+    def forward_plain(
+        self,
+        ids: torch.Tensor,
+        attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
+        position_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits (rows, vocab) of transformers' own forward on the CPU."""
+        given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+        return self.plain(input_ids=torch.atleast_2d(ids).cpu(), **given).logits[0]
+
+
+def make_engine(model: LoadedModel, transport: str = "inline", importance: str = "before") -> Engine:
+    """An engine of ``model``'s weights on `DEVICE`."""
+    if DEVICE == "cpu":
+        return Engine(model, transport, importance=importance)
+    return JudgedEngine(model, DEVICE, transport, importance)
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +57,7 @@ def engine_of() -> Iterator[GetEngine]:
     def make(
         family: str, dtype: torch.dtype = torch.float32, transport: str = "inline", importance: str = "before"
     ) -> Engine:
-        made.append(Engine(tiny_model(family, dtype=dtype), transport, importance=importance))
+        made.append(make_engine(tiny_model(family, dtype=dtype), transport, importance))
         return made[-1]
 
     made: list[Engine] = []

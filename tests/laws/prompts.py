@@ -21,7 +21,8 @@ def tokens(count: int, seed: int, vocab: int = 512) -> list[int]:
 
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest expected magnitude."""
+    """Largest difference over the largest expected magnitude; the two may lie on different devices."""
+    found, expected = found.cpu(), expected.cpu()
     return float((found - expected).abs().max() / expected.abs().max())
 
 
@@ -81,10 +82,10 @@ class Script:
     capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        return self.rows[0]
+        return self.rows[0].to(layout.positions.device)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        return self.rows[layer + 1]
+        return self.rows[layer + 1].to(active.device)
 
 
 def shrinking(layout: Layout, layers: int, share: float = 0.7, seed: int = 0) -> Script:
@@ -107,7 +108,7 @@ class Always:
         self.skip = skip
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        return torch.arange(self.skip, layout.rows)
+        return torch.arange(self.skip, layout.rows, device=layout.positions.device)
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
         return active
@@ -121,9 +122,11 @@ class Watched:
         self.seen: list[torch.Tensor] = []
 
     def first(self, layout: Layout, layers: int) -> torch.Tensor:
-        self.seen = [self.stage.first(layout, layers)]
-        return self.seen[0]
+        rows = self.stage.first(layout, layers)
+        self.seen = [rows.cpu()]
+        return rows
 
     def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
-        self.seen.append(self.stage.narrow(layer, active, probe))
-        return self.seen[-1]
+        rows = self.stage.narrow(layer, active, probe)
+        self.seen.append(rows.cpu())
+        return rows

@@ -70,10 +70,10 @@ def test_keys_are_those_of_the_new_positions(engine: Engine) -> None:
         compact(engine.decoder, cache)
         cache.pool.check_integrity()
         assert cache.positions.tolist() == list(range(kept.numel())) and cache.next_position == kept.numel()
-        assert cache.dropped == 0 and cache.exact == int((kept != cache.positions).nonzero()[0])
+        assert cache.dropped == 0 and cache.exact == int((kept != cache.positions.cpu()).nonzero()[0])
         assert cache.pool.used == kept.numel(), "what rested at the old places is free"
         for layer in range(engine.spec.layers):
-            expected = rotated(engine, layer, bare.k[layer][:, kept], cache.positions)
+            expected = rotated(engine, layer, bare.k[layer][:, kept], cache.positions.cpu())
             assert relative(cache.keys(layer), expected) < 1e-5
             assert relative(cache.values(layer), bare.v[layer][:, kept]) < 1e-5
 
@@ -93,7 +93,7 @@ def dense(engine: Engine, bare: KVBlock, kept: torch.Tensor, new: list[int]) -> 
 
 def test_what_is_scored_behind_them_stands_at_the_new_positions(engine: Engine) -> None:
     cache, bare = paged(engine), bare_rows(engine)
-    first = cache.logits[0]
+    first = cache.logits[0].cpu()
     kept = torch.arange(len(IDS))[forget(cache, 0.6, 5)]
     compact(engine.decoder, cache)
     expected = []

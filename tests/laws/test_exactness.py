@@ -36,7 +36,7 @@ def routing_of(model: torch.nn.Module, given: Routes | None = None) -> Iterator[
         found[name] = output
         if given is None:
             return output
-        return tuple(every[-len(own) :] for every, own in zip(given[name], output, strict=True))
+        return tuple(every[-len(own) :].to(own.device) for every, own in zip(given[name], output, strict=True))
 
     routers = [(name, m) for name, m in model.named_modules() if type(m).__name__.endswith("Router")]
     hooks = [m.register_forward_hook(lambda _m, _i, out, name=name: record(name, out)) for name, m in routers]
@@ -66,7 +66,7 @@ def test_law_1_in_bfloat16(family: str, engine_of: GetEngine) -> None:
     layout = prompt.layout(prompt.blocks(engine))
     with routing_of(engine.plain) as routes:
         expected = engine.forward_plain(prompt.ids)[-1].float()
-    with routing_of(engine.model.module, routes):
+    with routing_of(engine.decoder.module, routes):
         result = engine.prefill(layout, Full(), Serial())
     assert relative(result.logits[0], expected) < BFLOAT16
 

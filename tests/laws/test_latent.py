@@ -21,7 +21,7 @@ from memory.recompute.none import Nothing
 from memory.report import Prefill
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
-from tests.laws.conftest import GetEngine
+from tests.laws.conftest import GetEngine, make_engine
 from tests.laws.prompts import relative
 from tests.memory.test_session import CONTEXT, episode, open_session
 from tests.references.memart import MemArt
@@ -139,7 +139,7 @@ def test_slots_with_room_for_all_are_exact(engine: Engine) -> None:
 @pytest.fixture(scope="module")
 def short() -> Iterator[Engine]:
     """A model of 100 positions, most of which the first turn takes up."""
-    with Engine(tiny_model("qwen3", layers=2, dtype=torch.float64, max_position_embeddings=100)) as made:
+    with make_engine(tiny_model("qwen3", layers=2, dtype=torch.float64, max_position_embeddings=100)) as made:
         yield made
 
 
@@ -167,7 +167,7 @@ def test_coupled_positions_leave_the_models_context(short: Engine) -> None:
 
 def test_coupled_positions_are_refused_where_rope_has_an_end() -> None:
     config = {"rope_parameters": LONGROPE, "max_position_embeddings": 160}
-    with Engine(tiny_model("llama", layers=2, dtype=torch.float64, **config)) as engine:
+    with make_engine(tiny_model("llama", layers=2, dtype=torch.float64, **config)) as engine:
         assert all(prefill.layout.rows < 160 for prefill in turns(engine, memart(Latent(top_k=TOP)), 12))
         with pytest.raises(CapacityError, match="beyond the 160 tokens"):
             list(turns(engine, memart(Latent(top_k=TOP), positions="coupled"), 12))
@@ -181,7 +181,7 @@ def test_coupled_positions_are_exact_while_nothing_is_left_out(engine_of: GetEng
 
 def test_a_transcript_without_choice_begins_anew(short: Engine) -> None:
     """What decoupled positions are for: other methods have to forget."""
-    with Engine(tiny_model("qwen2", layers=2, max_position_embeddings=400)) as engine:
+    with make_engine(tiny_model("qwen2", layers=2, max_position_embeddings=400)) as engine:
         for method in (memart(All()), MemoryMethod("p", All(), Prefix(4), Nothing(), Serial(), layout="append")):
             rows = [prefill.layout.rows for prefill in turns(engine, method, 12)]
             assert max(rows) < 400 and sorted(rows) != rows

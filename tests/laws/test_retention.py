@@ -98,7 +98,7 @@ def test_law_8_for_candidates_and_decoding(name: str, engine: Engine, policy_of:
 
 
 def likelihood(told: Told, first: torch.Tensor, candidate: list[int]) -> torch.Tensor:
-    logits = torch.cat([first[None], told.dense(candidate)[len(told.ids) : -1]]).log_softmax(-1)
+    logits = torch.cat([first[None].cpu(), told.dense(candidate)[len(told.ids) : -1]]).log_softmax(-1)
     return logits.gather(1, torch.tensor(candidate)[:, None]).sum()
 
 
@@ -158,9 +158,9 @@ def test_what_stages_choose_by_is_the_attention_that_the_model_pays(engine: Engi
     told = Told(engine, stage)
     for turn in STORY:
         told.turn(turn)
-        view, weights = stage.view, eager_weights(told)
-        assert relative(view.mass, sum(w.sum((0, 1)) for w in weights)[view.positions]) < 1e-5
-        before = view.positions[view.positions < len(told.ids) - 6]
+        view, weights, live = stage.view, eager_weights(told), stage.view.positions.cpu()
+        assert relative(view.mass, sum(w.sum((0, 1)) for w in weights)[live]) < 1e-5
+        before = live[live < len(told.ids) - 6]
         for votes, paid in zip(stage.votes, weights, strict=True):
             assert relative(votes, paid[:, -6:].mean(1)[:, before]) < 1e-5
 

@@ -128,7 +128,7 @@ class Told:
         ``more`` rows are computed behind what is live now.
         """
         ids, rows = [*self.ids, *(more or ())], torch.arange(len(self.ids) + len(more or ()))
-        visible = grown(self.visible, self.cache.positions, rows.numel())
+        visible = grown(self.visible, self.cache.positions.cpu(), rows.numel())
         mask = dense_mask(self.engine.plain, visible, rows, rows)
         return self.engine.forward_plain(torch.tensor(ids), mask)
 
@@ -142,7 +142,7 @@ class Told:
         before = self.visible[: prompt.prefix, : prompt.prefix]
         if before.shape[0] < prompt.prefix:  # rows of another session, which are exact
             before = torch.ones(prompt.prefix, prompt.prefix, dtype=torch.bool).tril()
-        self.visible = grown(before, prompt.cache.positions, len(self.ids))
+        self.visible = grown(before, prompt.cache.positions.cpu(), len(self.ids))
 
 
 def grown(visible: torch.Tensor, live: torch.Tensor, rows: int) -> torch.Tensor:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from keep_agent.errors import ConfigError, DataError
-from memory.encoder import CachedEncoder, HashedNgrams, SentenceTransformerEncoder, check_weights, make_encoder
+from memory.encoder import (
+    CachedEncoder,
+    HashedNgrams,
+    NamespaceEncoder,
+    SentenceTransformerEncoder,
+    check_weights,
+    make_encoder,
+)
 
 TEXTS = ["mug mug_1 cabinet_1\n", "mug mug_2 cabinet_1\n", "finished heat an egg succeeded\n", ""]
 
@@ -53,6 +60,17 @@ def test_cache_asks_once_and_stays_within_its_limit() -> None:
     assert inner.asked == ["a", "b", "c", "a"]
     assert encoder.computed == 4
     assert encoder.encode(["x", "y", "z", "x"]).shape == (4, 384)  # more new texts at once than the limit
+
+
+def test_what_one_namespace_encoded_makes_nothing_faster_for_another() -> None:
+    inner = Counting()
+    cache = CachedEncoder(inner)
+    alice, bob = (NamespaceEncoder(cache, name) for name in ("alice", "bob"))
+    first = alice.encode(["safe safe_1 open"])
+    assert np.array_equal(bob.encode(["safe safe_1 open"]), first)
+    assert inner.asked == ["safe safe_1 open"] * 2
+    alice.encode(["safe safe_1 open"])
+    assert len(inner.asked) == 2
 
 
 def test_minilm_orders_by_meaning() -> None:

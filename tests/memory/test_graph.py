@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -245,24 +244,6 @@ def test_grouping_anew_would_lose_groups_that_we_keep() -> None:
     assert statistics.mean(anew) < 0.9
 
 
-def test_a_step_costs_a_fraction_of_grouping_anew() -> None:
-    """The milliseconds themselves are for `benchmarks/bench_grouping.py`."""
-    store = make_store()
-    furnish(store, cabinets=100, objects=900)
-    store.graph.update(store)
-    steps, anew = [], []
-    for step in range(20):
-        store.advance()
-        for i in range(1, 6):
-            store.put(f"mug_{i}", "object", f"mug mug_{i} place_{step % 2}\n")
-        store.put(f"did_{step}", "history", f"did pick up mug_{step}\n")
-        steps.append(seconds_of_update(store))
-    for _ in range(3):
-        store.graph.clear()
-        anew.append(seconds_of_update(store))
-    assert statistics.median(steps) < statistics.median(anew) / 4
-
-
 def test_a_graph_that_begins_anew_is_as_it_was_though_the_changes_are_forgotten() -> None:
     store, whole = make_store(), make_store()
     for one in (store, whole):
@@ -278,11 +259,3 @@ def test_a_graph_that_begins_anew_is_as_it_was_though_the_changes_are_forgotten(
     assert [list(group.members) for group in store.graph.groups.values()] == [
         list(group.members) for group in whole.graph.groups.values()
     ]
-
-
-def seconds_of_update(store: SegmentStore) -> float:
-    """Without the sentences' encoding, which is remembered."""
-    store.graph.encoder.encode([segment.text for segment in store])
-    begin = time.perf_counter()
-    store.graph.update(store)
-    return time.perf_counter() - begin

@@ -18,7 +18,7 @@ from memory.index import PrefixIndex
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
-from memory.pool import BlockPool
+from memory.pool import UNUSED, BlockPool
 from memory.quantize import PackFormat
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
@@ -237,3 +237,18 @@ def test_the_prefix_index_finds_whole_exact_blocks_only() -> None:
     others = [("other", (1,), ""), ("model", (2,), ""), ("model", (1,), "agent")]
     names = {PrefixIndex(BlockPool(Ram()).holder(), 2, *key).chain(range(4))[0] for key in others}
     assert len(names | {chain[0]}) == 4
+
+
+def test_what_no_prompt_uses_is_let_go_of_in_the_end() -> None:
+    pool = BlockPool(Ram())
+    holder, other = pool.holder(), pool.holder()
+    for name in ("used", "shared", "unused"):
+        holder.put(block(name))
+    other.get("shared")
+    for _ in range(UNUSED):
+        holder.get("used")
+        holder.next_prompt()
+    assert pool.storage.stats()["blocks"] == 3
+    holder.next_prompt()
+    assert [name for name in ("used", "shared", "unused") if pool.storage.contains(name)] == ["used", "shared"]
+    assert dict(pool.references) == {"used": 1, "shared": 1}

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.replay import Example, Words, replay
 from memory.residual import load_head
-from memory.retention.train import HEAD, PROGRESS, SHARES, Trainer, loss_of, parser
+from memory.retention.train import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, parser, read_state
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 
 
@@ -110,6 +111,33 @@ def test_a_run_goes_on_from_any_session_with_the_same_settings_only(
         Trainer(arguments(tiny_model, sessions, tmp_path / "parts", "--decay", "0.25"))
 
 
+@pytest.mark.parametrize("damage", ["tensor", "number", "name", "cut", "empty"])
+def test_damage_of_a_checkpoint_is_refused(tiny_model: Path, sessions: Path, tmp_path: Path, damage: str) -> None:
+    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
+    file = tmp_path / "run" / STATE
+    raw = file.read_bytes()
+    file.write_bytes(
+        {
+            "tensor": raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:],
+            "number": raw.replace(b'\\"steps\\": ', b'\\"steps\\":1', 1),
+            "name": raw.replace(b"sha256", b"sha257", 1),
+            "cut": raw[: len(raw) // 2],
+            "empty": b"",
+        }[damage]
+    )
+    assert file.read_bytes() != raw
+    with pytest.raises(ModelError, match=rf"{STATE}.*; restore it, or train anew"):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
+
+
+def test_a_checkpoint_without_checksum_goes_on(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
+    metadata, tensors = read_state(tmp_path / "run" / STATE)
+    del metadata["sha256"]
+    save_file(tensors, tmp_path / "run" / STATE, metadata)
+    assert train(arguments(tiny_model, sessions, tmp_path / "run")).progress.epoch == 2
+
+
 def test_alpha_is_chosen_by_sessions_that_were_held_out(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
     trainer = train(arguments(tiny_model, sessions, tmp_path / "run", "--held-out", "1"))
     assert len(trainer.sessions) == 2 and [one.name for one in trainer.held] == ["s2"]
@@ -154,7 +182,7 @@ def test_no_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"no tokenizer in '/no/where'.*--tokenizer"):
+    with pytest.raises(ModelError, match=r"the tokenizer of '/no/where'.*--tokenizer"):
         Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--tokenizer", "/no/where"))
 
 

@@ -63,5 +63,5 @@ def test_a_chat_is_cut_where_the_model_acts(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text(line)
-    with pytest.raises(DataError, match=r"bad\.jsonl holds no tool-call sessions"):
+    with pytest.raises(DataError, match=r"bad\.jsonl:1 .*give sessions"):
         list(read_sessions(file, encode))

@@ -24,7 +24,7 @@ def rollout(seed: int = 0, receptacles: int = 6, objects: int = 6) -> Rollout:
     steps = (
         _step(f"go to {place}", FactRecord("agent", "agent", "agent", mug.place)),
         _step(f"open {place}", FactRecord(mug.place, "receptacle", "cabinet", states=("open",))),
-        StepRecord("open diningtable 1", f"pick up {name}", "diningtable 1 cannot be opened", ()),
+        StepRecord("open diningtable 1", f"pick up {name}", False, "diningtable 1 cannot be opened", ()),
         _step(
             f"pick up {name}",
             FactRecord(mug.id, "object", "mug", "agent"),
@@ -45,7 +45,7 @@ def rollout(seed: int = 0, receptacles: int = 6, objects: int = 6) -> Rollout:
 
 
 def _step(skill: str, *facts: FactRecord) -> StepRecord:
-    return StepRecord(skill, skill, "", facts)
+    return StepRecord(skill, skill, True, "", facts)
 
 
 @pytest.fixture

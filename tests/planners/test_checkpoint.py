@@ -4,35 +4,139 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from keep_agent.errors import CapacityError, ModelError
-from planners.checkpoint import HISTORY, deepen, load_planner, save_planner
+from keep_agent.errors import CapacityError, ConfigError, DataError, ModelError
+from memory.engine.load import load_model
+from planners.checkpoint import (
+    HISTORY,
+    STATE_CHECKSUMS,
+    SUMS,
+    deepen,
+    latest_checkpoint,
+    load_planner,
+    save_planner,
+    write_planner,
+)
 from planners.packed_attention import collate
 from planners.packing import Pack, Slot
 from planners.train import forward
 
-FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "SHA256SUMS", HISTORY}
+MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
+FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HISTORY, *SUMS, *MORE}
+
+
+class Killed(BaseException):
+    """What stands for SIGKILL: nothing cleans up behind it."""
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_a_checkpoint_is_the_old_one_until_all_of_the_new_one_is_written(
+def write(folder: Path, source: Path, step: int) -> dict[str, bytes]:
+    """A checkpoint whose every tensor says ``step``; what it looks like."""
+    model, tokenizer, _ = load_planner(source)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(step)
+    more = {name: {key: tensor * step for key, tensor in tensors.items()} for name, tensors in MORE.items()}
+    save_planner(model, tokenizer, {"progress": {"step": step}}, folder, more)
+    return contents(folder)
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, folder: Path, call: int) -> Callable[[], int]:
+    """Stop at the ``call``-th change of the disk from now on; what is returned tells how many there were."""
+    seen = itertools.count(1)
+    number = 0
+
+    def before(real: Callable[..., Any]) -> Callable[..., Any]:
+        def stopping(*arguments: Any, **more: Any) -> Any:
+            nonlocal number
+            number = next(seen)
+            if number >= call:
+                raise Killed
+            return real(*arguments, **more)
+
+        return stopping
+
+    for name in ("mkdir", "rename", "replace", "symlink", "symlink_to", "unlink", "rmdir", "fsync"):
+        if hasattr(os, name):
+            monkeypatch.setattr(os, name, before(getattr(os, name)))
+    return lambda: number
+
+
+def test_a_checkpoint_is_whole_in_one_folder_and_links_lead_to_it(tiny_model: Path, tmp_path: Path) -> None:
+    found = write(tmp_path, tiny_model, 1)
+    assert set(found) == FILES and all((tmp_path / name).is_symlink() for name in FILES)
+    assert latest_checkpoint(tmp_path) == (tmp_path / "checkpoints" / "step-1").resolve()
+    for step in (2, 2, 3):
+        write(tmp_path, tiny_model, step)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"latest", "step-2-2", "step-3"}
+    assert load_model(tmp_path, "float32").module.model.norm.weight[0] == 3
+
+
+@pytest.mark.parametrize("begins", ["empty", "versions", "files", "copy"])
+def test_a_killed_writer_leaves_the_old_checkpoint_or_the_new_one(
+    tiny_model: Path, tmp_path: Path, begins: str
+) -> None:
+    """Killed at every change of the disk: in a new folder, a trainer's, one without versions, and a copy of one."""
+    kinds = set()
+    for call in itertools.count(1):
+        folder = tmp_path / f"{begins} {call}"
+        old = _begin(folder, tiny_model, begins)
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+            told = kill_at(patch, folder, call)
+            write(folder, tiny_model, 2)
+        found, done = contents(folder), told() < call
+        steps = {json.loads(found[HISTORY])["progress"]["step"]} if HISTORY in found else {None}
+        kinds |= steps
+        if steps == {1}:
+            assert all(found[name] == old[name] for name in old if name not in SUMS)
+        checkpoint = latest_checkpoint(folder)
+        assert (checkpoint is None) == (steps == {None})
+        if checkpoint is not None:
+            model, _, history = load_planner(folder)
+            (step,) = steps
+            assert history["progress"]["step"] == step == model.model.norm.weight[0].item()
+            assert float(load_file(checkpoint / "optimizer.safetensors")["step"][0]) == step
+        write(folder, tiny_model, 3)  # a trainer that goes on
+        assert load_planner(folder)[2] == {"progress": {"step": 3}} and set(contents(folder)) == FILES
+        assert not list(folder.rglob(".*"))
+        if done:
+            break
+    assert kinds == {None if begins == "empty" else 1, 2}
+
+
+def _begin(folder: Path, source: Path, begins: str) -> dict[str, bytes]:
+    folder.mkdir()
+    if begins == "empty":
+        return {}
+    first = folder if begins == "versions" else folder.with_name(f"{folder.name} first")
+    write(first, source, 1)
+    if begins == "files":  # as they were before there were versions
+        for name in FILES - {STATE_CHECKSUMS}:
+            shutil.copy(first / name, folder / name)
+    if begins == "copy":
+        shutil.copytree(first, folder, dirs_exist_ok=True)
+    return contents(folder)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tokenizer, _ = load_planner(tiny_model)
-    more = {"optimizer.safetensors": {"step": torch.ones(3)}}
-    save_planner(model, tokenizer, {"steps": 1}, tmp_path, more)
-    old = contents(tmp_path)
-    assert set(old) == FILES | set(more)
-    real = os.fsync
-    for call in range(1, len(old) + 1):
+    old, real = write(tmp_path, tiny_model, 1), os.fsync
+    for call in range(1, len(FILES) + 1):
         counter = itertools.count(1)
 
         def full(number: int, counter: itertools.count = counter, call: int = call) -> None:
@@ -43,11 +147,44 @@ def test_a_checkpoint_is_the_old_one_until_all_of_the_new_one_is_written(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(CapacityError, match="no room for"):
-                save_planner(model, tokenizer, {"steps": 2}, tmp_path, more)
+                write(tmp_path, tiny_model, 2)
         assert contents(tmp_path) == old
-    (tmp_path / f".{HISTORY}.0a1b2c3d.partial").touch()  # of a trainer that was killed
-    save_planner(model, tokenizer, {"steps": 2}, tmp_path, more)
-    assert set(contents(tmp_path)) == set(old) and load_planner(tmp_path)[2] == {"steps": 2}
+
+
+def test_a_file_system_without_links_is_named(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "symlink", refused)
+    with pytest.raises(ConfigError, match=r"cannot write .*not permitted.* on a file system with symbolic links"):
+        write(tmp_path, tiny_model, 2)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "text"])
+def test_damage_of_any_file_is_refused_by_its_name(tiny_model: Path, tmp_path: Path, name: str, damage: str) -> None:
+    write(tmp_path, tiny_model, 1)
+    file = tmp_path / "checkpoints" / "step-1" / name
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes({"flip": bytes(raw), "cut": bytes(raw[: len(raw) // 2]), "text": b"\xff\xfe"}[damage])
+    with pytest.raises(ModelError) as caught:
+        latest_checkpoint(tmp_path)
+        load_planner(tmp_path)
+    expected = name if name not in SUMS else "step-1"
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_version_that_is_gone_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    write(tmp_path, tiny_model, 1)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-1")
+    with pytest.raises(DataError, match=r"latest leads to 'step-1', which is gone; restore it"):
+        latest_checkpoint(tmp_path)
 
 
 def test_a_deeper_model_says_the_same_until_it_is_trained(tiny_model: Path, tmp_path: Path) -> None:
@@ -63,7 +200,7 @@ def test_a_deeper_model_says_the_same_until_it_is_trained(tiny_model: Path, tmp_
     loss.backward()
     silent = [p for p in deeper.parameters() if p.ndim == 2 and not p.any()]
     assert len(silent) == 2 * 3 and all(p.grad.any() for p in silent)  # what was added learns
-    save_planner(deeper, tokenizer, {}, tmp_path)
+    write_planner(deeper, tokenizer, {}, tmp_path)
     assert len(load_planner(tmp_path)[0].model.layers) == depth + 3
     with pytest.raises(ModelError, match="only be added"):
         deepen(deeper, depth)

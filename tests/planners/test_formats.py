@@ -10,7 +10,7 @@ from planners.formats import Example, LotaFormat, PlainFormat, Splicer, make_for
 from planners.prompt import Turn
 from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
 
-TURNS = [Turn("find a mug"), Turn("open the Fridge", "Cannot find Fridge to open")]
+TURNS = [Turn("find a mug"), Turn("open the Fridge", False, "Cannot find Fridge to open")]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,14 @@ def test_golden_lota_prompt(chat: PreTrainedTokenizerFast) -> None:
     )
     assert chat.decode(form.cue(2, "at start\n")) == "\nat start\n 2."
     assert form.focus("grounded") == 0
+
+
+def test_a_failure_without_a_reason_is_told_in_every_format(
+    tiny: PreTrainedTokenizerFast, chat: PreTrainedTokenizerFast
+) -> None:
+    silent = Turn("open the Fridge", ok=False)
+    assert chat.decode(LotaFormat(chat).answer(silent)) == " open the Fridge (this action failed: it did not work),"
+    assert "failed it did not work" in tiny.decode(PlainFormat(tiny).answer(silent))
 
 
 def test_golden_lota_transcript_of_two_tasks(chat: PreTrainedTokenizerFast) -> None:

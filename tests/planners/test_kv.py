@@ -104,6 +104,21 @@ def test_golden_prompts_in_the_memory_layout(engine: Engine, tokenizer: PreTrain
     assert prompt(tokenizer, last) == [*memory, task, "next go to cabinet_2", AT, "next"]
 
 
+@pytest.mark.parametrize("layout", ["memory", "append"])
+@pytest.mark.parametrize("message", ["", "  "])
+def test_a_failure_without_a_reason_is_told_and_is_no_memory_of_something_done(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str, message: str
+) -> None:
+    planner = begun(make(engine, tokenizer, layout))
+    planner.decide(["open cabinet 1"], {})
+    planner.feedback("open cabinet 1", False, message)
+    lines = prompt(tokenizer, planner.decide(SKILLS, {}))
+    failed = next(index for index, line in enumerate(lines) if line.startswith("failed"))
+    assert lines[failed] == "failed it did not work" and lines[failed - 1].endswith("open cabinet_1")
+    planner.finish_task(Finished("Get the mug", False, 1), "Open it")
+    assert not planner.session.store.of("history")
+
+
 def _joined(lines: list[str]) -> list[str]:
     """Without what says where a word begins: an untrained model writes pieces of words."""
     return [line.replace(" ", "").replace("##", "") for line in lines]

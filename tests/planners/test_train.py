@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, DataError, ModelError
+from memory.disk.sums import CHECKSUMS
 from memory.engine.load import load_model
 from planners.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner, training
 from planners.optimizers import KINDS
@@ -215,12 +216,28 @@ def test_corrupt_weights_are_refused(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     Trainer(arguments(data, out, 0.2)).run()
     (out / WEIGHTS).write_bytes(b"not weights")
-    with pytest.raises(ModelError, match="cannot load planner weights"):
+    with pytest.raises(ModelError, match=r"model\.safetensors is corrupt"):
         load_planner(out)
+    with pytest.raises(ModelError, match=r"model\.safetensors is corrupt"):
+        Trainer(arguments(data, out, 0.2))
+    (out / "checkpoints" / "latest" / CHECKSUMS).unlink()
+    with pytest.raises(ModelError, match=r"cannot load .*model\.safetensors .*; restore it"):
+        load_planner(out)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_training(data: Path, tmp_path: Path) -> None:
+    trainer = Trainer(arguments(data, tmp_path / "run", 200, "--steps", "2"))
+    with torch.no_grad():
+        trainer.model.model.norm.weight[0] = float("nan")
+    with pytest.raises(ModelError, match=r"gradient of step 1 is not finite in .*; go on from the last checkpoint"):
+        trainer.run()
+    trainer.close()
+    assert not (tmp_path / "run").exists()
 
 
 def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    (tmp_path / CHECKSUMS).unlink()  # they are of the old weights
     state = load_file(tmp_path / WEIGHTS)
     save_file({**state, "model.norm.weight": torch.ones(3)}, tmp_path / WEIGHTS)
     with pytest.raises(ModelError, match="do not fit its config.json"):

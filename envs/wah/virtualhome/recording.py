@@ -20,6 +20,7 @@ from envs.wah.virtualhome.difference import first_difference
 from envs.wah.virtualhome.errors import ReplayDeparted
 from envs.wah.virtualhome.transport import Fields, Request, Transport
 from keep_agent.errors import CapacityError, ConfigError, DataError
+from keep_agent.files import reading
 
 _DAMAGE = (OSError, EOFError, ValueError, RecursionError, zlib.error)
 
@@ -113,10 +114,8 @@ class Replay:
         self._path = Path(path)
         self._number = 0  # of the last line that was read
         self._entry: dict[str, Any] | None = None  # what that said, until it is asked for
-        try:
+        with reading(self._path, "name a recorded conversation"):
             self._file = self._path.open("rb")
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error}); name a recorded conversation") from error
         self._stream: IO[bytes] = gzip.GzipFile(fileobj=self._file) if self._path.suffix == ".gz" else self._file
 
     def exchange(self, request: Request) -> Fields:

@@ -1,25 +1,33 @@
-"""``/v1/messages`` for Anthropic's clients."""
+"""Routes for Anthropic's clients: ``/v1/messages``, and ``/v1/messages/count_tokens``."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from secrets import token_hex
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from keep_agent.server.chat.anthropic_format import NEUTRAL, Answer, Messages, Usage, joined
+from keep_agent.server.access import Caller
+from keep_agent.server.chat.anthropic_format import (
+    MessageAnswer,
+    MessagePrompt,
+    Messages,
+    MessageUsage,
+    TokenCount,
+    joined,
+)
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.events import Events, begun, event, failed, pieces, telling, whole
-from keep_agent.server.chat.neutral import check_model, check_neutral
+from keep_agent.server.chat.neutral import check_model
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.prompts import ChatMessage
 from keep_agent.server.problems import ANTHROPIC_PATH as PATH
-from keep_agent.server.tokens import Caller
 
+COUNT = f"{PATH}/count_tokens"
 PING = event({"type": "ping"}, "ping")
 
 
@@ -29,8 +37,9 @@ class AnthropicRoutes:
         self.router = APIRouter(tags=["chat"])
         self.router.add_api_route(
             PATH, self.answer, methods=["POST"], responses=SSE,
-            response_model=Answer, summary="Go on with a conversation (Anthropic)",
+            response_model=MessageAnswer, summary="Go on with a conversation (Anthropic)",
         )  # fmt: skip
+        self.router.add_api_route(COUNT, self.count, methods=["POST"], summary="Count the tokens of a prompt")
 
     async def answer(
         self, request: Request, asked: Messages, caller: Caller,
@@ -42,23 +51,25 @@ class AnthropicRoutes:
         """
         agent = agent_of(caller, agent_id, asked.metadata and asked.metadata.user_id)
         check_model(asked.model, self._conversations.model)
-        check_neutral(asked.model_extra or {}, NEUTRAL)
         generation = self._begin(agent, asked)
         if asked.stream:
             await begun(request, generation)
             return Events(telling(PATH, self._events(generation), failed), generation)
         text = await whole(request, generation)
         answer = self._head() | {"content": [_block(text)], **_end(generation), "usage": _usage(generation)}
-        return Response(Answer(**answer).model_dump_json(exclude={"content": {"__all__": {"cache_control"}}}),
-                        media_type="application/json")  # fmt: skip
+        return Response(MessageAnswer(**answer).model_dump_json(), media_type="application/json")
+
+    async def count(self, asked: MessagePrompt) -> TokenCount:
+        """Count what the messages are for an agent without a memory; none is asked, or changed."""
+        check_model(asked.model, self._conversations.model)
+        said = said_in(asked)
+        return TokenCount(input_tokens=await self._conversations.count(said, goes_on(said)))
 
     def _begin(self, agent: str, asked: Messages) -> Generation:
         limits = self._conversations.limits
-        said = [ChatMessage(message.role, joined(message.content)) for message in asked.messages]
-        if asked.system:
-            said.insert(0, ChatMessage("system", joined(asked.system)))
+        said = said_in(asked)
         most, stops = most_tokens(limits, asked.max_tokens), stops_of(limits, asked.stop_sequences)
-        return self._conversations.chat(agent, said, most, stops, go_on=said[-1].role == "assistant")
+        return self._conversations.chat(agent, said, most, stops, goes_on(said))
 
     def _head(self) -> dict[str, Any]:
         model = self._conversations.model
@@ -81,6 +92,17 @@ def anthropic_router(conversations: Conversations) -> APIRouter:
     return AnthropicRoutes(conversations).router
 
 
+def said_in(asked: MessagePrompt) -> list[ChatMessage]:
+    """The messages, with the system's text as the first of them."""
+    said = [ChatMessage(message.role, joined(message.content)) for message in asked.messages]
+    return [ChatMessage("system", joined(asked.system)), *said] if asked.system else said
+
+
+def goes_on(said: Sequence[ChatMessage]) -> bool:
+    """Whether the answer continues the last message."""
+    return said[-1].role == "assistant"
+
+
 def _block(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
@@ -98,7 +120,9 @@ def _usage(generation: Generation) -> dict[str, int]:
     assert generation.prefilled is not None
     said = 0 if generation.ended is None else generation.ended.generated
     prefilled = generation.prefilled
-    usage = Usage(cache_creation_input_tokens=prefilled.new, cache_read_input_tokens=prefilled.kept, output_tokens=said)
+    usage = MessageUsage(
+        cache_creation_input_tokens=prefilled.new, cache_read_input_tokens=prefilled.kept, output_tokens=said
+    )
     return usage.model_dump()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,16 +14,17 @@ import anyio
 
 from keep_agent.errors import ModelError
 from keep_agent.phases.run import REUSE, start_tokens
-from keep_agent.server.chat.prompts import ChatMessage, prompt_of, special_tokens
+from keep_agent.server.chat.prompts import ChatMessage, prompt_of
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd
+from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd, check_length
 from keep_agent.server.gate import Gate
 from keep_agent.server.metrics import Metrics
 from memory.agents import AgentMemories
 from memory.engine.engine import Engine
 from memory.engine.scheduler import Scheduler
+from memory.engine.special_tokens import SpecialTokens, special_tokens
 from memory.engine.stream import Reason
-from memory.match import TokenizerCoder
+from memory.match import TokenizerCoder, TokenText
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -105,18 +106,18 @@ class Conversations:
 
     :param gate: holds a turn from when it is asked for until it has ended, whoever has gone by then
     :param model: what the model is called in requests
-    :param ends: tokens that end an answer; None: the tokenizer's special ones
+    :param special: the model's special tokens; None: as `special_tokens` finds them
     """
 
     def __init__(
         self, memories: AgentMemories, tokenizer: PreTrainedTokenizerBase, model: str, gate: Gate,
         limits: ChatLimits | None = None, metrics: Metrics | None = None, scheduler: Scheduler | None = None,
-        ends: Collection[int] | None = None,
+        special: SpecialTokens | None = None,
     ) -> None:  # fmt: skip
         self.memories, self.tokenizer, self.model = memories, tokenizer, model
         self.limits, self.scheduler = limits or ChatLimits(), scheduler or Scheduler(memories.engine)
         self._gate, self._metrics = gate, metrics
-        self._ends = special_tokens(tokenizer) if ends is None else frozenset(ends)
+        self.special = special or special_tokens(tokenizer, memories.engine.model.module)
         self._order = KeyedLock()
         self._threads = anyio.CapacityLimiter(math.inf)
         self._works: dict[asyncio.Task[None], Generation] = {}
@@ -157,12 +158,21 @@ class Conversations:
             raise ModelError("this server is closing; ask another, or later")
         generation = Generation()
         generation.turn = Turn(
-            self.memories, self.scheduler, self._ends, request, self.limits.prompt_chars, generation.tell
+            self.memories, self.scheduler, self.special, request, self.limits.prompt_chars, generation.tell
         )
         generation.waiting = task = asyncio.create_task(self._serve(generation, generation.turn))
         self._works[task] = generation
         task.add_done_callback(self._served)
         return generation
+
+    async def count(self, messages: Sequence[ChatMessage], go_on: bool = False) -> int:
+        """Tokens of the prompt that `chat` makes of messages, for an agent without a memory. Raises as that does."""
+        async with self._gate.entered():
+            return await self.in_thread(lambda: self._count(prompt_of(self.tokenizer, messages, go_on)))
+
+    def _count(self, text: str) -> int:
+        check_length(text, self.limits.prompt_chars)
+        return len(TokenText.of(text, self.memories.coder, self.memories.start).ids)
 
     def _served(self, task: asyncio.Task[None]) -> None:
         generation = self._works.pop(task)

@@ -1,9 +1,9 @@
-"""Text that grows token by token: whole characters only, up to the first of some words that end it."""
+"""Detokenizer: text that grows token by token, in whole characters, up to the first of some stop strings."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from memory.match import BROKEN, LONGEST, Coder
 
@@ -12,14 +12,15 @@ class Detokenizer:
     """Say the same piece by piece as at once.
 
     Tokens of a character that is not complete yet are held back, and so is what may be the beginning of a stop. Bytes
-    that no further ones can make a character of are shown as U+FFFD.
+    that no further ones can make a character of are shown as U+FFFD. ``hidden`` tokens have no text.
     """
 
-    def __init__(self, coder: Coder, stops: Sequence[str] = ()) -> None:
-        self._coder, self._stops = coder, tuple(stop for stop in stops if stop)
+    def __init__(self, coder: Coder, stops: Sequence[str] = (), hidden: Collection[int] = ()) -> None:
+        self._coder, self._stops, self._hidden = coder, tuple(stop for stop in stops if stop), hidden
         self._tokens: list[int] = []
+        self._shown: list[int] = []  # those that are not hidden
         self._ends: list[int] = []  # characters that are complete after each token
-        self._begin = self._read = 0  # tokens: where the window of what is decoded begins, and where it was read to
+        self._begin = self._read = 0  # of those: where the window of what is decoded begins, and where it was read to
         self._said = ""
         self._given = 0
         self.stop: str | None = None
@@ -30,18 +31,24 @@ class Detokenizer:
         return len(self._tokens)
 
     @property
-    def whole(self) -> tuple[list[int], str]:
-        """Tokens that end where a character ends, no later than a stop begins, and what they say."""
+    def whole(self) -> tuple[list[int], str | None]:
+        """Tokens that end where a character ends, no later than a stop begins, and what they say.
+
+        None where some are hidden: what is shown is not all they say then.
+        """
         after = bisect_right(self._ends, len(self._said))
         end = self._ends[after - 1] if after else 0
-        return self._tokens[: bisect_left(self._ends, end) + 1 if end else 0], self._said[:end]
+        tokens = self._tokens[: bisect_left(self._ends, end) + 1 if end else 0]
+        return tokens, None if any(token in self._hidden for token in tokens) else self._said[:end]
 
     def feed(self, token: int) -> str:
         """Take a token; the text that is certain by now and was not given before."""
         if self.stop is not None:
             return ""
         self._tokens.append(token)
-        self._said += self._decoded()
+        if token not in self._hidden:
+            self._shown.append(token)
+            self._said += self._decoded()
         self._ends.append(len(self._said))
         self._cut()
         return self._give(len(self._said) if self.stop is not None else self._certain())
@@ -55,11 +62,11 @@ class Detokenizer:
 
         They are decoded behind those read before, since some tokens say a space or none by what is in front of them.
         """
-        known = self._coder.decode(self._tokens[self._begin : self._read])
-        both = self._coder.decode(self._tokens[self._begin :])
-        if both.endswith(BROKEN) and len(self._tokens) - self._read <= LONGEST:
+        known = self._coder.decode(self._shown[self._begin : self._read])
+        both = self._coder.decode(self._shown[self._begin :])
+        if both.endswith(BROKEN) and len(self._shown) - self._read <= LONGEST:
             return ""
-        self._begin, self._read = self._read, len(self._tokens)
+        self._begin, self._read = self._read, len(self._shown)
         return both[len(known) :]
 
     def _cut(self) -> None:

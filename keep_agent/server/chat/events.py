@@ -13,9 +13,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from keep_agent.errors import KeepError
 from keep_agent.server.chat.conversations import Generation
-from keep_agent.server.problems import UNKNOWN, body_of, kind_of, status_of
+from keep_agent.server.problems import UNKNOWN, body_of, expected, kind_of, status_of
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies shall not hold events back
 QUIET = 15.0  # seconds without a word, after which a sign of life is sent
@@ -105,13 +104,16 @@ async def pieces(generation: Generation) -> AsyncIterator[str | None]:
 async def telling(path: str, events: AsyncIterator[bytes], wrap: Callable[[Mapping[str, Any]], bytes] = event) -> (
     AsyncIterator[bytes]
 ):  # fmt: skip
-    """``events``; what goes wrong on the way becomes the last of them, for the status is sent already."""
+    """``events``; what goes wrong on the way becomes the last of them, with the status that the answer would have."""
     try:
         async for one in events:
             yield one
-    except KeepError as error:
-        log.warning("%s: %s: %s", path, kind_of(error), error)
-        yield wrap(body_of(path, status_of(error), kind_of(error), str(error)))
-    except Exception:
-        log.exception("%s", path)
-        yield wrap(body_of(path, 500, "InternalError", UNKNOWN))
+    except Exception as error:
+        refused = expected(error)
+        if refused is None:
+            log.exception("%s", path)
+            status, kind, message = 500, "InternalError", UNKNOWN
+        else:
+            log.warning("%s: %s: %s", path, kind_of(refused), refused)
+            status, kind, message = status_of(refused), kind_of(refused), str(refused)
+        yield wrap({**body_of(path, status, kind, message), "status": status})

@@ -10,26 +10,25 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
+from keep_agent.server.access import Caller
 from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
-from keep_agent.server.chat.neutral import check_model, check_neutral
+from keep_agent.server.chat.neutral import check_model
 from keep_agent.server.chat.openai_format import (
-    NEUTRAL,
     AssistantMessage,
     CachedTokens,
     Choice,
     Completed,
     Completion,
+    CompletionUsage,
     Model,
     Models,
-    Usage,
 )
 from keep_agent.server.chat.prompts import ChatMessage
-from keep_agent.server.tokens import Caller
 
-PATH = "/v1/chat/completions"
+PATH, MODELS = "/v1/chat/completions", "/v1/models"
 ROLES = {"developer": "system"}  # their newer word for the same
 SSE = {200: {"content": {"text/event-stream": {}}, "description": "The answer, or its parts if ``stream`` is true"}}
 
@@ -42,19 +41,29 @@ class OpenAIRoutes:
             PATH, self.complete, methods=["POST"], responses=SSE,
             response_model=Completed, summary="Go on with a conversation (OpenAI)",
         )  # fmt: skip
-        self.router.add_api_route("/v1/models", self.models, methods=["GET"], summary="The model that is served")
+        self.router.add_api_route(MODELS, self.models, methods=["GET"], summary="The models that are served")
+        one = f"{MODELS}/{{model:path}}"
+        self.router.add_api_route(one, self.model, methods=["GET"], summary="Whether a model is served")
 
     async def models(self) -> Models:
         return Models(data=[Model(id=self._conversations.model)])
+
+    async def model(self, model: str) -> Model:
+        check_model(model, self._conversations.model)
+        return Model(id=model)
 
     async def complete(
         self, request: Request, asked: Completion, caller: Caller,
         agent_id: Annotated[str | None, Header(alias=HEADER)] = None,
     ) -> Response:  # fmt: skip
-        """The agent is named by the header, else by ``user``, else it is the token's only one. Answers are greedy."""
-        agent = agent_of(caller, agent_id, asked.user)
+        """Answer greedily. The agent is named by the header, else by ``user``.
+
+        Where neither is given it is ``prompt_cache_key``, else ``safety_identifier``, if the token may use that agent,
+        else the token's only agent.
+        """
+        hints = asked.prompt_cache_key, asked.safety_identifier
+        agent = agent_of(caller, agent_id, asked.user, hints=hints)
         check_model(asked.model, self._conversations.model)
-        check_neutral(asked.model_extra or {}, NEUTRAL)
         generation = self._begin(agent, asked)
         if asked.stream:
             await begun(request, generation)
@@ -91,10 +100,10 @@ def completed(generation: Generation, text: str, model: str) -> Completed:
     return Completed(**_head("chat.completion", model), choices=[choice], usage=usage_of(generation))
 
 
-def usage_of(generation: Generation) -> Usage:
+def usage_of(generation: Generation) -> CompletionUsage:
     assert generation.prefilled is not None and generation.ended is not None
     prompt, generated = generation.prefilled.kept + generation.prefilled.new, generation.ended.generated
-    return Usage(
+    return CompletionUsage(
         prompt_tokens=prompt, completion_tokens=generated, total_tokens=prompt + generated,
         prompt_tokens_details=CachedTokens(cached_tokens=generation.prefilled.kept),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from keep_agent.errors import ModelError
 from keep_agent.phases.run import Answer, Player
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
 from memory.engine.scheduler import Scheduler
+from memory.engine.special_tokens import SpecialTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,8 @@ class SharedPlayer(Player):
     def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
         heard: list[Prefilled | str] = []
         request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
-        turn = Turn(self.memories, self.scheduler, self.stops, request, self.prompt_chars, heard.append)
+        special = SpecialTokens(frozenset(self.stops))
+        turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, heard.append)
         self.begins(turn)
         ended = turn.run()
         if ended.reason == "cancelled" or turn.prefilled is None:

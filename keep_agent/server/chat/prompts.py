@@ -46,9 +46,3 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage
 def _plain(messages: Sequence[ChatMessage], go_on: bool) -> str:
     lines = [f"{said.role}: {said.content}\n" for said in messages]
     return "".join(lines)[:-1] if go_on else "".join([*lines, "assistant:"])
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Tokens that end what a model says: those that stand for no text."""
-    added = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return frozenset(added | set(tokenizer.all_special_ids))

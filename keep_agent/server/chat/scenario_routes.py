@@ -9,12 +9,13 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from keep_agent.phases import turns
+from keep_agent.server.access import Caller
 from keep_agent.server.chat.conversations import Conversations
 from keep_agent.server.chat.scenario_limits import sent_scenario, shipped_scenario
 from keep_agent.server.chat.scenarios import Running, Scenarios, voice
 from keep_agent.server.gate import Gate
 from keep_agent.server.problems import NotFound
-from keep_agent.server.tokens import Access, Caller
+from keep_agent.server.tokens import Access
 
 PATH = "/v1/scenarios"
 SMALL = {
@@ -40,11 +41,13 @@ class Begin(BaseModel):
 
 class Play(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"turns": 1}]})
-    turns: StrictInt = Field(1, ge=1, le=1000, description="At most so many are played")
+    turns: StrictInt = Field(1, ge=1, le=1000, description="At most so many are heard by the token's agents")
 
 
 class Shown(BaseModel):
-    """``agents`` are those with whose ears the token hears; ``about`` is shown to one that has them all."""
+    """``agents`` are those with whose ears the token hears; ``about`` is shown to one that has them all. ``played`` and
+    ``turns`` count the turns that these agents hear.
+    """
 
     id: str
     name: str
@@ -57,7 +60,9 @@ class Shown(BaseModel):
 
 
 class ShownTurn(BaseModel):
-    """``audience``: which of the token's agents heard it. What it cost is shown to the speaker's token only."""
+    """``index`` counts the turns that the token's agents heard, from 0; ``audience``: which of them heard it. What it
+    cost is shown to the speaker's token only.
+    """
 
     index: int
     phase: str
@@ -76,7 +81,7 @@ class ShownTurn(BaseModel):
 
 
 class Played(BaseModel):
-    """``played`` turns, of which ``turns`` were heard."""
+    """The turns that the token's agents heard, and their number."""
 
     played: int
     turns: list[ShownTurn]
@@ -125,27 +130,28 @@ class ScenarioRoutes:
         await self._scenarios.delete(caller, number)
 
     async def play(self, request: Request, number: str, asked: Play, caller: Caller) -> Played:
-        """Tells of the turns that the token's agents heard. Ends early where the scenario does, or the client goes.
+        """Plays until the token's agents have heard so many turns. Ends early where the scenario does, or the client
+        goes. Nothing tells how many others were played meanwhile.
 
         One request at a time plays it on; others are told to come again, and wait nowhere.
         """
-        running, played = self._scenarios.get(caller, number), []
+        running = self._scenarios.get(caller, number)
         async with running.gate.entered():
-            while len(played) < asked.turns and not await request.is_disconnected():
-                turn = await self._scenarios.play(caller, running)
-                if turn is None:
+            first = len(running.heard(caller))
+            while len(running.heard(caller)) < first + asked.turns and not await request.is_disconnected():
+                if await self._scenarios.play(caller, running) is None:
                     break
-                played.append(turn)
-        ears = running.ears(caller)
-        told = [told_turn(turn, ears) for turn in played if ears.intersection(turn.audience)]
-        return Played(played=len(played), turns=told, done=running.done)
+            heard = enumerate(running.heard(caller)[first:], first)
+        told = [told_turn(turn, index, running.ears(caller)) for index, turn in heard]
+        return Played(played=len(told), turns=told, done=running.done)
 
     async def transcript(self, number: str, agent: str, caller: Caller) -> Transcript:
         """Phase by phase, as the agent itself would read it."""
         running = self._scenarios.get(caller, number)
         caller.require(voice(running.scenario, agent))
         if agent not in running.scenario.agents:
-            raise NotFound(f"the scenario has no agent {agent[:64]!r}; it has: {', '.join(running.scenario.agents)}")
+            heard = ", ".join(sorted(running.ears(caller)))
+            raise NotFound(f"the scenario has no agent {agent[:64]!r}; you may ask for: {heard}")
         phases = [Heard(phase=phase.name, text=running.story.transcript(phase.name, agent))
                   for phase in running.scenario.phases]  # fmt: skip
         return Transcript(agent=agent, phases=[heard for heard in phases if heard.text])
@@ -160,15 +166,15 @@ def shown(running: Running, access: Access) -> Shown:
     about = scenario.about if len(ears) == len(scenario.agents) else ""
     return Shown(
         id=running.id, name=scenario.name, about=about, agents=sorted(ears),
-        played=len(running.turns), turns=scenario.turns, done=running.done, failed=running.failed,
+        played=len(running.heard(access)), turns=running.audible(access), done=running.done, failed=running.failed,
     )  # fmt: skip
 
 
-def told_turn(turn: turns.Turn, ears: frozenset[str]) -> ShownTurn:
+def told_turn(turn: turns.Turn, index: int, ears: frozenset[str]) -> ShownTurn:
     costs = {} if turn.agent not in ears else {
         name: getattr(turn, name) for name in ("kind", "origin", "kept", "new", "generated", "ttft_ms", "decode_ms")
     }  # fmt: skip
     return ShownTurn(
-        index=turn.index, phase=turn.phase, round=turn.round, agent=turn.agent, name=turn.name, text=turn.text,
+        index=index, phase=turn.phase, round=turn.round, agent=turn.agent, name=turn.name, text=turn.text,
         audience=[agent for agent in turn.audience if agent in ears], **costs,
     )  # fmt: skip

@@ -71,6 +71,17 @@ class Running:
         """The agents with whose ears a token hears."""
         return frozenset(agent for agent in self.scenario.agents if access.may(voice(self.scenario, agent)))
 
+    def heard(self, access: Access) -> list[turns.Turn]:
+        """The turns so far that the token's agents heard."""
+        ears = self.ears(access)
+        return [turn for turn in self.turns if not ears.isdisjoint(turn.audience)]
+
+    def audible(self, access: Access) -> int:
+        """The turns that the token's agents will have heard in the end."""
+        ears = self.ears(access)
+        speakers = ((phase, speaker) for phase in self.scenario.phases for speaker in phase.speakers)
+        return sum(phase.rounds for phase, speaker in speakers if not ears.isdisjoint(phase.audience(speaker)))
+
     def may_know_why(self, access: Access) -> bool:
         """Does a token hear who speaks in the turn under way, or everybody? An error may tell of the prompt."""
         ears = self.ears(access)
@@ -85,7 +96,7 @@ class Scenarios:
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
         self._running: dict[str, Running] = {}
-        self._stops = stop_tokens(conversations.tokenizer)
+        self._stops = stop_tokens(conversations.tokenizer, conversations.special)
         self._closed = False
 
     # -- beginning and ending ------------------------------------------------------------------------------------------
@@ -94,6 +105,8 @@ class Scenarios:
         """Begin a scenario; nothing is said yet.
 
         :raises Forbidden: the token is not for all of its agents
+        :raises CapacityError: too many are played. A token for certain agents does not learn how many: each id is in
+            one scenario at a time, so it may always begin its own
         :raises Conflict: one of them is played: they would have the same rows. Nothing is said of scenarios that have
             the name and other agents
         """
@@ -107,7 +120,7 @@ class Scenarios:
                 f"a scenario {scenario.name!r} with such an agent is played already: delete it first, or name this one "
                 "otherwise"
             )
-        if len(self._running) >= limits.scenarios:
+        if access.all and len(self._running) >= limits.scenarios:
             raise CapacityError(f"{limits.scenarios} scenarios are played, no more are; delete one")
         running = Running(secrets.token_hex(8), scenario, Story(scenario))
         running.playing = self._player(running).play(running.story)

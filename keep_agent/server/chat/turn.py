@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keep_agent.errors import CapacityError
@@ -13,6 +13,7 @@ from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.problems import TooLarge
 from memory.agents import AgentMemories, Prompt
 from memory.engine.scheduler import Scheduler
+from memory.engine.special_tokens import SpecialTokens
 from memory.engine.stream import Reason, Stream
 
 log = logging.getLogger(__name__)
@@ -57,12 +58,12 @@ class Turn:
     """Runs on a thread of its own; may be cancelled from any other. ``tell`` hears what it says, piece by piece."""
 
     def __init__(
-        self, memories: AgentMemories, scheduler: Scheduler, ends: Collection[int], request: GenerationRequest,
+        self, memories: AgentMemories, scheduler: Scheduler, special: SpecialTokens, request: GenerationRequest,
         prompt_chars: int, tell: Callable[[Prefilled | str], None],
     ) -> None:  # fmt: skip
         self.request = request
         self.prefilled: Prefilled | None = None
-        self._memories, self._scheduler, self._ends, self._tell = memories, scheduler, ends, tell
+        self._memories, self._scheduler, self._special, self._tell = memories, scheduler, special, tell
         self._prompt_chars = prompt_chars
         self._stream: Stream | None = None
         self._cancelled = False
@@ -80,13 +81,12 @@ class Turn:
     def run(self) -> TurnEnd:
         """Raises KeepError, and whatever goes wrong with the model; the agent's memory is then what it was."""
         text = self.request.text()
-        if len(text) > self._prompt_chars:
-            raise TooLarge(f"the prompt has {len(text)} characters, {self._prompt_chars} are taken; shorten it")
+        check_length(text, self._prompt_chars)
         with self._memories.turn(self.request.agent, text) as prompt:
             most = min(self.request.max_tokens, self._room(prompt))
             self.prefilled = Prefilled(prompt.kind, prompt.origin, prompt.kept, len(prompt.new))
             self._tell(self.prefilled)
-            detokenizer = Detokenizer(prompt.coder, self.request.stops)
+            detokenizer = Detokenizer(prompt.coder, self.request.stops, self._special.hidden)
             stream = self._submit(prompt, most)
             try:
                 self._follow(stream, detokenizer)
@@ -104,7 +104,7 @@ class Turn:
         return most - asked
 
     def _submit(self, prompt: Prompt, most: int) -> Stream:
-        stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._ends)
+        stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._special.ends)
         with self._lock:
             self._stream = stream
             if self._cancelled:
@@ -139,3 +139,9 @@ class Turn:
         return TurnEnd(
             reason.value, detokenizer.count, detokenizer.stop, ttft, 0.0 if first is None else 1e3 * (now - first)
         )
+
+
+def check_length(text: str, most: int) -> None:
+    """Raises TooLarge for a prompt of more than ``most`` characters."""
+    if len(text) > most:
+        raise TooLarge(f"the prompt has {len(text)} characters, {most} are taken; shorten it")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.waiting import until
 
 
 def held_now() -> dict[str, set[str]]:
@@ -29,14 +30,11 @@ def held_now() -> dict[str, set[str]]:
 
 
 @contextmanager
-def nothing_left(patience: float = 5.0) -> Iterator[None]:
+def nothing_left() -> Iterator[None]:
     """Everything that the block opens is closed at its end, or soon after."""
     before = held_now()
     yield
-    deadline = time.monotonic() + patience
-    while (more := _more(before)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not more, more
+    until(lambda: not _more(before), lambda: str(_more(before)))
 
 
 def runs(process: int) -> bool:

@@ -8,7 +8,6 @@ import select
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,14 +17,14 @@ import msgpack
 import pytest
 
 from tests.envs.alfred_thor.leftovers import runs
+from tests.waiting import PATIENCE, until
 
 STUB = [sys.executable, "-m", "envs.alfred.thor_stub"]
 HEADER = struct.Struct("!BI")
-SOON = 5.0  # seconds
 
 
 class Talk:
-    """The client's end of two pipes, with a clock."""
+    """The client's end of two pipes, of a process that may end."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.paths = [folder / "server.pipe", folder / "client.pipe"]
@@ -37,9 +36,9 @@ class Talk:
         self.outgoing = -1
 
     def read(self, size: int) -> bytes:
-        """So many bytes; fewer when the process has ended, or says nothing for a while."""
-        found, deadline = b"", time.monotonic() + SOON
-        while len(found) < size and time.monotonic() < deadline:
+        """So many bytes; fewer when the process has ended."""
+        found = b""
+        while len(found) < size:
             gone = self.process.poll() is not None
             if select.select([self.incoming], [], [], 0.02)[0]:
                 with suppress(BlockingIOError):
@@ -78,6 +77,15 @@ class Talk:
         self.incoming = self.outgoing = -1
 
 
+def opened_by(process: int) -> set[str]:
+    """Paths of the files that a process has open."""
+    found = set()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            found.add(str(link.readlink()))
+    return found
+
+
 def environment(folder: Path) -> dict[str, str]:
     pipes = {f"AI2THOR_FIFO_{name.upper()}_PIPE_PATH": str(folder / f"{name}.pipe") for name in ("server", "client")}
     return {**os.environ, **pipes, "AI2THOR_SERVER_TYPE": "FIFO"}
@@ -98,15 +106,16 @@ def test_it_ends_when_the_client_hangs_up(tmp_path: Path) -> None:
     with talk(tmp_path) as client:
         assert client.message()[1] and client.metadata("Pass")["sequenceId"] == 5
         client.hang_up()
-        assert client.process.wait(SOON) == 0
+        assert client.process.wait(PATIENCE) == 0
 
 
 def test_it_ends_when_it_hangs_and_the_client_hangs_up(tmp_path: Path) -> None:
     with talk(tmp_path, "--fault", "hang-at-start") as client:
-        assert not select.select([client.incoming], [], [], 0.6)[0] or client.read(1) == b""
+        until(lambda: str(client.paths[0]) in opened_by(client.process.pid))
+        assert not select.select([client.incoming], [], [], 0.2)[0]
         assert client.process.poll() is None
         client.hang_up()
-        assert client.process.wait(SOON) == 0
+        assert client.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "WSGI"])
@@ -114,22 +123,21 @@ def test_it_ends_when_its_parent_is_gone_before_anything_was_said(kind: str, tmp
     for name in ("server", "client"):
         os.mkfifo(tmp_path / f"{name}.pipe")
     code = (
-        "import subprocess, time; quiet = subprocess.DEVNULL\n"
-        f"print(subprocess.Popen({STUB!r}, stdout=quiet, stderr=quiet).pid); time.sleep(1)"
+        "import subprocess, time; from pathlib import Path; quiet = subprocess.DEVNULL\n"
+        f"child = subprocess.Popen({STUB!r}, stdout=quiet, stderr=quiet); print(child.pid)\n"
+        "while 'msgpack' not in Path(f'/proc/{child.pid}/maps').read_text(): time.sleep(0.05)\n"  # it has begun
+        "time.sleep(1)"
     )
     given = {**environment(tmp_path), "AI2THOR_SERVER_TYPE": kind, "AI2THOR_HOST": "127.0.0.1", "AI2THOR_PORT": "9"}
     parent = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True)
-    deadline = time.monotonic() + SOON
-    while runs(int(parent.stdout)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not runs(int(parent.stdout))
+    until(lambda: not runs(int(parent.stdout)))
 
 
 @pytest.mark.parametrize("fault", ["die-before-pipe", "die-at-start", "die-before-actions"])
 def test_it_dies_at_the_start(fault: str, tmp_path: Path) -> None:
     with talk(tmp_path, "--fault", fault) as client:
         assert client.message()[1] == (fault == "die-before-actions")
-        assert client.process.wait(SOON) == 3
+        assert client.process.wait(PATIENCE) == 3
 
 
 def test_it_fails_at_the_named_actions(tmp_path: Path) -> None:
@@ -147,7 +155,7 @@ def test_it_fails_at_the_named_actions(tmp_path: Path) -> None:
             msgpack.loads(body)
         assert whole and client.metadata("Done")["agents"][0]["errorMessage"] == "Invalid action: Done"
         bodies, whole = client.ask("Pass")
-        assert bodies and not whole and client.process.wait(SOON) == 3
+        assert bodies and not whole and client.process.wait(PATIENCE) == 3
 
 
 def test_a_fault_once(tmp_path: Path) -> None:
@@ -155,7 +163,7 @@ def test_a_fault_once(tmp_path: Path) -> None:
     with talk(tmp_path, *flags) as client:
         client.message()
         assert not (tmp_path / "mark").exists()
-        assert client.ask("Pass") == ([], False) and client.process.wait(SOON) == 3
+        assert client.ask("Pass") == ([], False) and client.process.wait(PATIENCE) == 3
     assert (tmp_path / "mark").exists()
     with talk(tmp_path, *flags) as client:
         client.message()

@@ -78,7 +78,7 @@ def test_folders_without_games(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("{", "cannot be read"), ("[]", "is no game"), ('{"grammar": ""}', "no pddl_domain, pddl_problem")],
+    [("{", "is not JSON"), ("[]", "is no game"), ('{"grammar": ""}', "no pddl_domain, pddl_problem")],
 )
 def test_damaged_files_are_named(root: Path, text: str, sentence: str) -> None:
     file = place(root, "valid_unseen/pick_and_place_simple-CD-None-Safe-302/trial_I")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import suppress
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -266,6 +267,17 @@ def test_a_game_that_cannot_be_played_is_named(engines: Engines, world: World) -
     engines.give_back(engine)
 
 
+def test_a_game_runs_no_code(engines: Engines, world: World, tmp_path: Path) -> None:
+    """TextWorld by itself gives what stands in braces to eval()."""
+    engine, mark = engines.take(), tmp_path / "executed"
+    game = world.game.read()
+    grammar = game["grammar"].replace("Your task is to", f"{{open('{mark}', 'w').name}} Your task is to")
+    with pytest.raises(DataError, match="is not run"):
+        engine.load(game | {"grammar": grammar}, "a hostile game")
+    assert not mark.exists()
+    engines.give_back(engine)
+
+
 def test_loading_leaves_the_process_alone(engines: Engines, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["someone's", "arguments"])
     engine = engines.take()
@@ -300,5 +312,5 @@ def test_without_the_extra_it_says_so(missing: str, monkeypatch: pytest.MonkeyPa
 
 def test_the_engine_is_loaded_when_it_is_needed() -> None:
     code = "import sys, envs.alfworld.env, envs.alfworld.kind; print({'alfworld', 'textworld'} & set(sys.modules))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

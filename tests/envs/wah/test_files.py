@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from copy import deepcopy
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from envs.wah.apartments import apartment_seed
 from envs.wah.episodes import load_episodes
 from envs.wah.generator import generate_episode
 from envs.wah.goals import parse_goal
+from envs.wah.layout import lay_out
 from envs.wah.setting import WahSetting
 from keep_agent.errors import ConfigError, DataError
 
@@ -20,7 +23,9 @@ GOAL = {"on_apple_coffeetable": 1, "on_wine_coffeetable": 0}
 
 
 def record(number: int = 0, **more: Any) -> dict[str, Any]:
-    graph = generate_episode(apartment_seed("valid", number)).scene.graph
+    graph = deepcopy(generate_episode(apartment_seed("valid", number)).scene.graph)
+    if all(node["class_name"] != "apple" for node in graph["nodes"]):
+        lay_out(graph, [(("on_apple_coffeetable", 1),)], Random(number))
     return {
         "task_id": number,
         "task_name": "prepare_snack",
@@ -75,11 +80,22 @@ def test_a_record_without_instructions_is_said_in_our_words(tmp_path: Path) -> N
         ({"task_name": "dance"}, "'dance'"),
         ({"task_goal": {"under_apple_table": 1}}, "'under_apple_table'"),
         ({"task_goal": {"on_apple_coffeetable": -1}}, "whole number"),
+        ({"task_goal": {"on_apple_coffeetable": True}}, "whole number"),
+        ({"task_goal": {"on_apple_coffeetable": 1.0}}, "whole number"),
+        ({"task_goal": {"on_unicorn_coffeetable": 1}}, "record 1: there is no 'unicorn' in this apartment"),
+        ({"task_goal": {"on_aple_coffeetable": 1}}, "did you mean 'apple'"),
+        ({"task_goal": {"on_apple_unicorntable": 1}}, "there is no 'unicorntable'"),
+        ({"task_goal": {"on_apple_coffeetable": 99}}, "99 of 'apple' are asked"),
+        ({"task_goal": {"inside_apple_coffeetable": 1}}, "'coffeetable' cannot fulfil 'inside'.*CONTAINERS"),
+        ({"task_goal": {"turnOn_coffeetable": 1}}, "'coffeetable' cannot fulfil 'turnOn'.*HAS_SWITCH"),
+        ({"env_id": True}, "env_id=True; give a whole number"),
         ({"task_goal": [1]}, r"record 1 has the goal \[1\]"),
         ({"task_goal": {"on_apple_coffeetable": 0}}, r"record 1: .* without predicates"),
         ({"task_goal": {"on_apple_coffeetable": 1, "turnOn_stove": 1}}, "one place, not coffeetable and stove"),
         ({"nl_instructions": "bring an apple"}, r"record 1 has nl_instructions='bring an apple'"),
         ({"nl_instructions": [5]}, "give a list of texts"),
+        ({"nl_instructions": [" "]}, "give a list of texts"),
+        ({"nl_instructions": ["an apple\ud83d"]}, r"half of a surrogate pair at \[1\]\.nl_instructions\[0\]"),
         ({"nl_instructions": None, "task_name": "read_book"}, r"record 1 has no nl_instructions, .* a book and a seat"),
     ],
 )
@@ -87,6 +103,28 @@ def test_a_record_that_is_no_task_is_an_error(tmp_path: Path, change: dict[str, 
     file = write(tmp_path / "tasks.json", [record(), record(1) | change])
     with pytest.raises(DataError, match=words):
         load_episodes(str(file), "")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("id", True, "id True is no whole number"),
+        ("id", 1e6, "id 1000000.0 is no whole number"),
+        ("bounding_box", {"center": [0.0, True, 0.0], "size": [1.0, 1.0, 1.0]}, "True is no finite number"),
+        ("bounding_box", {"center": [0.0, float("nan"), 0.0], "size": [1.0, 1.0, 1.0]}, "nan is no finite number"),
+    ],
+)
+def test_a_graph_with_an_odd_value_is_named(tmp_path: Path, field: str, value: Any, words: str) -> None:
+    odd = record()
+    odd["init_graph"]["nodes"][-1][field] = value
+    with pytest.raises(DataError, match=f"record 0.*{words}"):
+        load_episodes(str(write(tmp_path / "tasks.json", [odd])), "")
+
+
+def test_json_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"deep\.json is nested too deeply"):
+        load_episodes(str(tmp_path / "deep.json"), "")
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -97,8 +135,11 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load_episodes(str(tmp_path / "nowhere.json"), "")
     for content in (b"{", b"\x1f\x8b broken"):
         (tmp_path / "bad.json.gz").write_bytes(content)
-        with pytest.raises(DataError, match="cannot be read"):
+        with pytest.raises(DataError, match=r"bad\.json\.gz is damaged"):
             load_episodes(str(tmp_path / "bad.json.gz"), "")
+    (tmp_path / "bad.json").write_bytes(b"{")
+    with pytest.raises(DataError, match=r"bad\.json is not JSON"):
+        load_episodes(str(tmp_path / "bad.json"), "")
     with pytest.raises(DataError, match="no list of tasks"):
         load_episodes(str(write(tmp_path / "odd.json", [1, 2])), "")
     with pytest.raises(ConfigError, match="needs the embedded apartments"):
@@ -128,6 +169,10 @@ def test_a_plan_that_fits_no_apartment_is_an_error(tmp_path: Path) -> None:
     folder = folder_of_plans(tmp_path, derived_goal={"on_apple_billiardtable": 1})
     with pytest.raises(ConfigError, match="none of 3 apartments"):
         load_episodes(str(folder), "test")
+    for thing, hint in (("unicorn", ""), ("aple", "; did you mean 'apple'")):
+        folder_of_plans(tmp_path, derived_goal={f"on_{thing}_coffeetable": 1})
+        with pytest.raises(DataError, match=f"record 0: there is no {thing!r} in any apartment{hint}"):
+            load_episodes(str(folder), "test")
     (folder / "tasks" / "examples.json").unlink()
     with pytest.raises(ConfigError, match="name another folder"):
         load_episodes(str(folder), "test")

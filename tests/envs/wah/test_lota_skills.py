@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from envs.wah.checks import RULES, Rules
 from envs.wah.home import Home
 from envs.wah.lota import LotaSkills
 from envs.wah.words import PUT_INTO, PUT_ONTO
@@ -167,17 +168,17 @@ def test_the_last_of_a_class_is_meant_wherever_it_is(house: Home) -> None:
     run(LOTA, house, "find an apple")
     assert at(house, "fridge_1")
     run(LOTA, house, "find a kitchen table")
-    assert refusal(LOTA, house, "pick up the apple") == "", "the one in the fridge, though another one lies here"
+    assert refusal(LOTA, house, "pick up the apple") == "the apple is not close", "the one in the fridge is meant"
     run(LOTA, house, "find a plate")
     assert at(house, "kitchencabinet_1")
-    assert refusal(LOTA, house, "open the kitchen cabinet") == "", "the other cabinet"
+    assert refusal(LOTA, house, "open the kitchen cabinet") == "the kitchen cabinet is not close", "the other one"
 
 
 def test_what_is_put_down_goes_to_the_last_of_the_class_found_last(house: Home) -> None:
     run(LOTA, house, "find a cupcake", "pick up the cupcake", "find a kitchen cabinet")
     assert LOTA.target(house, "cupcake") == one(house, "kitchencabinet_2")
     do(house, "walk kitchencabinet_1")
-    assert refusal(LOTA, house, "put down the cupcake") == "", "it is not close"
+    assert refusal(LOTA, house, "put down the cupcake") == "the kitchen cabinet is not close"
     run(LOTA, house, "find a kitchen cabinet", "put down the cupcake")
     assert place(house, "cupcake_1") == {"INSIDE kitchencabinet_2"}
 
@@ -186,7 +187,7 @@ def test_put_down_takes_the_last_of_a_class_even_if_another_is_held() -> None:
     house = home()
     do(house, "walk kitchentable_1", "grab apple_1")
     run(LOTA, house, "find a sofa")
-    assert refusal(LOTA, house, "put down the apple") == ""
+    assert refusal(LOTA, house, "put down the apple") == "you are not holding the apple"
     assert house.held == (one(house, "apple_1"),)
 
 
@@ -197,7 +198,7 @@ def test_a_closed_container_takes_things_all_the_same(house: Home) -> None:
 
 def test_any_find_names_the_next_target(house: Home) -> None:
     run(LOTA, house, "find a cupcake", "pick up the cupcake", "find a sofa", "find a juice")
-    assert refusal(LOTA, house, "put down the cupcake") == "", "nothing can be put on a juice"
+    assert refusal(LOTA, house, "put down the cupcake") == "nothing can be put on the juice"
     run(LOTA, house, "find a sofa", "put down the cupcake")
     assert place(house, "cupcake_1") == {"ON sofa_1", "INSIDE livingroom_1"}
 
@@ -205,17 +206,17 @@ def test_any_find_names_the_next_target(house: Home) -> None:
 def test_without_a_find_a_thing_would_go_onto_itself(house: Home) -> None:
     do(house, "walk coffeetable_1", "grab book_1")
     assert LOTA.target(house, "book") == one(house, "book_1")
-    assert refusal(LOTA, house, "put down the book") == ""
+    assert refusal(LOTA, house, "put down the book") == "nothing can be put on the book"
     do(house, "walk kitchentable_1", "grab cutleryfork_1")
     house.graph.change(one(house, "cutleryfork_1"), properties=frozenset(("GRABBABLE", "SURFACES")))
-    assert refusal(LOTA, house, "put down the cutlery fork") == "", "nor does the simulator do that"
+    assert refusal(LOTA, house, "put down the cutlery fork") == "the simulator could not put down the cutlery fork"
 
 
 def test_nothing_is_found_beyond_a_kilometre() -> None:
     content = apartment()
     row(content, "tv_1")["bounding_box"]["center"] = [1003.1, 0.5, 3.0]
     house = home(content)
-    assert refusal(LOTA, house, "find a tv") == ""
+    assert refusal(LOTA, house, "find a tv") == "cannot find the tv: no place for it was found"
     row(content, "tv_1")["bounding_box"]["center"] = [1002.0, 0.5, 3.0]
     run(LOTA, home(content), "find a tv")
 
@@ -226,21 +227,24 @@ def test_even_what_is_not_found_becomes_the_target() -> None:
     house = home(content)
     run(LOTA, house, "find a cupcake", "pick up the cupcake", "find a sofa")
     assert LOTA.target(house, "cupcake") == one(house, "sofa_1")
-    assert refusal(LOTA, house, "find a tv") == refusal(LOTA, house, "put down the cupcake") == ""
+    assert refusal(LOTA, house, "find a tv") == "cannot find the tv: no place for it was found"
+    assert refusal(LOTA, house, "put down the cupcake") == "cannot put down the cupcake: no place for it was found"
 
 
 @pytest.mark.parametrize(
     "skill", ["pick up the sofa", "open the fridge", "switch on the tv", "put down the apple", "close the fridge"]
 )
-def test_a_failure_says_nothing(house: Home, skill: str) -> None:
-    assert refusal(LOTA, house, skill) == ""
+@pytest.mark.parametrize("rules", RULES)
+def test_a_failure_says_why_but_with_the_benchmarks_messages(house: Home, skill: str, rules: Rules) -> None:
+    assert refusal(LotaSkills(rules), house, skill)
+    assert refusal(LotaSkills(rules, "lota"), house, skill) == ""
 
 
 def test_only_what_is_closed_can_be_switched_on(house: Home) -> None:
     run(LOTA, house, "find a tv")
-    assert refusal(LOTA, house, "switch on the tv") == "", "it has no door"
+    assert refusal(LOTA, house, "switch on the tv") == "the tv has no door that is closed"
     run(LOTA, house, "find a dishwasher", "open the dishwasher")
-    assert refusal(LOTA, house, "switch on the dishwasher") == ""
+    assert refusal(LOTA, house, "switch on the dishwasher") == "the dishwasher is open, close it first"
     run(LOTA, house, "close the dishwasher", "switch on the dishwasher")
 
 

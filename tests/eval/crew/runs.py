@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from keep_agent.frames import FRAMES
-from keep_agent.runfolder import SUMMARY, TRACE, RunFolder, find_runs
+from keep_agent.runfolder import TRACE, RunFolder, find_runs, read_summary
 from keep_agent.trace import read_trace
 
 CLOCKS = {"timings", "loads", "computes"}  # of a trace's entry
@@ -47,7 +46,7 @@ def traces(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def summary(run: Path) -> dict[str, Any]:
-    return without(json.loads((run / SUMMARY).read_text()), SUMMED_TIMES | CONTEXT)
+    return without(read_summary(run), SUMMED_TIMES | CONTEXT)
 
 
 def pictures(run: Path) -> dict[str, bytes]:

@@ -19,6 +19,7 @@ from eval.crew import crowd
 from keep_agent.guard import BAD_INPUT, INTERRUPTED
 from keep_agent.runfolder import EPISODES, RunFolder
 from tests.eval.crew.runs import assert_done, assert_same, pictures, the_run
+from tests.waiting import until
 
 Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[3]
@@ -159,10 +160,7 @@ def test_no_process_outlives_its_run(name: str, call: Command, tmp_path: Path) -
     (os.killpg if name == "SIGINT" else os.kill)(run.pid, getattr(signal, name))
     said = run.communicate()[0]
     assert run.returncode == (-signal.SIGKILL if name == "SIGKILL" else INTERRUPTED)
-    until = time.monotonic() + 20
-    while any(map(alive, started)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(alive, started))
+    until(lambda: not any(map(alive, started)))
     folder = the_run(tmp_path / "two")
     assert name == "SIGKILL" or f"eval.resume={folder}" in said.replace("\n", "")
     assert_done(call(alfred.main, f"eval.resume={folder}", "eval.workers=1"))

@@ -139,11 +139,14 @@ def test_measured_times_come_from_a_file(tmp_path: Path) -> None:
     found = read_times(file)
     assert (found.times.mlp, found.row_bytes) == ((3, 4), 8)
     assert [rows.tolist() for rows in found.active or ()] == [[0, 1], [1]]
-    for text in ("[]", "{", json.dumps(given | {"head": 1}), json.dumps(given | {"mlp": [3]})):
+    file.write_text("{")
+    with pytest.raises(DataError, match=r"times\.json is not JSON"):
+        read_times(file)
+    for text in ("[]", json.dumps(given | {"head": 1}), json.dumps(given | {"mlp": [3]})):
         file.write_text(text)
         with pytest.raises(DataError, match="holds no times per layer"):
             read_times(file)
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         read_times(tmp_path / "none.json")
 
 

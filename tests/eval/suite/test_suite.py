@@ -14,6 +14,7 @@ from eval.suite.__main__ import main, parser, run
 from eval.suite.plan import pages, read_page
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE
+from tests.rewriting import change_object
 
 PAGE = """
 title: Two planners
@@ -109,7 +110,7 @@ def test_seeds_of_other_weights_are_not_mixed(page: Path) -> None:
     suite(page)
     for seed in (0, 1):
         file = page.parent / "runs" / "two" / "seeds" / f"random-seed{seed}" / CONFIG
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"weights": f"{seed}" * 64}))
+        change_object(file, lambda config, weights=f"{seed}" * 64: config.update(weights=weights))
     with pytest.raises(ConfigError, match="the seeds of random were played with other weights each"):
         suite(page, "--show")
 

@@ -116,6 +116,25 @@ def test_a_failure_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain])
     assert skill.replace(" 1", "_1") in prompt and "failed" in prompt and "stuck" in prompt
 
 
+def test_a_plan_without_a_fact_about_the_agent_warns_and_logs_it_once(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    for instruction in ("get the mug", "get the apple"):
+        (warning,) = agent.plan(instruction, SKILLS).warnings
+        assert "category 'agent'" in warning
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    agent.observe([Fact("agent", "agent", "agent", place="cabinet_1")])
+    assert agent.plan("get the mug", SKILLS).warnings == ()
+
+
+@pytest.mark.parametrize("message", ["", " \n"])
+def test_a_failure_without_a_reason_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain], message: str) -> None:
+    agent.plan("get the mug", SKILLS)
+    agent.report(Outcome(False, message))
+    prompt = brain("planner=keep").format.decode(agent.plan("get the mug", SKILLS).trace["token_ids"])
+    assert "failed" in prompt
+
+
 @pytest.mark.parametrize(
     ("fact", "named"),
     [
@@ -129,6 +148,8 @@ def test_a_failure_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain])
         ({"id": "mug_1", "category": "object", "type": "mug", "states": "hot"}, "list of words"),
         ({"id": "mug_1", "category": "object", "type": "mug", "states": [1]}, "states=1"),
         ({"id": "mug_1", "category": "object", "type": "\ud800"}, "type"),
+        ({"id": "mug_1", "category": "object", "type": "mu\x9bg"}, "type"),
+        ({"id": "mug_1", "category": "object", "type": "mug\u00a0cup"}, "type"),
         ({"id": "mug_1", "category": "object", "type": "mug", "color": "red"}, "color"),
         ({"id": "mug_1", "category": "object", "type": "mug", "gone": "no"}, "gone"),
         ({"id": "cabinet_1", "category": "object", "type": "cabinet"}, "was a receptacle"),
@@ -153,6 +174,9 @@ def test_a_wrong_fact_is_named_and_nothing_of_its_batch_is_remembered(agent: Age
         ("get it", [], "skills"),
         ("get it", "done", "skills"),
         ("get it", ["done", "go\nhome"], "one line"),
+        ("get it", ["done", "go\u2028home"], "one line"),
+        ("get it", ["done", "go\x85home"], "one line"),
+        ("get it", ["done", "go \ud800"], "one line"),
         ("get it", ["done", 7], "skill 7"),
         ("get it", ["x"] * 1001, "1000"),
     ],
@@ -162,6 +186,23 @@ def test_a_wrong_request_is_named_and_changes_nothing(agent: Agent, instruction:
     with pytest.raises(ConfigError, match=named):
         agent.plan(instruction, skills)
     assert agent.dump() == before
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "می\u200cروم", "ന\u200dൻ", "👩\u200d👩\u200d👧", "tasse\u00a0!", "note\u00adbook",
+        "prendre\u202fla", "取\u3000杯", "a\ue000b",
+    ],
+)  # fmt: skip
+def test_text_of_every_script_is_a_skill_and_remembered(agent: Agent, word: str) -> None:
+    """A fact's words have no spaces of any kind, and everything else that a skill may have."""
+    skill = f"pick up {word}"
+    agent.observe([Fact("mug_1", "object", "_".join(word.split()), "table_1")])
+    assert agent.plan("get it", [skill]).skill == skill
+    agent.report(Outcome(True))
+    agent.plan("get it", SKILLS)
+    agent.restore(agent.dump())
 
 
 @pytest.mark.parametrize("name", ["keep", "full_recompute", "sparsex", "prefix_cache", "h2o", "memart"])
@@ -230,6 +271,17 @@ def test_memory_has_a_limit_and_old_skills_are_forgotten_first(brain: Callable[.
     assert {id for id in found if id.startswith("mug")} == {f"mug_{i}" for i in range(3)}
     assert {id for id in found if id.startswith("task")} == {f"task_{i}" for i in range(4, 9)}
     assert {id for id in found if id.startswith("did")} == {f"did_{i}" for i in range(7, 12)}
+    agent.close()
+
+
+def test_old_skills_are_forgotten_without_a_limit_too(brain: Callable[..., Brain]) -> None:
+    agent = Agent(brain("planner=keep").planner("robot"), history=3)
+    agent.observe([MUG_FACT])
+    for _ in range(6):
+        agent.plan("get the mug", SKILLS[:1])
+        agent.report(Outcome(True))
+    kept = {segment.id for segment in agent._session.store}
+    assert kept == {"mug_1", "did_3", "did_4", "did_5"}  # the last turn is still told by itself
     agent.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,27 @@ def test_a_memory_of_another_style_is_refused(brain: Callable[..., Brain], agent
     with pytest.raises(DataError, match=r"prompt\.style=plain"):
         other.load(tmp_path / "plain")
     other.close()
+
+
+@pytest.mark.parametrize("outcome", [Outcome(True), Outcome(False), Outcome(False, "stuck")])
+def test_what_became_of_a_skill_is_saved_as_a_flag_and_read_from_older_memories(
+    brain: Callable[..., Brain], agent: Agent, outcome: Outcome
+) -> None:
+    agent.plan("get the mug", SKILLS)
+    agent.report(outcome)
+    state = agent._planner.state.to_json()
+    (turn,) = read_state(state, state["style"]).turns
+    assert (turn.ok, turn.message) == (outcome.ok, outcome.message)
+    (skill, _, _), *_ = state["turns"]
+    older = {**state, "turns": [[skill, "" if outcome.ok else outcome.message or "it did not work"]]}
+    assert [one.ok for one in read_state(older, state["style"]).turns] == [outcome.ok]
+
+
+@pytest.mark.parametrize("turn", [["wave"], ["wave", 1, ""], ["wave", True], ["wave", True, None], "wave"])
+def test_a_saved_turn_that_is_none_is_named(agent: Agent, turn: Any) -> None:
+    state = agent._planner.state.to_json()
+    with pytest.raises(DataError, match="the turn"):
+        read_state({**state, "turns": [turn]}, state["style"])
 
 
 def test_a_memory_from_before_goals_were_said_is_read(brain: Callable[..., Brain], agent: Agent) -> None:

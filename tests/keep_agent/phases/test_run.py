@@ -26,6 +26,7 @@ from memory.agents import AgentMemories
 from memory.engine.cache import WorkingCache
 from memory.engine.engine import Engine
 from memory.engine.load import from_config
+from memory.engine.special_tokens import special_tokens
 from memory.match import TokenizerCoder
 from memory.quantize import PackFormat
 from memory.tokenizer import load_tokenizer
@@ -67,6 +68,10 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         yield made
 
 
+def stops_of(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    return stop_tokens(tokenizer, special_tokens(tokenizer, engine.model.module))
+
+
 class Recorded(Story):
     """Keeps the prompts that it gave, by agent."""
 
@@ -91,7 +96,7 @@ def play(
     scenario = find_scenario(name)
     story = Recorded(scenario)
     with memories_of(engine, tokenizer, folder) as memories:
-        turns = list(Player(scenario, memories, stop_tokens(tokenizer), run_id, max_tokens=12).play(story))
+        turns = list(Player(scenario, memories, stops_of(engine, tokenizer), run_id, max_tokens=12).play(story))
         assert memories.stats()["agents"] == sum(agent.permanent for agent in scenario.agents.values())
     return turns, story
 
@@ -134,7 +139,7 @@ def test_an_agent_that_is_asked_twice_in_a_phase_remembers_it_within(
     )
     scenario = find_scenario(str(file))
     with memories_of(engine, tokenizer, tmp_path / "rows") as memories:
-        turns = list(Player(scenario, memories, stop_tokens(tokenizer), "7f", 3).play())
+        turns = list(Player(scenario, memories, stops_of(engine, tokenizer), "7f", 3).play())
     assert [turn.origin for turn in turns] == ["cold", "hot", "cold"]
     assert turns[1].kind == "extend"
     assert not list((tmp_path / "rows").glob("*.safetensors"))
@@ -161,15 +166,15 @@ def test_a_run_that_stops_leaves_nothing_of_those_who_forget(
     engine: Engine, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     with memories_of(engine, tokenizer, tmp_path) as memories:
-        playing = Player(find_scenario("handover"), memories, stop_tokens(tokenizer), "7f", 3).play()
+        playing = Player(find_scenario("handover"), memories, stops_of(engine, tokenizer), "7f", 3).play()
         assert any(turn.agent == "visitor" for turn in playing)
         playing.close()
         assert memories.stats()["agents"] == 2
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("coord_")]
 
 
-def test_whatever_ends_a_line_ends_a_turn(tokenizer: PreTrainedTokenizerFast) -> None:
-    stops = stop_tokens(tokenizer)
+def test_whatever_ends_a_line_ends_a_turn(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    stops = stops_of(engine, tokenizer)
     assert set(tokenizer.all_special_ids) <= stops and set(tokenizer.encode("\n", add_special_tokens=False)) <= stops
     for token in range(len(tokenizer)):
         assert ("\n" in tokenizer.decode([token])) <= (token in stops)

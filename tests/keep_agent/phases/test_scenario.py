@@ -160,7 +160,7 @@ def test_a_template_needs_a_reader_of_its_own_and_someone_who_was_heard() -> Non
         ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
         ("- tea\n", "no mapping"),
         ("", "None is no mapping"),
-        ("\xff", "is no YAML"),
+        ("\xff", "is not UTF-8 text"),
     ],
 )
 def test_files_that_hold_no_scenario(tmp_path: Path, text: str, problem: str) -> None:

@@ -13,9 +13,10 @@ from envs.fact import Fact
 from envs.outcome import Outcome, failed
 from keep_agent.api import Decision
 from keep_agent.robots import Limits, RobotSession, TaskReport
+from tests.waiting import PATIENCE
 
 T = TypeVar("T")
-WAIT = 20.0  # seconds that nothing here takes; a test that waits so long has failed
+WAIT = PATIENCE
 
 
 @dataclass

@@ -7,30 +7,46 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from keep_agent.robots.ros1_import import installed
+from keep_agent.robots import NotInstalled
+from keep_agent.robots.ros1_import import ros1
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
-LONG = 60.0  # seconds until something has gone wrong
+NEEDED = ("rospy", "rosgraph", "actionlib", "genpy.dynamic", "genmsg.gentools", "std_msgs.msg", "actionlib_msgs.msg")
+PACKAGES = ("python3-rospy", "python3-roslaunch", "python3-actionlib", "python3-rosout", "python3-std-srvs")
 NODE = [sys.executable, "-m", "keep_agent.robots.ros1"]
 SCRIPTED = ["--planner", "keep_agent.robots.scripted:ScriptedPlanning"]
 CLEAN_MUG = ["--executor", "tests.keep_agent.robots.houses:clean_mug"]
 
 
-def need_ros1() -> None:
-    """Skips where ROS 1 is missing; in continuous integration that is a failure."""
-    if installed() and shutil.which("roscore"):
+def importable(name: str) -> bool:
+    """Whether a module of ROS 1 can be imported."""
+    try:
+        ros1(name)
+    except NotInstalled:
+        return False
+    return True
+
+
+def need_ros1(*modules: str, master: bool = False) -> None:
+    """Skips where something is missing that a test needs; in continuous integration that is a failure.
+
+    ``modules``: beside those that our own side needs; ``master``: a roscore, too.
+    """
+    missing = [name for name in (*NEEDED, *modules) if not importable(name)]
+    missing += ["roscore"] if master and shutil.which("roscore") is None else []
+    if not missing:
         return
-    missing = "needs ROS 1: apt install python3-rospy python3-roslaunch python3-actionlib python3-rosout"
+    remedy = f"needs ROS 1, {', '.join(missing)} is missing: apt install {' '.join(PACKAGES)}"
     if os.environ.get("CI"):
-        pytest.fail(missing)
-    pytest.skip(missing)
+        pytest.fail(remedy)
+    pytest.skip(remedy)
 
 
 def free_port() -> int:
@@ -74,11 +90,13 @@ def roscore(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def wait_for_line(log: Path, text: str, of: subprocess.Popen) -> None:
-    deadline = time.monotonic() + LONG
-    while text not in log.read_text(errors="replace"):
-        assert of.poll() is None, f"ended with {of.returncode}: {log.read_text(errors='replace')}"
-        assert time.monotonic() < deadline, log.read_text(errors="replace")
-        time.sleep(0.02)
+    def said() -> bool:
+        """Whether it did, or the process is there to say it still."""
+        ended, found = of.poll(), text in log.read_text(errors="replace")
+        assert found or ended is None, f"ended with {ended}: {log.read_text(errors='replace')}"
+        return found
+
+    until(said, lambda: log.read_text(errors="replace"))
 
 
 @contextmanager
@@ -94,4 +112,4 @@ def client(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess:
     """``ros_client.py`` in a process of its own, to its end."""
     script = Path(__file__).with_name("ros_client.py")
     command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=2 * LONG)
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)

@@ -12,11 +12,12 @@ import jsonschema_rs
 import pytest
 from mcap.reader import make_reader
 
+from envs.outcome import Outcome
 from eval.alfred import main as eval_alfred
 from keep_agent.api import Decision
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots import Limits, RobotSession, mcap_log, symbolic
-from keep_agent.robots.events import Feedback, Planned
+from keep_agent.robots.events import Executed, Feedback, Planned
 from keep_agent.robots.mcap_log import McapLog, episode_of, write_episode
 from keep_agent.robots.mcap_messages import of_entry, of_event
 from keep_agent.robots.mcap_schemas import CHANNELS
@@ -124,6 +125,14 @@ def test_a_session_is_logged_as_it_goes(tmp_path: Path) -> None:
     assert said[-1] == str(report)
     assert any(fact["category"] == "agent" for _, content in found["/keep/facts"] for fact in content["facts"])
     assert "/keep/memory" not in found
+
+
+def test_a_failure_without_a_reason_is_a_warning_that_says_so() -> None:
+    live = of_event(Executed("wave", Outcome(False), 1.0), 0)
+    step = {"event": "step", "episode": "e", "facts": [], "skill": "wave", "ok": False, "message": ""}
+    for told in (live, of_entry(step, 0, lambda name: None)):
+        log = [content for key, content in told if key == "log"]
+        assert [(one["level"], one["message"]) for one in log] == [(3, "it did not work")]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.keep_agent.robots.houses import CLEAN_MUG as TASK
-from tests.keep_agent.robots.ros import CLEAN_MUG, LONG, NODE, ROOT, SCRIPTED, client, need_ros1, node, process, roscore
+from tests.keep_agent.robots.ros import CLEAN_MUG, NODE, ROOT, SCRIPTED, client, need_ros1, node, process, roscore
+from tests.waiting import PATIENCE
 
 SUCCEEDED, PREEMPTED, ABORTED = 3, 2, 4
 FAST = ("--limit-period", "0.02")
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ros(folder: Path) -> Iterator[dict[str, str]]:
-    need_ros1()
+    need_ros1(master=True)
     with roscore(folder) as env:
         yield env
 
@@ -57,9 +57,7 @@ def test_a_goal_is_reached_and_seen_by_all(ros: dict[str, str], folder: Path) ->
 
 def test_a_cancelled_goal_stops_the_robot(ros: dict[str, str], folder: Path) -> None:
     with node(ros, folder, *SCRIPTED, *CLEAN_MUG, *FAST, name="cancels", TEST_SECONDS="1000"):
-        began = time.monotonic()
         heard = said(client(ros, "cancel", "cancels", TASK))
-        assert time.monotonic() - began < LONG
     assert heard["state"] == PREEMPTED
     assert not heard["success"]
     last = heard["statuses"][-1]
@@ -95,10 +93,10 @@ def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, num
     with node(ros, folder, *SCRIPTED, *CLEAN_MUG, *FAST, name=name, TEST_SECONDS="1000") as started:
         asking = subprocess.Popen(script, env=ros, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         waiting = [sys.executable, "-c", WAIT_UNTIL_EXECUTING, name]
-        subprocess.run(waiting, env=ros, cwd=ROOT, check=True, timeout=LONG)
+        subprocess.run(waiting, env=ros, cwd=ROOT, check=True)
         os.kill(started.pid, number)
-        assert started.wait(LONG) == 130
-        heard = json.loads(asking.communicate(timeout=LONG)[0].splitlines()[-1])
+        assert started.wait(PATIENCE) == 130
+        heard = json.loads(asking.communicate()[0].splitlines()[-1])
     assert heard["state"] == ABORTED
     reports = [status["report"] for status in heard["statuses"] if status["report"]]
     assert reports and all(report.endswith("stopped (the planner is shut down)") for report in reports)
@@ -112,14 +110,14 @@ rospy, moving = ros1("rospy"), threading.Event()
 rospy.init_node("waits", anonymous=True, disable_signals=True)
 look = lambda message: json.loads(message.data)["state"] == "executing" and moving.set()
 rospy.Subscriber(f"{sys.argv[1]}/status", ros1("std_msgs.msg").String, look)
-assert moving.wait(30)
+assert moving.wait()
 """
 
 
 def test_without_a_master_the_command_says_so(tmp_path: Path) -> None:
     need_ros1()
     env = os.environ | {"ROS_MASTER_URI": "http://localhost:1", "ROS_LOG_DIR": str(tmp_path)}
-    done = subprocess.run([*NODE, *SCRIPTED], env=env, cwd=ROOT, capture_output=True, text=True, timeout=LONG)
+    done = subprocess.run([*NODE, *SCRIPTED], env=env, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no ROS master answers at http://localhost:1" in done.stderr
     assert len(done.stderr.splitlines()) == 1

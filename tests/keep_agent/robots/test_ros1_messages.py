@@ -29,18 +29,21 @@ def parts(spec: type) -> dict[str, str]:
 
 
 def test_an_action_is_that_of_the_compiled_package() -> None:
+    need_ros1("actionlib.msg")
     ours = action("actionlib/Test", TEST_ACTION)
     assert parts(ours) == parts(ros1("actionlib.msg").TestAction)
     assert len(parts(ours)) == 7
 
 
 def test_an_action_without_fields_is_that_of_the_compiled_package() -> None:
+    need_ros1("actionlib.msg")
     ours = action("actionlib/TwoInts", "int64 a\nint64 b\n---\nint64 sum\n---\n")
     assert parts(ours) == parts(ros1("actionlib.msg").TwoIntsAction)
 
 
 @pytest.mark.parametrize(("name", "text"), [("SetBool", SET_BOOL), ("Empty", "---\n"), ("Trigger", None)])
 def test_a_service_is_that_of_the_compiled_package(name: str, text: str | None) -> None:
+    need_ros1("std_srvs.srv")
     compiled = getattr(ros1("std_srvs.srv"), name)
     text = "---\nbool success\nstring message\n" if text is None else text
     ours = service(f"std_srvs/{name}", text)

@@ -9,13 +9,13 @@ from threading import Event
 
 import pytest
 
-from envs.outcome import failed
+from envs.outcome import Outcome, failed
 from keep_agent.errors import CapacityError, DataError
 from keep_agent.robots import Limits
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.service import Answer, RobotService
 from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, fact, later, until_cancelled
-from tests.keep_agent.server.serving import until
+from tests.waiting import until
 
 SKILLS = ["wave", "nod", "done"]
 
@@ -103,6 +103,14 @@ def test_facts_from_outside_join_those_of_the_robot() -> None:
     service.run("greet")
     [(facts,)] = planner.named("observe")
     assert [(one.id, one.type, one.states) for one in facts] == [("cup_2", "cup", ("dirty",)), ("mug_1", "mug", ())]
+
+
+def test_a_failure_without_a_reason_is_said_and_reported_as_one() -> None:
+    planner, said = ScriptPlanner(["nod"]), list[str]()
+    service = RobotService(planner, ScriptRobot(deeds={"nod": lambda robot: failed("")}), limits=QUICK)
+    service.run("greet", said.append)
+    assert "nod: failed: it did not work" in said
+    assert [outcome for (outcome,) in planner.named("report")] == [failed(""), Outcome(True)]
 
 
 def test_the_status_tells_where_a_task_stands() -> None:

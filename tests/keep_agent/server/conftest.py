@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config
 from keep_agent.server.app import make_app
 from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
+from keep_agent.server.chat.elsewhere import elsewhere_router
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
 from keep_agent.server.chat.scenario_routes import scenario_router
@@ -85,7 +86,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
             await talks.close()
 
         routers = [make(talks) for make in (openai_router, anthropic_router, generate_router)]
-        routers.append(scenario_router(scenarios, talks, gate))
+        routers += [elsewhere_router(), scenario_router(scenarios, talks, gate)]
         app = make_app(routers, tokens=tokens, limits=limits, metrics=metrics, lifespan=lifespan)
         return Whole(app, talks, scenarios, gate, metrics)
 

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+
+from tests.waiting import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,12 @@ def post(path: str, body: bytes, **headers: str) -> bytes:
 
 
 @contextmanager
-def serving(app: FastAPI, token: str | None = None, **knobs: Any) -> Iterator[Served]:
-    """``app`` behind a free port, as `keep-agent serve` would have it."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=5, **knobs))
+def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any) -> Iterator[Served]:
+    """``app`` behind a free port, as `keep-agent serve` would have it.
+
+    :param grace: seconds for requests in the works when the server is to end
+    """
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=grace, **knobs))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -73,15 +78,8 @@ def serving(app: FastAPI, token: str | None = None, **knobs: Any) -> Iterator[Se
             yield Served(port, client)
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not end"
-
-
-def until(true: Callable[[], bool], seconds: float = 10) -> None:
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends, "it did not come true"
-        time.sleep(0.01)
 
 
 def events(text: str) -> list[tuple[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +22,10 @@ def coder(request: pytest.FixtureRequest, chat: PreTrainedTokenizerFast) -> Toke
     return TokenizerCoder(chat if request.param == "chat" else load_tokenizer(str(BUNDLED)))
 
 
-def pieces(coder: TokenizerCoder, ids: list[int], stops: tuple[str, ...] = ()) -> tuple[list[str], Detokenizer]:
-    words = Detokenizer(coder, stops)
+def pieces(
+    coder: TokenizerCoder, ids: list[int], stops: tuple[str, ...] = (), hidden: Collection[int] = ()
+) -> tuple[list[str], Detokenizer]:
+    words = Detokenizer(coder, stops, hidden)
     return [*(words.feed(token) for token in ids), words.flush()], words
 
 
@@ -84,3 +88,17 @@ def test_what_may_be_a_stop_is_held_back_until_it_is_none(bytewise: TokenizerCod
     assert told == ["a", "", "", "xya", "", "", "x"]
     assert words.stop == "yq" and words.flush() == ""
     assert words.feed(5) == ""
+
+
+def test_hidden_tokens_have_no_text_wherever_they_stand(coder: TokenizerCoder) -> None:
+    """Also within a character, or a stop. What the rows say is not what is shown then."""
+    ids = coder.encode(TEXT).ids
+    shown, stopped = "".join(pieces(coder, ids)[0]), "".join(pieces(coder, ids, ("done",))[0])
+    hidden = max(ids) + 1
+    for place in range(len(ids) + 1):
+        given = [*ids[:place], hidden, hidden, *ids[place:]]
+        told, words = pieces(coder, given, hidden={hidden})
+        assert "".join(told) == shown and words.count == len(given)
+        tokens, said = words.whole
+        assert tokens == given[: len(tokens)] and (said is None) == (hidden in tokens)
+        assert "".join(pieces(coder, given, ("done",), {hidden})[0]) == stopped

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import resource
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import anyio
@@ -20,6 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
+from keep_agent.server import gate
 from keep_agent.server.app import make_app
 from keep_agent.server.gate import Gate
 from keep_agent.server.limits import Limits
@@ -27,8 +29,10 @@ from keep_agent.server.problems import Busy
 from keep_agent.server.scan import BadJson, check_json
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
+from tests.waiting import PATIENCE, FakeTime
 
-LIMITS = Limits(body_bytes=10_000, body_seconds=0.5, send_seconds=0.5, depth=8, large={"/large": 100_000})
+LIMITS = Limits(body_bytes=10_000, depth=8, large={"/large": 100_000})
+HASTY = replace(LIMITS, body_seconds=0.5, send_seconds=0.5)  # where nothing else can come
 router = APIRouter()
 
 
@@ -68,6 +72,12 @@ def bounded() -> Iterator[Served]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Served]:
+    with serving(make_app([router], tokens=OPEN, limits=HASTY)) as made:
+        yield made
+
+
 def chunks(size: int, count: int) -> Iterator[bytes]:
     for _ in range(count):
         yield b"x" * size
@@ -89,9 +99,7 @@ def test_a_hundred_megabytes_are_refused_and_never_held(bounded: Served, path: s
 
 
 def test_a_length_that_is_too_large_is_refused_before_anything_is_sent(bounded: Served) -> None:
-    began = time.monotonic()
-    answer = bounded.raw(post("/json", b"", Content_Length="20000"), seconds=10)
-    assert status(answer) == 413 and time.monotonic() - began < 5
+    assert status(bounded.raw(post("/json", b"", Content_Length="20000"))) == 413
     answer = bounded.raw(post("/json", b"", Content_Length="99999999999999999999999", Expect="100-continue"))
     assert status(answer) in (400, 413) and b"100 Continue" not in answer
 
@@ -105,27 +113,24 @@ def test_a_limit_of_a_path_is_its_own(bounded: Served) -> None:
 
 @pytest.mark.parametrize("path", ["/json", "/large"])
 @pytest.mark.parametrize("sent", [b"", b'{"a":'])
-def test_a_client_that_promises_more_than_it_sends_is_left(bounded: Served, path: str, sent: bytes) -> None:
-    began = time.monotonic()
-    answer = bounded.raw(post(path, sent, Content_Length="100"))
-    assert status(answer) == 408
-    assert 0.3 < time.monotonic() - began < 3
+def test_a_client_that_promises_more_than_it_sends_is_left(hasty: Served, path: str, sent: bytes) -> None:
+    assert status(hasty.raw(post(path, sent, Content_Length="100"))) == 408
 
 
-def test_a_client_that_drips_is_left(bounded: Served) -> None:
+def test_a_client_that_drips_is_left(hasty: Served) -> None:
     head = post("/json", b"", Content_Length="1000")
     try:
-        answer = bounded.raw(head, *[b" "] * 20, pause=0.1)
+        answer = hasty.raw(head, *[b" "] * 20, pause=0.1)
     except OSError:  # left while it still sent
         return
     assert status(answer) == 408
 
 
-def test_a_client_that_takes_nothing_is_left(bounded: Served) -> None:
-    with bounded.socket() as made:
+def test_a_client_that_takes_nothing_is_left(hasty: Served) -> None:
+    with hasty.socket() as made:
         made.sendall(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert ended.wait(10)
-        assert bounded.http.get("/healthz").status_code == 200
+        assert ended.wait(PATIENCE)
+        assert hasty.http.get("/healthz").status_code == 200
 
 
 def test_a_client_that_goes_away_in_the_middle_harms_nobody(bounded: Served) -> None:
@@ -190,11 +195,10 @@ def test_the_scan_sees_depth_and_nuls_and_nothing_else(value: Any, ascii_only: b
 
 
 @pytest.mark.parametrize("part", [b"[", b'"', b"\\", b'"\\', b"\\n", b"[]", b'"a",', b"1e1,", b"\\ud83d\\ude00"])
-def test_the_scan_is_quick_whatever_it_reads(part: bytes) -> None:
-    began = time.perf_counter()
+def test_the_scan_gets_through_whatever_it_reads(part: bytes) -> None:
+    """It would not in the time that a test may take if it went back over what it has read."""
     with suppress(BadJson):
         check_json(part * ((1 << 20) // len(part)), 100)
-    assert time.perf_counter() - began < 1
 
 
 def test_limits_of_nothing_are_refused() -> None:
@@ -206,7 +210,9 @@ def test_limits_of_nothing_are_refused() -> None:
             Gate(*numbers)
 
 
-def test_the_gate_lets_so_many_in_and_says_when_to_come_again() -> None:
+def test_the_gate_lets_so_many_in_and_says_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+
     async def main() -> None:
         gate = Gate(2)
         async with gate.entered(), gate.entered():
@@ -214,7 +220,7 @@ def test_the_gate_lets_so_many_in_and_says_when_to_come_again() -> None:
                 async with gate.entered():
                     pass
             assert refused.value.headers["Retry-After"] == "1"
-            await anyio.sleep(2.2)
+            clock.sleep(2.2)
         assert gate.inside == 0
         async with gate.entered(), gate.entered():
             with pytest.raises(Busy) as refused:
@@ -226,6 +232,7 @@ def test_the_gate_lets_so_many_in_and_says_when_to_come_again() -> None:
                 raise ZeroDivisionError
         assert gate.inside == 0
 
+    monkeypatch.setattr(gate, "time", SimpleNamespace(monotonic=clock))
     anyio.run(main)
 
 

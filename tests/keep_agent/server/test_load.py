@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -14,7 +16,8 @@ import pytest
 from keep_agent.server.limits import Limits
 from memory.engine.engine import Engine
 from tests.keep_agent.server.conftest import Serve, Whole
-from tests.keep_agent.server.serving import Served, events, post, until
+from tests.keep_agent.server.serving import Served, events, post
+from tests.waiting import PATIENCE, until
 
 PATH = "/v1/agents/{}/generate"
 LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}  # half a minute and more, if nobody ends it
@@ -29,6 +32,26 @@ def talked(served: Served, agent: str, tokens: int = 30, **more: Any) -> httpx.R
     return httpx.post(served.url + PATH.format(agent), json=body, timeout=60)
 
 
+@dataclass
+class Passes:
+    """Passes through the model."""
+
+    count: int = 0
+
+
+@pytest.fixture
+def passes(engine: Engine) -> Iterator[Passes]:
+    """Those of a test: fewer than it asked for tokens where something was ended before its time."""
+    counted = Passes()
+
+    def count(*_: Any) -> None:
+        counted.count += 1
+
+    hook = engine.decoder.layers[0].mlp.register_forward_hook(count)
+    yield counted
+    hook.remove()
+
+
 @pytest.fixture(scope="module")
 def endless(serve: Serve) -> Any:
     """A server whose model says no last word."""
@@ -39,15 +62,14 @@ def endless(serve: Serve) -> Any:
 
 def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole]) -> None:
     served, whole = endless
-    times, ended = list[float](), threading.Event()
+    looks, ended = list[int](), threading.Event()
 
     def look() -> None:
+        """What is answered while streams go on: each look ends before they do."""
         while not ended.is_set():
-            began = time.monotonic()
             assert served.http.get("/healthz").status_code == 200
-            times.append(time.monotonic() - began)
             assert served.http.get("/metrics").status_code == 200
-            time.sleep(0.05)
+            looks.append(whole.gate.inside)
 
     with ThreadPoolExecutor(61) as pool:
         looking = pool.submit(look)
@@ -56,7 +78,7 @@ def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole]) -> None:
         looking.result()
     assert {answer.status_code for answer in told} == {200}
     assert all(events(answer.text)[-2][1]["generated"] == 30 for answer in told)
-    assert sorted(times)[len(times) * 9 // 10] < 1.0, times  # sixty clients share the server's process, and its cores
+    assert sum(inside > 0 for inside in looks) > 1, looks
     alone = talked(served, "alone", prompt="s7: find a mug, 2.").json()
     assert alone["text"] == events(told[7].text)[-2][1]["text"]  # as if nobody else had been there
     until(lambda: idle(whole))
@@ -71,7 +93,7 @@ def test_requests_of_one_agent_wait_for_each_other(endless: tuple[Served, Whole]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole], stream: bool) -> None:
+def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole], passes: Passes, stream: bool) -> None:
     served, whole = endless
     path = PATH.format(f"left-{stream}")
     with served.socket() as made:
@@ -80,9 +102,8 @@ def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole],
         while stream and b"data:" not in heard:  # a first piece: then the prompt is computed
             heard += made.recv(1000)
         until(lambda: whole.gate.inside == 1)
-    began = time.monotonic()
     again = served.http.post(path, json=LONG | {"tokens": 1})
-    assert again.status_code == 200 and time.monotonic() - began < 5
+    assert again.status_code == 200 and passes.count < LONG["tokens"]
     if stream:
         assert again.json()["kept"] > 0  # what was computed is not lost
     until(lambda: idle(whole))
@@ -97,7 +118,7 @@ def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Ser
             second.sendall(post(PATH.format("queue"), json.dumps(LONG).encode()))
             until(lambda: whole.gate.inside == 2)
         time.sleep(0.2)
-    until(lambda: idle(whole), 5)
+    until(lambda: idle(whole))
 
 
 def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[Served, Whole]) -> None:
@@ -110,10 +131,10 @@ def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[S
             for waiting, stream in ((second, True), (third, False)):
                 waiting.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
             until(lambda: whole.gate.inside == 3)
-        until(lambda: whole.gate.inside == 1, 2)
+        until(lambda: whole.gate.inside == 1)
         assert len(whole.conversations._works) == 1
         assert first.recv(1000)  # which goes on
-    until(lambda: idle(whole), 5)
+    until(lambda: idle(whole))
 
 
 def test_one_agent_cannot_shut_others_out(serve: Serve) -> None:
@@ -128,7 +149,7 @@ def test_one_agent_cannot_shut_others_out(serve: Serve) -> None:
                 assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
                 assert int(refused.headers["retry-after"]) >= 1
             assert talked(served, "modest", 1).status_code == 200
-        until(lambda: idle(whole), 5)
+        until(lambda: idle(whole))
         assert talked(served, "greedy", 1).status_code == 200
 
 
@@ -137,7 +158,7 @@ def test_a_client_that_does_not_read_holds_up_nobody(endless: tuple[Served, Whol
     with served.socket() as made:
         made.sendall(post(PATH.format("deaf"), json.dumps(LONG | {"stream": True, "tokens": 200}).encode()))
         until(lambda: whole.gate.inside == 1)
-        until(lambda: not whole.conversations._works, 20)
+        until(lambda: not whole.conversations._works)
         assert talked(served, "deaf", 1).status_code == 200
 
 
@@ -154,7 +175,9 @@ def test_too_many_are_told_when_to_come_again(serve: Serve) -> None:
         assert talked(served, "later").status_code == 200
 
 
-def test_a_server_that_closes_says_so_and_ends(serve: Serve, engine: Engine, request: pytest.FixtureRequest) -> None:
+def test_a_server_that_closes_says_so_and_ends(
+    serve: Serve, engine: Engine, passes: Passes, request: pytest.FixtureRequest
+) -> None:
     told: list[httpx.Response] = []
     slow = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: time.sleep(0.01))  # half a minute for 3000
     request.addfinalizer(slow.remove)
@@ -163,7 +186,6 @@ def test_a_server_that_closes_says_so_and_ends(serve: Serve, engine: Engine, req
         waiting = threading.Thread(target=lambda: told.append(talked(served, "last", 3000)))
         waiting.start()
         until(lambda: whole.gate.inside == 1)
-        began = time.monotonic()
-    waiting.join(10)
-    assert time.monotonic() - began < 12
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive() and passes.count < 3000
     assert not told or told[0].status_code in (500, 503)

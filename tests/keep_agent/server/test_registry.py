@@ -14,7 +14,9 @@ from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import JOURNAL, MEMORY
 from keep_agent.errors import CorruptError, DataError, ModelError
 from keep_agent.server.problems import NotFound
-from keep_agent.server.registry import AgentLimits, Registry
+from keep_agent.server.registry import Registry
+from keep_agent.server.settings import AgentLimits
+from tests.waiting import PATIENCE
 
 MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
 
@@ -146,7 +148,7 @@ def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(regi
             thread.start()
             thread.join(0.2)
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert not registry.awake
     assert [type(error) for error in failed] == [ModelError]
     with pytest.raises(ModelError, match="ending"), registry.use("kitchen"):

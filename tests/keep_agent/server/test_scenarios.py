@@ -21,7 +21,8 @@ from keep_agent.server.chat.scenarios import Running, Scenarios
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.conftest import Build, Serve
-from tests.keep_agent.server.serving import Served, post, until
+from tests.keep_agent.server.serving import Served, post
+from tests.waiting import until
 
 PATH = "/v1/scenarios"
 AGENTS = ("ada", "ben", "cem")
@@ -89,13 +90,16 @@ def test_what_is_not_for_all_ears_is_told_to_those_only(served: Served) -> None:
     shown = begun(served, scenario(audience={"ada": ["ada"]}), **BOTH)
     place = f"{PATH}/{shown['id']}"
     heard = served.http.post(f"{place}/turns", json={"turns": 5}, headers=BEN).json()
-    assert heard["played"] == 5 and {turn["agent"] for turn in heard["turns"]} == {"ben"}
+    assert [turn["index"] for turn in heard["turns"]] == [0, 1, 2] and heard["played"] == 3 and heard["done"]
+    assert {turn["agent"] for turn in heard["turns"]} == {"ben"}
     assert all(turn["audience"] == ["ben"] and turn["kept"] is not None for turn in heard["turns"])
     for headers, agent, code in ((ADA, "ada", 200), (ADA, "ben", 403), (ADA, "nobody", 403), (BEN, "ada", 403)):
         answer = served.http.get(f"{place}/transcript", params={"agent": agent}, headers=headers)
         assert answer.status_code == code
     assert served.http.get(f"{place}/transcript", params={"agent": "nobody"}).status_code == 404
-    assert served.http.get(place, headers=BEN).json()["agents"] == ["ben"]
+    told = served.http.get(place, headers=BEN).json()
+    assert (told["agents"], told["played"], told["turns"]) == (["ben"], 3, 3)
+    assert served.http.get(place).json()["turns"] == 5
     for method, path in (("GET", ""), ("POST", "/turns"), ("GET", "/transcript?agent=ada"), ("DELETE", "")):
         hidden = served.http.request(method, place + path, headers=NEITHER, json={} if method == "POST" else None)
         nothing = served.http.request(method, f"{PATH}/ffff{path}", headers=NEITHER, json={})
@@ -166,10 +170,30 @@ def test_templates_that_swell_are_refused(served: Served) -> None:
 
 
 def test_so_many_and_no_more(serve: Serve) -> None:
+    """A token for certain agents does not learn that others play as many as there may be."""
     with serve("token-all", tokens=TOKENS, chat_limits=ChatLimits(scenarios=2)) as (served, _):
         for name in ("one", "two"):
             begun(served, scenario(name))
         assert "2 scenarios" in begun(served, scenario("three"), 507)["error"]["message"]
+        begun(served, scenario(), **BOTH)
+
+
+def test_who_asks_for_one_turn_hears_one_whatever_is_played_meanwhile(served: Served) -> None:
+    place = f"{PATH}/{begun(served, scenario(audience={'ada': ['ada']}), **BOTH)['id']}"
+    for index in range(3):
+        heard = served.http.post(f"{place}/turns", json={}, headers=BEN).json()
+        assert [(turn["index"], turn["agent"]) for turn in heard["turns"]] == [(index, "ben")]
+        assert heard["played"] == 1
+    assert served.http.post(f"{place}/turns", json={}, headers=BEN).json() == {"played": 0, "turns": [], "done": True}
+
+
+def test_a_voice_without_an_agent_is_not_told_of_the_others(serve: Serve) -> None:
+    tokens = Tokens((*TOKENS.entries, only("persist_house_ada", "persist_house_zoe")))
+    with serve("token-all", tokens=tokens) as (served, _):
+        place = f"{PATH}/{begun(served, scenario())['id']}"
+        headers = of("persist_house_ada", "persist_house_zoe")
+        answer = served.http.get(f"{place}/transcript", params={"agent": "zoe"}, headers=headers)
+        assert answer.status_code == 404 and "ada" in answer.text and "ben" not in answer.text
 
 
 def test_a_scenario_is_played_while_others_talk(served: Served) -> None:

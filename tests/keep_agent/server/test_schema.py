@@ -19,10 +19,12 @@ from schemathesis.specs.openapi.checks import (
 
 from keep_agent.brain import brain_of
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.service import Settings, make_service
+from keep_agent.server.service import make_service
+from keep_agent.server.settings import Settings
 from keep_agent.server.tokens import Tokens
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import serving
+from tests.keep_agent.server.test_vendors import ambiguous_names
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 MODES = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -43,6 +45,7 @@ def test_answers_are_as_described(tiny_model: Path, tmp_path: Path, tokens: Toke
     with serving(app, token) as served:
         model = served.http.get("/v1/models").json()["data"][0]["id"]
         described = served.http.get("/openapi.json").json()
+        assert ambiguous_names(described) == []
         scores = described["components"]["schemas"]["Decided"]["properties"]["scores"]
         del scores["items"]  # pairs, whose description schemathesis takes for invalid
 

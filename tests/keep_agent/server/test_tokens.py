@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +16,8 @@ from rich.console import Console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.server.problems import Forbidden
 from keep_agent.server.token_command import main
-from keep_agent.server.tokens import VARIABLE, Access, Tokens, add_token, check_bind, digest, load_tokens, read_tokens
+from keep_agent.server.token_file import add_token, load_tokens, read_tokens
+from keep_agent.server.tokens import VARIABLE, Access, Entry, Tokens, check_bind, digest
 
 GOOD = {"name": "n", "sha256": digest("x"), "agents": "*"}
 
@@ -53,6 +57,48 @@ def test_a_name_stands_for_one_token(tmp_path: Path) -> None:
         command("robots", "--remove", "--file", str(file))
 
 
+@pytest.mark.parametrize(
+    ("when", "until"),
+    [("30d", timedelta(days=30)), ("12h", timedelta(hours=12)), ("45m", timedelta(minutes=45)),
+     ("2999-01-31", datetime(2999, 1, 31, tzinfo=UTC)), ("2999-01-31T12:00:00Z", datetime(2999, 1, 31, 12, tzinfo=UTC)),
+     ("2999-01-31T12:00:00+02:00", datetime(2999, 1, 31, 10, tzinfo=UTC))],
+)  # fmt: skip
+def test_a_token_may_expire(tmp_path: Path, when: str, until: timedelta | datetime) -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    token = command("robots", "--expires", when, "--file", str(tmp_path / "t"))
+    (entry,) = read_tokens(tmp_path / "t")
+    first, last = (before + until, datetime.now(UTC) + until) if isinstance(until, timedelta) else (until, until)
+    assert entry.expires is not None and first <= entry.expires <= last
+    assert load_tokens(tmp_path / "t", {}).find(token) == entry.access
+
+
+@pytest.mark.parametrize(
+    "when", ["", "30", "-3d", "3 d", "0d", "soon", "2020-01-31", "2999-02-31", "2999-01-31T12:00:00"]
+)
+def test_a_time_that_is_none_or_past_is_refused(tmp_path: Path, when: str) -> None:
+    with pytest.raises(ConfigError, match="--expires"):
+        command("robots", f"--expires={when}", "--file", str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
+
+
+ADDS = """
+import sys
+from pathlib import Path
+from keep_agent.server.token_file import add_token
+from keep_agent.server.tokens import Access, Entry, digest
+for number in range(20):
+    name = f"{sys.argv[2]}-{number}"
+    add_token(Path(sys.argv[1]), Entry(Access(name), digest(name)))
+"""
+
+
+def test_tokens_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    writers = [subprocess.Popen([sys.executable, "-c", ADDS, str(file), str(one)]) for one in range(4)]
+    assert [writer.wait() for writer in writers] == [0] * 4
+    assert {entry.access.name for entry in read_tokens(file)} == {f"{a}-{b}" for a in range(4) for b in range(20)}
+
+
 @pytest.mark.parametrize("agents", ["../x", "a,,b", "", "a/b", "CON"])
 def test_ids_that_are_no_names_get_no_token(tmp_path: Path, agents: str) -> None:
     with pytest.raises(ConfigError, match="agent id"):
@@ -66,7 +112,7 @@ def test_ids_that_are_no_names_get_no_token(tmp_path: Path, agents: str) -> None
         "", "[]", "{", '{"tokens": 1}', '{"tokens": [1]}', "\udcff",
         *(json.dumps({"tokens": [GOOD | wrong]}) for wrong in (
             {"sha256": "x"}, {"sha256": "G" * 64}, {"agents": "a"}, {"agents": [1]}, {"agents": ["../x"]}, {"name": ""},
-            {"more": 1}, {"name": 1},
+            {"more": 1}, {"name": 1}, {"expires": "soon"}, {"expires": 7}, {"expires": "2030-01-31T12:00:00"},
         )),
         json.dumps({"tokens": [GOOD, GOOD]}),
     ],
@@ -87,7 +133,7 @@ def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     file.write_text("{")
     with pytest.raises(DataError):
-        add_token(file, Access("n"), "t")
+        add_token(file, Entry(Access("n"), digest("t")))
     assert file.read_text() == "{"
 
 
@@ -98,7 +144,7 @@ def test_the_environment_has_one_for_all_agents(tmp_path: Path) -> None:
     for nothing in ("", " ", "a b", "é"):
         with pytest.raises(ConfigError, match=VARIABLE):
             load_tokens(None, {VARIABLE: nothing})
-    add_token(tmp_path / "f", Access("n", frozenset({"a"})), "of-a")
+    add_token(tmp_path / "f", Entry(Access("n", frozenset({"a"})), digest("of-a")))
     both = load_tokens(tmp_path / "f", {VARIABLE: "long-and-random"})
     assert both.find("of-a") == Access("n", frozenset({"a"})) and both.find("long-and-random") is not None
     assert [entry.access.name for entry in read_tokens(tmp_path / "f")] == ["n"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
@@ -16,6 +15,7 @@ from benchmarks.viewer import measure
 from benchmarks.viewer_browser import browser, chromium, serving
 from benchmarks.viewer_trace import Size, write_run
 from keep_agent.viewer.export_html import write_html
+from tests import waiting
 from tests.keep_agent.viewer.conftest import play
 from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, write
 
@@ -24,8 +24,6 @@ from selenium.webdriver import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.remote.webdriver import WebDriver  # noqa: E402
-
-LONGEST = 20  # seconds until something is there
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +56,7 @@ def address(runs: Path) -> Iterator[str]:
 
 
 def until(driver: WebDriver, test: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + LONGEST
-    while not test():
-        assert time.monotonic() < deadline, f"{what}: not after {LONGEST} s; {driver.get_log('browser')}"
-        time.sleep(0.05)
+    waiting.until(test, lambda: f"{what}: not yet; {driver.get_log('browser')}")
 
 
 def script(driver: WebDriver, code: str) -> object:

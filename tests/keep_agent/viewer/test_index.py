@@ -108,15 +108,15 @@ def test_a_shorter_file_is_read_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{torn", r"trace.jsonl:3 is not JSON .*resume"),
-        ("[1, 2]", "trace.jsonl:3 has schema"),
-        ("7", "trace.jsonl:3 has schema 7"),
+        ("{torn", r"trace.jsonl:3 is not JSON .*run it again"),
+        ("[1, 2]", "trace.jsonl:3 is no JSON object"),
+        ("7", "trace.jsonl:3 is no JSON object"),
         (json.dumps(step() | {"v": 9}), "trace.jsonl:3 has schema 9, this reads 1"),
         (json.dumps({"v": 1, "event": "step"}), "trace.jsonl:3 is no entry of a trace .*episode"),
         (json.dumps(step() | {"step": None}), "trace.jsonl:3 is no entry"),
         (json.dumps(step(facts=[{"category": "object"}])), "trace.jsonl:3 is no entry"),
         (json.dumps(step(goal=[1])), "trace.jsonl:3 is no entry"),
-        ("\udcff", "trace.jsonl:3 is not JSON"),
+        ("\udcff", "trace.jsonl:3 is not UTF-8 text"),
     ],
 )
 def test_a_bad_line_ends_what_is_read_and_is_named(line: str, says: str, tmp_path: Path) -> None:

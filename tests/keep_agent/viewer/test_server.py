@@ -38,7 +38,7 @@ print(json.dumps(found))
 def test_the_viewer_lives_beside_other_routes(tmp_path: Path) -> None:
     write(tmp_path, [opening(), step(instruction=EVIL)])
     command = [sys.executable, "-c", ASKED, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert {path: code for path, (code, _) in found.items()} == dict.fromkeys(found, 200) | {"again": 0}
     assert found["/api"][1] == '"other"'

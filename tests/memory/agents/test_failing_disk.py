@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from keep_agent.errors import CapacityError
+from keep_agent.errors import CapacityError, StorageError
 from memory.disk import agents as disk
 from memory.disk import atomic
 from tests.memory.agents.ledger import Make, lines, say
@@ -89,7 +89,7 @@ def test_one_file_that_cannot_be_read_is_one_agents_affair(make: Make) -> None:
     assert fresh.open("b", lines(40)).origin == "warm"
     prompt = say(fresh, "a", lines(40))[0]
     assert prompt.origin == "cold" and f"{path} cannot be read" in fresh.damaged[0] and len(fresh.damaged) == 1
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(StorageError, match="cannot be written .Is a directory"):
         fresh.flush()
     assert fresh.stats()["failed"] == 1
     path.rmdir()

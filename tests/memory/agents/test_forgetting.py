@@ -14,6 +14,7 @@ from keep_agent.errors import ConfigError
 from memory.disk import agents as disk
 from memory.engine.engine import Engine
 from tests.memory.agents.ledger import Make, answer, lines, say
+from tests.waiting import PATIENCE
 
 
 def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engines: list[Engine]) -> None:
@@ -42,7 +43,7 @@ def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: 
     gate, real = threading.Event(), disk.save_agent
 
     def slow(*arguments: Any) -> Path:
-        gate.wait(30)
+        gate.wait(PATIENCE)
         return real(*arguments)
 
     monkeypatch.setattr(disk, "save_agent", slow)
@@ -52,7 +53,7 @@ def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: 
     time.sleep(0.05)
     assert not done.done(), "a is just being written"
     gate.set()
-    done.result(30)
+    done.result(PATIENCE)
     memories.flush()
     assert disk.entries(memories.folder) == []
     assert say(memories, "a", lines(40))[0].origin == "cold"

@@ -16,6 +16,7 @@ from memory.disk.packed_file import tensors_of
 from memory.engine.packed import BLOCK, PAGE, PackedCache
 from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.memory.agents.pausing import pausing
+from tests.waiting import PATIENCE
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Gate:
         self.writes += 1
         if self.writes == 2:
             self.reached.set()
-            self.opened.wait(30)
+            self.opened.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 def goes_on(memories: AgentMemories, text: str, gate: Gate) -> Prompt:
     """A turn of an agent whose last one is half written, in that one's last block."""
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(PATIENCE)
     before = memories._hot["a", memories.engine.model_key].cache
     assert before.packed % BLOCK, "else nobody could go on in its last block"
     prompt = memories.open("a", text + lines(60, 1))

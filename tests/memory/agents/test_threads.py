@@ -16,13 +16,14 @@ from keep_agent.errors import ConfigError
 from memory.disk import agents as disk
 from memory.engine.engine import Engine
 from tests.memory.agents.ledger import Ledger, Make, answer, lines, say, size_of
+from tests.waiting import PATIENCE
 
 
 def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
     memories._warm.wait()
     gate, real = threading.Event(), disk.save_agent
-    monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(30) and real(*arguments))
+    monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(PATIENCE) and real(*arguments))
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
@@ -32,7 +33,7 @@ def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypat
         time.sleep(0.05)
         assert not first.done() and not second.done()
         gate.set()
-        assert (second.result(30).origin, first.result(30)[0].origin) == ("warm", "cold")
+        assert (second.result(PATIENCE).origin, first.result(PATIENCE)[0].origin) == ("warm", "cold")
 
 
 def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
@@ -43,7 +44,7 @@ def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
     gate, real, written = threading.Event(), disk.save_agent, []
 
     def slow(*arguments: Any) -> Path:
-        gate.wait(30)
+        gate.wait(PATIENCE)
         written.append((arguments[1], arguments[3]))
         return real(*arguments)
 

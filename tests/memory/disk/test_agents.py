@@ -31,6 +31,7 @@ from memory.disk.agents import (
 )
 from memory.disk.atomic import replacing
 from memory.disk.blockfile import write_blocks
+from memory.disk.names import is_safe
 
 tricky = st.text("abAB019._-/\\\0~: \n%*é\u202e", max_size=8)
 models = st.lists(st.text(min_size=1), unique=True, min_size=1)
@@ -69,9 +70,7 @@ def test_an_id_is_a_name_in_the_root_or_refused(agent: str) -> None:
     assert agents._owner(path) == agent
 
 
-@given(
-    st.lists(ids.filter(agents._safe), unique=True, min_size=2), st.lists(st.text(min_size=1), unique=True, min_size=1)
-)
+@given(st.lists(ids.filter(is_safe), unique=True, min_size=2), st.lists(st.text(min_size=1), unique=True, min_size=1))
 @example(["Robot", "robot", "a", "a-b", "a.b"], ["m", "M"])
 def test_no_two_owners_share_a_file_where_upper_case_is_lower_case(names: list[str], keys: list[str]) -> None:
     names = [*names, *(name.swapcase() for name in names if name.swapcase() not in names)]

@@ -23,6 +23,7 @@ from memory.disk.atomic import clean, replacing
 from memory.disk.blockfile import open_blocks, write_blocks
 from tests.disk_log import log_of_disk
 from tests.memory.disk.blocks import assert_holds, filled
+from tests.waiting import PATIENCE
 
 FORK = multiprocessing.get_context("fork")  # a child need not load torch again
 
@@ -99,7 +100,7 @@ def test_a_writer_that_dies_leaves_the_old_file_or_the_new_one(path: Path, step:
     write_state(path, 1)
     child = FORK.Process(target=die_at, args=(path, step, calls))
     child.start()
-    child.join(60)
+    child.join(PATIENCE)
     assert child.exitcode == 9
     assert state_of(path) == state
     assert len(clean(path.parent)) == (state == 1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.kernels import KEY_MULTIPLE, Block, grouped_attention
+from memory.engine.kernels import KEY_MULTIPLE, Block, device_attention, grouped_attention
 from memory.engine.masks import MaskPlan, bias_of, causal_plan, tree_plan, unit_plan
 
 WINDOWS = st.sampled_from([None, 1, 5, 24, 1000])
@@ -60,12 +60,15 @@ def test_grouped_attention(softcap: float | None, with_sinks: bool, heads: int, 
     assert len(blocks) > 1 and [w.shape[1] for w in kept] == [b.q1 - b.q0 for b in blocks]
 
 
-def test_blocks_with_a_prefix_and_rows_without_bias() -> None:
+@pytest.mark.parametrize("attention", [grouped_attention, device_attention])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., torch.Tensor], kv_heads: int) -> None:
     torch.manual_seed(0)
-    q, k, v = torch.randn(3, 1, 2, 96, 8, dtype=torch.float64)
+    q = torch.randn(1, 4, 96, 8, dtype=torch.float64)
+    k, v = torch.randn(2, 1, kv_heads, 96, 8, dtype=torch.float64)
     bias = bias_of(torch.rand(56, 4) < 0.5, torch.float64)
     blocks = [Block(0, 40, 5, 34, None, prefix=3), Block(40, 96, 2, 66, bias)]
-    found = grouped_attention(q, k, v, blocks, 0.3)
+    found = attention(q, k, v, blocks, 0.3)
     torch.testing.assert_close(found, written_out(q, k, v, seen_by(blocks, 96, 96), None, None))
 
 

@@ -11,7 +11,6 @@ from keep_agent.errors import ConfigError
 from memory.engine import attention
 from memory.engine import prefill as prefill_module
 from memory.engine.engine import Engine
-from memory.engine.kernels import row_padding
 from memory.loading.serial import Serial
 from memory.stages import Capabilities, Layout, Probe, Recompute
 from tests.laws.prompts import Always, Prompt, relative, shrinking
@@ -171,7 +170,7 @@ def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monke
             monkeypatch.setattr(attention, "grouped_attention", counted)
         logits.append(any_engine.prefill(layout, stage, Serial(), context).logits)
     assert relative(*logits) < 1e-5
-    active = [one.numel() + row_padding(one) for one in script.rows]
+    active = [one.numel() for one in script.rows]
     assert attended == [*(active[:-1] if many else active[1:]), 1]
 
 

@@ -46,13 +46,6 @@ def test_all_families_equal_naive_scoring(any_engine: Engine) -> None:
     assert scored.computed_tokens == len(inner)
 
 
-def test_a_prompt_that_overflowed_is_scored_as_such(engine: Engine) -> None:
-    result, many = prefilled(engine), [tokens(6, i) for i in range(40)]
-    result.cache.logits = torch.full_like(result.cache.logits, float("nan"))
-    for best in (None, 5):
-        assert engine.score(result.cache, many, best=best).scores.isnan().any()
-
-
 @pytest.mark.parametrize("together", [1, 7, 12, 50])
 def test_sets_that_take_several_forwards_are_scored_alike(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, together: int

@@ -9,6 +9,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.transport import Staging, Throttle, Transport
+from tests.waiting import FakeTime
 
 CPU = torch.device("cpu")
 
@@ -34,14 +35,15 @@ def test_a_link_without_bandwidth_is_refused(values: tuple[float, float]) -> Non
         Throttle(*values)
 
 
-def test_a_throttled_job_takes_as_long_as_the_link_would() -> None:
+def test_a_throttled_job_takes_as_long_as_the_link_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
     link = Throttle(gigabytes=0.1, microseconds=2000)
     assert link.seconds(1_000_000) == pytest.approx(0.012)
-    began = time.perf_counter()
-    link.hold(began, 1_000_000)
-    assert time.perf_counter() - began >= 0.012
-    link.hold(began - 1, 1_000_000)  # the copy itself took longer: nothing to wait for
-    assert time.perf_counter() - began < 1
+    assert link.hold(0.0, 1_000_000) == clock.now == pytest.approx(0.012)
+    link.hold(-1.0, 1_000_000)  # the copy itself took longer: nothing to wait for
+    assert clock.now == pytest.approx(0.012)
 
 
 def test_buffers_are_made_once_and_grow() -> None:

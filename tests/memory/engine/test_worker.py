@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from concurrent.futures import wait
 
@@ -16,6 +15,7 @@ from memory.engine.worker import Priority, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt
+from tests.waiting import PATIENCE, until
 
 
 def test_plans_go_before_background_work_in_order_of_arrival() -> None:
@@ -24,10 +24,10 @@ def test_plans_go_before_background_work_in_order_of_arrival() -> None:
 
     def block() -> None:
         started.set()
-        release.wait(5)
+        release.wait(PATIENCE)
 
     worker.submit(block, Priority.BACKGROUND)
-    started.wait(5)
+    started.wait(PATIENCE)
     futures = [
         worker.submit(lambda name=name: done.append(name), priority)
         for name, priority in [
@@ -37,7 +37,7 @@ def test_plans_go_before_background_work_in_order_of_arrival() -> None:
     ]  # fmt: skip
     release.set()
     for future in futures:
-        future.result(5)
+        future.result(PATIENCE)
     assert done == ["plan 1", "plan 2", "encode 1", "encode 2"]
     worker.close()
 
@@ -62,18 +62,14 @@ def test_a_waiting_worker_keeps_no_work_alive(end: str) -> None:
 
     worker, release, work = Worker(), threading.Event(), Work()
     gone = weakref.ref(work)
-    worker.submit(lambda: release.wait(5))
+    worker.submit(lambda: release.wait(PATIENCE))
     future = worker.submit(work)
     if end == "cancelled":
         assert future.cancel()
     release.set()
     wait([future], 5)
     del work, future
-    patience = time.monotonic() + 5
-    while gone() is not None and time.monotonic() < patience:  # it lets go just after the result is out
-        gc.collect()
-        time.sleep(0.01)
-    assert gone() is None
+    until(lambda: gc.collect() >= 0 and gone() is None)  # it lets go just after the result is out
     worker.close()
 
 
@@ -108,16 +104,16 @@ def test_a_job_is_run_or_refused_while_another_thread_closes() -> None:
 
     worker._jobs.put = late
     try:
-        assert worker.submit(lambda: 7).result(5) == 7
+        assert worker.submit(lambda: 7).result(PATIENCE) == 7
     finally:
-        closer.join(5)
+        closer.join(PATIENCE)
     with pytest.raises(ModelError, match="closed"):
         worker.submit(lambda: 7)
 
 
 def test_a_cancelled_job_does_not_run() -> None:
     worker, release, ran = Worker(), threading.Event(), []
-    worker.submit(lambda: release.wait(5))
+    worker.submit(lambda: release.wait(PATIENCE))
     future = worker.submit(lambda: ran.append(1), Priority.BACKGROUND)
     assert future.cancel()
     release.set()
@@ -138,13 +134,13 @@ def test_many_threads_get_the_answers_of_one() -> None:
                 later = engine.encode_later([(None, unit) for unit in prompts[i].units])
                 layout = prompts[i].layout([None] * 3)
                 found[i].append(engine.prefill(layout, Full(), Serial()).logits[0])
-                assert len(later.result(30)) == 3
+                assert len(later.result(PATIENCE)) == 3
 
         threads = [threading.Thread(target=caller, args=(i,)) for i in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
     for i, logits in found.items():
         assert len(logits) == 5
         for one in logits:

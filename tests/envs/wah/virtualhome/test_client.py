@@ -95,7 +95,7 @@ def test_the_stand_in_speaks_the_protocol(standin: StandIn) -> None:
     def post(body: bytes) -> tuple[int, dict[str, Any]]:
         from http.client import HTTPConnection
 
-        connection = HTTPConnection("127.0.0.1", standin.port, timeout=3)
+        connection = HTTPConnection("127.0.0.1", standin.port)
         connection.request("POST", "/", body)
         reply = connection.getresponse()
         found = reply.status, json.loads(reply.read())

@@ -7,7 +7,6 @@ import json
 import pickle
 import socket
 import threading
-import time
 import warnings
 from contextlib import suppress
 from random import Random
@@ -30,6 +29,7 @@ from envs.wah.virtualhome.transport import IDEMPOTENT, TRIES, HttpTransport
 from keep_agent.errors import KeepError
 from tests.envs.wah.standin import FAULTS, StandIn
 from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, LINE, NOTHING_LEFT_OPEN, ToyHome, http
+from tests.waiting import until
 
 pytestmark = NOTHING_LEFT_OPEN
 
@@ -41,7 +41,8 @@ EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswe
     "close": SimulatorGone,
     "half": SimulatorGone,
 }
-SLOW = ("busy", "hang", "drip")  # end with the deadline
+SLOW = ("busy", "hang", "drip")  # end with a time-out
+SHORT = 0.5  # seconds, where nothing else can come than the time-out
 OWN = {  # of some calls only
     "no_value": ("camera_count", "camera_image", "environment_graph"),
     "bad_graph": ("environment_graph",),
@@ -67,18 +68,18 @@ def test_every_fault_has_a_name(standin: StandIn, pauses: None, fault: str, call
 
 
 @pytest.mark.parametrize(("fault", "call"), SLOW_CASES)
-def test_faults_that_last_end_with_the_deadline(standin: StandIn, fault: str, call: str) -> None:
-    standin.faults.extend([fault] * 100)
-    client, start = http(standin, 0.3, 0.8), time.monotonic()
+def test_faults_that_last_end_with_a_time_out(standin: StandIn, pauses: None, fault: str, call: str) -> None:
+    """A busy simulator is asked until the deadline, one that says nothing a few times, if that does no harm."""
+    standin.faults.extend([fault] * 1_000_000 if fault == "busy" else [fault] * TRIES)
+    client = http(standin, deadline=SHORT) if fault == "busy" else http(standin, timeout=SHORT)
     with pytest.raises(EXPECTED[fault]) as caught:
         CALLS[call](Simulator(client))
-    assert time.monotonic() - start < 5
     expect_numbers(caught.value, standin, call)
-    assert len(standin.seen) == caught.value.tries
-    if call in CHANGING and fault != "busy":
-        assert caught.value.tries == 1
-    else:
+    until(lambda: len(standin.seen) == caught.value.tries)
+    if fault == "busy":
         assert caught.value.tries > 1
+    else:
+        assert caught.value.tries == (1 if call in CHANGING else TRIES)
 
 
 def expect_numbers(error: SimulatorError, standin: StandIn, call: str) -> None:
@@ -122,10 +123,8 @@ def test_a_server_that_never_accepts() -> None:
         for other in crowd:  # fills the queue
             other.setblocking(False)
             other.connect_ex(listener.getsockname())
-        start = time.monotonic()
         with pytest.raises(SimulatorTimeout):
-            Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.2, 0.5)).check()
-        assert time.monotonic() - start < 5
+            Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", SHORT, 2 * SHORT)).check()
         for other in crowd:
             other.close()
 
@@ -134,16 +133,14 @@ def test_a_server_that_does_not_read() -> None:
     """A request larger than all buffers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", 2.0, 4.0))
-        start = time.monotonic()
         with pytest.raises(SimulatorTimeout, match="may have been done"):
             simulator.expand_scene({"nodes": [{"id": "x" * (16 << 20)}], "edges": []})
-        assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("fault", ["busy", "timeout", "error", "close", "half", "hang", "drip"])
 def test_once_and_then_fine(standin: StandIn, home: ToyHome, fault: str) -> None:
     standin.faults.append(fault)
-    client = http(standin, 0.5, 3.0)
+    client = http(standin, timeout=SHORT) if fault in SLOW else http(standin)
     assert Simulator(client).environment_graph() == home.graph()
     assert (client.repeats, standin.actions()) == (1, ["environment_graph"] * 2)
 
@@ -166,32 +163,30 @@ def test_what_was_done_is_never_done_twice(standin: StandIn, home: ToyHome, faul
     assert home.lines == [LINE]
 
 
-def test_two_clients_of_one_simulator(standin: StandIn, home: ToyHome) -> None:
+def test_two_clients_of_one_simulator(standin: StandIn, home: ToyHome, pauses: None) -> None:
     """The one that comes second is told so, and waits."""
     home.gate.clear()
     first = threading.Thread(target=Simulator(http(standin)).environment_graph)
     first.start()
-    while not standin.seen:
-        time.sleep(0.001)
+    until(lambda: standin.seen)
     with pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
-        Simulator(http(standin, 0.3, 0.5)).check()
-    opener = threading.Timer(0.2, home.gate.set)
-    opener.start()
+        Simulator(http(standin, deadline=SHORT)).check()
     client = http(standin)
-    Simulator(client).check()
-    assert client.repeats
+    second = threading.Thread(target=Simulator(client).check)
+    second.start()
+    until(lambda: client.repeats)
+    home.gate.set()
+    second.join()
     first.join()
-    opener.join()
 
 
 def test_two_threads_of_one_client(standin: StandIn, home: ToyHome) -> None:
     """One request at a time; the wait for the other thread counts."""
-    simulator = Simulator(http(standin, 0.6, 0.6))
+    simulator = Simulator(http(standin))
     home.gate.clear()
     first = threading.Thread(target=simulator.environment_graph)
     first.start()
-    while not standin.seen:
-        time.sleep(0.001)
+    until(lambda: standin.seen)
     opener = threading.Timer(0.2, home.gate.set)
     opener.start()
     simulator.check()
@@ -217,7 +212,7 @@ def test_a_chunk_without_end(standin: StandIn) -> None:
 
 
 def test_replies_with_damage_end_in_a_result_or_a_named_error(standin: StandIn) -> None:
-    random, simulator = Random(0), Simulator(http(standin, 1.0, 2.0))
+    random, simulator = Random(0), Simulator(http(standin, timeout=SHORT))
     body = b'{"id": "ID", "success": true, "message": "[\\"\xc3\xa9\\"]", "value": 0, "message_list": null}'
     sound = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     sound += b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 17, body)  # an id has 19 digits
@@ -258,20 +253,18 @@ def test_whatever_fields_come_only_one_error_is_raised(fields: dict[str, Any]) -
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["hang", "drip", "huge"])
 @pytest.mark.parametrize("call", ["environment_graph", "render_script"])
-def test_the_defaults_end_every_fault_within_35_seconds(home: ToyHome, fault: str, call: str) -> None:
+def test_the_defaults_end_every_fault(home: ToyHome, fault: str, call: str) -> None:
     with StandIn(home, drip_seconds=1.0) as standin:
         standin.faults.extend([fault] * 100)
-        start = time.monotonic()
         with pytest.raises(EXPECTED[fault]):
             CALLS[call](Simulator(HttpTransport(standin.url)))
-        assert time.monotonic() - start < 35
 
 
 def test_no_socket_is_left_open(home: ToyHome, pauses: None) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with StandIn(home) as standin:
-            simulator = Simulator(http(standin, 0.3, 0.4))
+            simulator = Simulator(http(standin, SHORT, SHORT))
             for fault in FAULTS:
                 standin.faults.append(fault)
                 with suppress(SimulatorError):

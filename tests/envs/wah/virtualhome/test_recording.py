@@ -137,7 +137,7 @@ def test_damaged_archives(standin: StandIn, tmp_path: Path) -> None:
 
 
 def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="does not exist"):
         Replay(tmp_path / "none.jsonl")
     with pytest.raises(DataError, match="cannot be read"):
         Replay(tmp_path)

@@ -11,6 +11,7 @@ import pytest
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.transport import IDEMPOTENT, HttpTransport
 from tests.envs.wah.standin import StandIn
+from tests.waiting import PATIENCE
 
 NOTHING_LEFT_OPEN = [
     pytest.mark.filterwarnings("error::ResourceWarning"),
@@ -38,7 +39,7 @@ class ToyHome:
         self.lines, self.extra, self.room = [], [], None
 
     def graph(self) -> dict[str, Any]:
-        self.gate.wait(10)
+        self.gate.wait(PATIENCE)
         fridge = {"id": 11 + self.scene, "class_name": "fridge", "states": ["CLOSED"], "properties": ["CAN_OPEN"]}
         return {"nodes": [fridge, *self.extra], "edges": []}
 
@@ -67,5 +68,5 @@ CALLS: dict[str, Call] = {
 CHANGING = sorted(CALLS.keys() - IDEMPOTENT)
 
 
-def http(standin: StandIn, timeout: float = 3.0, deadline: float = 6.0) -> HttpTransport:
+def http(standin: StandIn, timeout: float = PATIENCE, deadline: float = PATIENCE) -> HttpTransport:
     return HttpTransport(standin.url, timeout, deadline, LIMIT)

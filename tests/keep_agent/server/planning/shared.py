@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envs.fact import Fact
-from keep_agent.server.service import Settings
+from keep_agent.server.settings import Settings
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from keep_agent.client import Client
 from keep_agent.server.limits import Limits
 from keep_agent.server.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import Served, post, until
+from tests.keep_agent.server.serving import Served, post
+from tests.waiting import PATIENCE, until
 
 
 def test_more_requests_than_allowed_are_told_when_to_come_again(serve: Callable[..., Any]) -> None:
@@ -86,7 +87,7 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
 
     def slowly(registry: Registry, name: str, *given: Any) -> Any:
         woken.append(name)
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         return wake(registry, name, *given)
 
     monkeypatch.setattr(Registry, "_wake", slowly)
@@ -132,6 +133,39 @@ def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
             socket.send(b"\xff\xfe")
             assert json.loads(socket.recv(20))["type"] == "error"
             assert say(type="observe", facts=[fact]) == {"type": "observed"}
+
+
+def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, sockets=4, agent_sockets=2)
+    with serve(SCOPED, settings, ALL) as served, ExitStack() as held:
+        for name in ("kitchen", "garage", "attic"):
+            served.http.post("/v1/agents", json={"id": name})
+
+        def opened(name: str, token: str) -> None:
+            url = f"ws://127.0.0.1:{served.port}/v1/agents/{name}/socket"
+            held.enter_context(connect(url, additional_headers={"Authorization": f"Bearer {token}"}))
+
+        def refused(name: str, token: str) -> str:
+            with pytest.raises(InvalidStatus) as error:
+                opened(name, token)
+            answer = error.value.response
+            assert answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
+            return json.loads(answer.body)["error"]["message"]
+
+        for _ in range(2):
+            opened("garage", ALL)
+        assert "of this agent" in refused("garage", ALL)
+        opened("attic", ALL)
+        assert "of this token" in refused("kitchen", ALL)
+        opened("kitchen", KITCHEN)
+        assert "websockets at once" in refused("kitchen", KITCHEN)
+
+
+def test_without_tokens_nobody_shares(serve: Callable[..., Any]) -> None:
+    with serve(settings=replace(SETTINGS, sockets=2)) as served, ExitStack() as held:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        for _ in range(2):
+            held.enter_context(connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket"))
 
 
 def test_a_socket_is_for_those_with_a_token(serve: Callable[..., Any]) -> None:

@@ -15,7 +15,8 @@ from keep_agent.brain import Brain
 from keep_agent.client import Client, ServerError
 from keep_agent.errors import ConfigError
 from keep_agent.server.problems import Conflict, NotFound
-from keep_agent.server.registry import AgentLimits, Registry
+from keep_agent.server.registry import Registry
+from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.planning.shared import MUG, SETTINGS
 
 

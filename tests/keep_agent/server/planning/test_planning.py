@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.client import Client, ServerError
 from keep_agent.server.limits import Limits
+from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import events, post, status
 
@@ -33,6 +35,7 @@ def test_a_robots_day(serve: Callable[..., Any], make_brain: Callable[[], Brain]
             ready: list[Any] = []
             found, same = there.plan("get the mug", SKILLS, ready.append), here.plan("get the mug", SKILLS)
             assert (found.skill, found.number) == (same.skill, number)
+            assert found.warnings == same.warnings != (), "nothing was told of the agent itself"
             assert dict(found.scores) == pytest.approx(dict(same.scores), abs=1e-3)
             assert ready[0]["timings"].keys() <= found.trace["timings"].keys()
             for agent in (here, there):
@@ -109,6 +112,16 @@ def test_a_token_is_for_its_agents_alone(serve: Callable[..., Any]) -> None:
         assert served.http.get("/healthz").status_code == 200
 
 
+def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Callable[..., Any]) -> None:
+    settings = replace(SETTINGS, agents=AgentLimits(agents=1))
+    with serve(SCOPED, settings, ALL) as served:
+        assert served.http.post("/v1/agents", json={"id": "garage"}).status_code == 201
+        assert served.http.post("/v1/agents", json={"id": "attic"}).status_code == 507
+        own = {"Authorization": f"Bearer {KITCHEN}"}
+        assert served.http.post("/v1/agents", json={"id": "kitchen"}, headers=own).status_code == 201
+        assert served.http.get("/v1/agents", headers=own).json() == {"agents": ["kitchen"]}
+
+
 BAD_IDS = ("..", "../x", "%2e%2e%2fx", "..%2f..%2fetc", "a%00b", "x" * 65, "CON", ".hidden", "a%2Fb", "a%5Cb", "ä")
 
 
@@ -157,6 +170,9 @@ def test_bad_bodies_are_refused_and_nothing_is_remembered(serve: Callable[..., A
         lambda text: sealed(edited(text, "memory", {**memory_of(text), "founded": 1 << 39})),
         lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": (1 << 53) - 1})),
         lambda text: sealed(edited(text, "memory", renamed(memory_of(text), "did_1"))),
+        lambda text: sealed(edited(text, "done", nan)), lambda text: sealed(edited(text, "told", [[["x", inf]]])),
+        lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": -inf})),
+        lambda text: whole(b"[" * 200_000),
     ],
 )  # fmt: skip
 def test_a_memory_that_cannot_be_is_refused(serve: Callable[..., Any], change: Callable[[bytes], bytes]) -> None:
@@ -173,9 +189,10 @@ def test_a_memory_that_cannot_be_is_refused(serve: Callable[..., Any], change: C
 
 def sealed(state: dict[str, Any]) -> bytes:
     """With a checksum that is right."""
-    from hashlib import sha256
+    return whole(json.dumps(state).encode())
 
-    body = json.dumps(state).encode()
+
+def whole(body: bytes) -> bytes:
     return b"keep-agent memory 1 sha256:" + sha256(body).hexdigest().encode() + b"\n" + body + b"\n"
 
 
@@ -255,7 +272,5 @@ def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Callable[..., Any])
         head = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 100000000")
         assert status(served.raw(head)) == 413
         slow = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 50")
-        began = time.monotonic()
         assert status(served.raw(slow, b"{")) == 408
-        assert time.monotonic() - began < 5
         assert served.http.put("/v1/agents/kitchen/memory", content=b"x" * 1001).status_code == 413

@@ -1,4 +1,4 @@
-"""Who gets in: tokens and scopes over HTTP and WebSockets, and web pages that try without."""
+"""Access by tokens over HTTP and websockets, and web pages that try without."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fastapi import APIRouter, WebSocket
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from keep_agent.server.access import RULES, Caller, Need, Rule
 from keep_agent.server.app import make_app
-from keep_agent.server.tokens import Caller
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import Served, serving, status
 
 router = APIRouter()
+AGENT_RULES = (Rule("/agents/{agent}", Need.AGENT), Rule("/agents/{agent}/{rest:path}", Need.AGENT), *RULES)
 
 
 @router.get("/agents/{agent}")
 async def agent(agent: str, caller: Caller) -> str:
-    return f"{caller.name}: {caller.require(agent)}"
+    return f"{caller.name}: {agent}"
 
 
 @router.websocket("/agents/{agent}/socket")
 async def socket(websocket: WebSocket, agent: str, caller: Caller) -> None:
-    caller.require(agent)
     await websocket.accept()
     await websocket.send_text(caller.name)
     await websocket.close()
@@ -38,13 +38,13 @@ async def broken() -> None:
 
 @pytest.fixture(scope="module")
 def closed() -> Iterator[Served]:
-    with serving(make_app([router], tokens=TOKENS)) as made:
+    with serving(make_app([router], tokens=TOKENS, rules=AGENT_RULES)) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[Served]:
-    with serving(make_app([router], tokens=OPEN)) as made:
+    with serving(make_app([router], tokens=OPEN, rules=AGENT_RULES)) as made:
         yield made
 
 
@@ -81,6 +81,14 @@ def test_some_things_need_none_and_figures_need_one_for_all(closed: Served) -> N
     assert "keep_agent_requests_total" in closed.http.get("/metrics", headers=bearer("token-all")).text
     for page in ("/docs", "/redoc"):
         assert closed.http.get(page, headers=bearer("token-all")).status_code == 404
+
+
+def test_a_path_without_a_rule_takes_a_token_for_all(closed: Served) -> None:
+    assert closed.http.post("/broken").status_code == 401
+    assert closed.http.post("/broken", headers=bearer("token-ab")).status_code == 403
+    assert closed.http.post("/broken", headers=bearer("token-all")).status_code == 500
+    for path in ("/agents/a/../b", "//agents/a", "/agents//a", "/agents/", "/healthz/", "/AGENTS/a"):
+        assert closed.raw(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())[9:12] == b"401"
 
 
 @pytest.mark.parametrize(("token", "name", "code"), [("", "a", 401), ("x", "a", 401), ("token-a", "b", 403)])

@@ -1,0 +1,207 @@
+"""Memory of an agent that plans for a long time while facts change: does the process grow?
+
+    python -m benchmarks.long_lived [--steps N] [--every N] [--planner NAME] [--model NAME] [--threads N] [--durable]
+        [--json FILE] [--csv FILE] [--plot FILE] [KEY=VALUE ...]
+
+One agent in a house of 31 things. In every step two facts change, one skill is planned and its outcome is told; every
+25 steps another task begins. Nine of ten skills succeed. ``rss`` is the process's resident memory, ``heap`` what glibc
+has given out of it, ``kv`` the stored keys and values, all in MiB; ``journal`` is that of a durable agent, in KiB.
+``growth`` compares the last RSS with that of a fifth of the steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import ctypes
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from eval.plots import check_figure, figure, style
+from eval.tables import make_console, show
+from keep_agent import Agent, Fact, Outcome
+from keep_agent.brain import brain_of
+from keep_agent.durable import JOURNAL, DurableAgent
+
+MIB = 1 << 20
+PLACES = (*(f"cabinet_{i}" for i in range(1, 9)), "fridge_1", "sink_1", "countertop_1")
+TYPES = ("mug", "apple", "knife", "plate", "potato")
+OBJECTS = tuple((f"{type}_{i}", type) for type in TYPES for i in range(1, 5))
+STATES = ("dirty", "hot", "sliced")
+SKILLS = (*(f"go to {place.replace('_', ' ')}" for place in PLACES), "done")
+TASK = 25  # steps
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the process and the agent hold after so many steps."""
+
+    step: int
+    seconds: float
+    rss: float
+    heap: float
+    kv: float
+    blocks: int
+    segments: int
+    journal: float
+
+
+class _MallInfo(ctypes.Structure):
+    """``struct mallinfo2`` of malloc.h."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    ))  # fmt: skip
+
+
+def resident() -> float:
+    """MiB of this process in memory (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / MIB
+
+
+def given_out() -> float:
+    """MiB that glibc's allocator has given out; 0 with another C library."""
+    try:
+        tell = ctypes.CDLL(None).mallinfo2
+    except AttributeError:
+        return 0.0
+    tell.restype = _MallInfo
+    found = tell()
+    return (found.uordblks + found.hblkhd) / MIB
+
+
+class House:
+    """Facts that change, and the outcomes of skills, by a seed."""
+
+    def __init__(self, seed: int = 7) -> None:
+        self._rng = random.Random(seed)
+        self._instruction = ""
+
+    def furniture(self) -> list[Fact]:
+        places = [Fact(place, "receptacle", place.split("_")[0]) for place in PLACES]
+        agent = Fact("agent", "agent", "agent", place="sink_1")
+        return [*places, *(self._placed(*one) for one in OBJECTS), agent]
+
+    def live(self, agent: Agent | DurableAgent, step: int) -> None:
+        """One step: facts change, a skill is planned, its outcome is told."""
+        rng = self._rng
+        agent.observe([self._placed(*one) for one in rng.sample(OBJECTS, 2)])
+        if step % TASK == 0:
+            self._instruction = f"put a {rng.choice(TYPES)} in the fridge"
+        held = rng.choice(OBJECTS)[0].replace("_", " ")
+        agent.plan(self._instruction, [*SKILLS, f"pick up {held}"])
+        agent.report(Outcome(rng.random() < 0.9, "blocked"))
+
+    def _placed(self, id: str, type: str) -> Fact:
+        states = tuple(sorted(self._rng.sample(STATES, self._rng.randint(0, 1))))
+        return Fact(id, "object", type, place=self._rng.choice(PLACES), states=states)
+
+
+def measure(given: argparse.Namespace) -> Iterator[Row]:
+    """A row before the first step, and one after every ``given.every`` steps."""
+    chosen = f"planner={given.planner}", f"model={given.model}", f"eval.threads={given.threads}"
+    with ExitStack() as stack:
+        planner = brain_of([*chosen, *given.overrides]).planner("robot")
+        stack.callback(planner.close)
+        agent, storage = Agent(planner, "robot"), planner.session.method.storage
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        spoken = DurableAgent(agent, folder) if given.durable else agent
+        stack.callback(spoken.close)
+        house, began = House(), time.perf_counter()
+        spoken.observe(house.furniture())
+
+        def row(step: int) -> Row:
+            held, journal = storage.stats(), folder / JOURNAL
+            written = journal.stat().st_size / 1024 if journal.exists() else 0.0
+            sizes = resident(), given_out(), held["bytes"] / MIB
+            return Row(step, time.perf_counter() - began, *sizes, held["blocks"], agent.segments, written)
+
+        yield row(0)
+        for step in track(range(given.steps), "steps", console=Console(stderr=True), transient=True):
+            house.live(spoken, step)
+            if (step + 1) % given.every == 0:
+                yield row(step + 1)
+
+
+def growth(rows: Sequence[Row]) -> float:
+    """RSS in the end against that of a fifth of the steps: 0.1 is a tenth more."""
+    fifth = next(row for row in rows if row.step >= rows[-1].step / 5)
+    return rows[-1].rss / fifth.rss - 1
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """About ten of the rows."""
+    table = Table(title=f"one agent, {rows[-1].step:,} steps: MiB, and KiB of the journal")
+    for field in fields(Row):
+        table.add_column(field.name, justify="right")
+    every = max(1, (len(rows) - 1) // 10)
+    for row in [row for number, row in enumerate(rows) if number % every == 0 or row is rows[-1]]:
+        table.add_row(*(f"{value:,.0f}" for value in astuple(row)))
+    table.caption = f"RSS grew by {100 * growth(rows):+.1f} % since a fifth of the steps"
+    return table
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """Resident memory, and what of it is known, over steps."""
+    steps = [row.step for row in rows]
+    with figure(file) as (axis,):
+        for number, name in enumerate(("rss", "heap", "kv")):
+            look: dict[str, Any] = {**style(number), "markevery": max(1, len(rows) // 12)}
+            axis.plot(steps, [getattr(row, name) for row in rows], label=name, **look)
+        axis.set_xlabel("steps of one agent", fontsize=8)
+        axis.set_ylabel("MiB", fontsize=8)
+        axis.set_ylim(bottom=0)
+        axis.legend(fontsize=8)
+
+
+def write(rows: Sequence[Row], given: argparse.Namespace) -> None:
+    """What was asked for of JSON, CSV and the plot, as far as it is measured."""
+    if given.json:
+        found = {"command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    if given.csv:
+        with given.csv.open("w", newline="") as stream:
+            lines = csv.writer(stream)
+            lines.writerow(field.name for field in fields(Row))
+            lines.writerows(astuple(row) for row in rows)
+    if given.plot:
+        draw(rows, given.plot)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--every", type=int, default=50, help="steps between measurements")
+    parser.add_argument("--planner", default="keep")
+    parser.add_argument("--model", default="planner-tiny")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--durable", action="store_true", help="keep a journal, as a server does")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    given = parser.parse_intermixed_args()
+    if given.plot:
+        check_figure(given.plot)
+    rows: list[Row] = []
+    for row in measure(given):
+        rows.append(row)
+        write(rows, given)
+    show(table_of(rows), False, make_console())
+
+
+if __name__ == "__main__":
+    main()

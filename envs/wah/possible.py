@@ -1,0 +1,49 @@
+"""Goals that an apartment can fulfil: it has the things, as many as are asked, and a place that can take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from envs.hints import did_you_mean
+from envs.wah.catalog import KINDS
+from envs.wah.goals import Predicate
+from envs.wah.graph import Graph
+from keep_agent.errors import DataError
+
+NEEDED: Mapping[str, str] = MappingProxyType(
+    {"on": "SURFACES", "inside": "CONTAINERS", "turnOn": "HAS_SWITCH", "sit": "SITTABLE"}
+)
+"""The property without which a place never fulfils a predicate."""
+
+
+def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
+    """Raises DataError naming what an apartment lacks for a goal."""
+    classes = {node.class_name for node in graph.nodes.values()}
+    for one in goal:
+        if one.thing:
+            _check_name(one.thing, classes, "this apartment")
+            there = len(graph.of_class(one.thing))
+            if there < one.count:
+                raise DataError(f"{one.count} of {one.thing!r} are asked, but this apartment has {there}")
+        if one.place:
+            _check_name(one.place, classes, "this apartment")
+            able = any(NEEDED[one.kind] in graph[place].properties for place in graph.of_class(one.place))
+            _check_able(one, able)
+
+
+def check_catalog(goal: Sequence[Predicate]) -> None:
+    """Raises DataError for things that no apartment is laid out with: those of `envs.wah.catalog.KINDS` are."""
+    for one in goal:
+        if one.thing:
+            _check_name(one.thing, KINDS, "any apartment")
+
+
+def _check_name(name: str, known: Iterable[str], where: str) -> None:
+    if name not in (names := set(known)):
+        raise DataError(f"there is no {name!r} in {where}{did_you_mean(name, names)}")
+
+
+def _check_able(one: Predicate, able: bool) -> None:
+    if not able:
+        raise DataError(f"{one.place!r} cannot fulfil {one.kind!r}: none here has the property {NEEDED[one.kind]}")

@@ -1,0 +1,140 @@
+"""Reading and writing of files: every fault becomes a `KeepError` that names the file, the place in it and the remedy.
+
+A leaf like `keep_agent.errors`: every room may import it.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from keep_agent.errors import CapacityError, CorruptError, DataError, KeepError, ModelError, StorageError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
+PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # say nothing of the file; another try may succeed
+
+
+@contextmanager
+def reading(path: Path, remedy: str = "restore it, or name another file") -> Iterator[None]:
+    """Turn faults of the file system and of compressed data into DataError. Other errors pass."""
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CorruptError(f"{path} is damaged ({error}); {remedy}") from error
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; {remedy}") from None
+    except OSError as error:
+        if error.errno is None or error.errno in PASSING:
+            raise
+        raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from error
+
+
+@contextmanager
+def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
+    """Turn faults of the file system into CapacityError where there is no room, and StorageError for all others."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.errno in PASSING:
+            raise
+        file = error.filename2 or error.filename or path  # of two names the one that a temporary file was to take
+        if error.errno in FULL:
+            raise CapacityError(f"no room for {file} ({error.strerror}): {remedy}") from error
+        what = f"{file} cannot be written ({error.strerror})"
+        raise StorageError(f"{what}: make it writable, or name another place") from error
+
+
+@contextmanager
+def loading(what: object, remedy: str) -> Iterator[None]:
+    """Turn any error of a library that loads ``what`` into ModelError; errors of this project pass as they are."""
+    try:
+        yield
+    except KeepError:
+        raise
+    except Exception as error:  # libraries raise bare exceptions, and others with every version
+        raise ModelError(f"cannot load {what} ({reason(error)}); {remedy}") from error
+
+
+def reason(error: BaseException) -> str:
+    """The kind of an error and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def read_bytes(path: Path, remedy: str = "restore it, or name another file") -> bytes:
+    """The content of a file, unpacked if its name ends in ``.gz``. Raises DataError."""
+    with reading(path, remedy):
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if path.suffix == ".gz" else raw
+
+
+def read_text(path: Path, remedy: str = "restore it, or name another file") -> str:
+    """The UTF-8 text of a file, with or without a byte order mark. Raises DataError."""
+    return decoded(read_bytes(path, remedy), path, remedy)
+
+
+def read_json(path: Path, remedy: str = "restore it, or name another file", finite: bool = False) -> Any:
+    """The JSON value in a file. Raises DataError as `parsed` does."""
+    return parsed(read_bytes(path, remedy), path, remedy, finite)
+
+
+def decoded(raw: bytes, where: object, remedy: str) -> str:
+    """UTF-8 text. Raises DataError naming ``where``."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} is not UTF-8 text ({error.reason} at byte {error.start}); {remedy}") from None
+
+
+def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -> Any:
+    """A JSON value. Raises DataError naming ``where`` for what is no JSON, too deep, or holds half a surrogate pair.
+
+    :param finite: refuse NaN and infinities, which JSON does not have, and Python writes and reads
+    """
+    text = decoded(raw, where, remedy) if isinstance(raw, bytes) else raw
+    constant: Callable[[str], float] = _refuse if finite else float
+    try:
+        value = json.loads(text, parse_constant=constant, parse_float=_finite if finite else None)
+    except RecursionError:
+        raise DataError(f"{where} is nested too deeply; {remedy}") from None
+    except ValueError as error:
+        raise DataError(f"{where} is not JSON ({error}); {remedy}") from None
+    if "\\ud" in text or "\\uD" in text:  # else there can be none
+        for place, one in _texts(value):
+            if HALF.search(one):
+                raise DataError(f"{where} has half of a surrogate pair at {place} ({one!r:.60}); {remedy}")
+    return value
+
+
+def _texts(content: Any) -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value with its place, as in ``anns[0].task_desc``; keys as well as values."""
+    todo: list[tuple[str, Any]] = [("", content)]
+    while todo:
+        place, value = todo.pop()
+        if isinstance(value, str):
+            yield place or "the top", value
+        elif isinstance(value, list):
+            todo += [(f"{place}[{number}]", one) for number, one in enumerate(value)]
+        elif isinstance(value, dict):
+            todo += [(f"{place}.{key}".lstrip("."), one) for key, one in value.items()]
+            todo += [(f"a key of {place or 'the top'}", key) for key in value]
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is too large")
+    return value

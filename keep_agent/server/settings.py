@@ -1,0 +1,50 @@
+"""Settings of a server. Loads no torch, so that what is wrong with them is said before a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from keep_agent.errors import ConfigError
+from keep_agent.server.access import AGENTS
+from keep_agent.server.chat.settings import ChatLimits
+from keep_agent.server.limits import Limits
+
+MEMORY_BYTES = 16 << 20  # of a memory that is put in
+
+
+@dataclass(frozen=True)
+class AgentLimits:
+    """
+    :param agents: there are at most, of those that tokens for all agents create; a token for certain agents may always
+        create these, so it does not learn how many others there are
+    :param awake: of them have segments and keys and values in memory; the least recently used go to sleep
+    :param things: that an agent remembers
+    """
+
+    agents: int = 1000
+    awake: int = 64
+    things: int = 5000
+
+    def __post_init__(self) -> None:
+        if min(self.agents, self.awake, self.things) < 1:
+            raise ConfigError(f"{self}: each must be 1 or more")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """
+    :param chat_bytes: of conversations' rows in memory; ``disk_bytes`` of them on the disk
+    :param sockets: websockets at once, of which one token holds three quarters at most
+    :param agent_sockets: of them for one agent
+    :param trace: planning agents leave run folders for the viewer
+    """
+
+    limits: Limits = field(default_factory=lambda: Limits(large={f"{AGENTS}/*/memory": MEMORY_BYTES}))
+    agents: AgentLimits = field(default_factory=AgentLimits)
+    chat: ChatLimits = field(default_factory=ChatLimits)
+    chat_bytes: int | None = 2 << 30
+    disk_bytes: int | None = 20 << 30
+    sockets: int = 256
+    agent_sockets: int = 8
+    trace: bool = True
+    viewer: bool = True

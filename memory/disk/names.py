@@ -1,0 +1,36 @@
+"""Names of files that belong to an agent, and ids that are safe in them. Loads no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from keep_agent.errors import ConfigError
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
+RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)  # devices on Windows
+AGENT_DIGITS = 8  # of SHA-256
+
+
+def checked(agent: str) -> str:
+    """``agent``, if it is a safe name for a file; raises ConfigError."""
+    if not is_safe(agent):
+        raise ConfigError(
+            f"agent id {agent!r} is no safe name for a file: use 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', no '.' in "
+            "front, no two together, no name of a device such as 'con'"
+        )
+    return agent
+
+
+def agent_stem(agent: str) -> str:
+    """The agent's part of a name: its id and a hash of it, which tells upper and lower case apart."""
+    return f"{checked(agent)}-{short_hash(agent, AGENT_DIGITS)}"
+
+
+def is_safe(agent: str) -> bool:
+    return bool(NAME.fullmatch(agent)) and ".." not in agent and not RESERVED.fullmatch(agent)
+
+
+def short_hash(text: str, digits: int) -> str:
+    """The first hexadecimal ``digits`` of the text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]

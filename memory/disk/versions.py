@@ -1,0 +1,102 @@
+"""Versions of a folder: all files of a new version take the place of the old ones at once, by one rename.
+
+    RUN/checkpoints/step-100/                          the version before
+    RUN/checkpoints/step-200/config.json
+    RUN/checkpoints/latest     -> step-200             what is renamed
+    RUN/config.json            -> checkpoints/latest/config.json
+
+Whoever reads the files of RUN reads those of one version. For one writer at a time (`memory.disk.atomic.alone`).
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, count
+from pathlib import Path
+
+from keep_agent.errors import CapacityError, ConfigError, DataError
+from memory.disk.atomic import SUFFIX, appearing, link_atomic
+
+VERSIONS, LATEST = "checkpoints", "latest"
+
+
+def latest(folder: Path) -> Path:
+    """The newest version of ``folder``; the folder itself where it has none.
+
+    :raises DataError: the newest one is gone
+    """
+    link = folder / VERSIONS / LATEST
+    if link.is_symlink() and not link.exists():
+        raise DataError(
+            f"{link} leads to {str(link.readlink())!r}, which is gone; restore it, or link to another version"
+        )
+    return link.resolve() if link.exists() else folder
+
+
+@contextmanager
+def new_version(folder: Path, name: str) -> Iterator[Path]:
+    """A folder to be filled, which becomes the latest version of ``folder`` at the end of the block, or never does.
+
+    It survives a power cut from then on. The version before stays, older ones go.
+
+    :raises CapacityError: the disk is full
+    :raises ConfigError: the folder cannot be written
+    """
+    try:
+        _settle(folder)
+        version = _unused(folder / VERSIONS, name)
+        with appearing(version) as new:
+            yield new
+        _publish(folder, version)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise CapacityError(f"no room for {folder / VERSIONS / name} ({error.strerror}): free some") from error
+        raise ConfigError(
+            f"cannot write {folder / VERSIONS / name} ({error.strerror}); choose a folder that can be written, on a "
+            "file system with symbolic links"
+        ) from error
+
+
+def _publish(folder: Path, version: Path) -> None:
+    """Make ``version`` the latest. At any time the files of ``folder`` are those of one version."""
+    before = latest(folder)
+    _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).exists()))
+    link_atomic(version.parent / LATEST, Path(version.name))
+    for file in folder.iterdir():
+        if file.is_symlink() and not file.exists():  # the new version does not have it
+            file.unlink()
+    _remove(version.parent, {version.name, before.name})
+
+
+def _settle(folder: Path) -> None:
+    """Remove what a killed writer has left behind, and make links of what a copy, or an editor, made files."""
+    link = folder / VERSIONS / LATEST
+    if link.is_dir() and not link.is_symlink():
+        link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
+    version = latest(folder)
+    if version != folder:
+        _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).is_symlink()))
+    for stray in folder.glob(f".*{SUFFIX}"):
+        if stray.is_symlink():
+            stray.unlink()
+    _remove(link.parent, {version.name})
+
+
+def _link(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        link_atomic(folder / name, Path(VERSIONS, LATEST, name))
+
+
+def _unused(place: Path, name: str) -> Path:
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(place / name for name in names if not (place / name).exists())
+
+
+def _remove(place: Path, kept: Collection[str]) -> None:
+    """Remove all versions but those ``kept``."""
+    for stray in place.iterdir() if place.is_dir() else ():
+        if stray.name not in (*kept, LATEST):
+            shutil.rmtree(stray) if stray.is_dir() and not stray.is_symlink() else stray.unlink()

@@ -1,0 +1,154 @@
+"""Model files: which files of a folder a model is loaded from, checked and hashed before that.
+
+Libraries look for more in a folder than a model's weights (a single file before shards, shards of a distributed run,
+adapters), and for other things with every version. So they are given a view of the folder that holds the hashed files
+and no others: what is hashed is what is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from safetensors import SafetensorError, safe_open
+
+from keep_agent.errors import ModelError
+from memory.disk.sums import CHECKSUMS, check_sums, digests_of, read_sums, sha256
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
+BESIDE = (  # patterns of what is loaded with the weights
+    CONFIG, "generation_config.json", INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
+    "merges.txt", "tekken.json", "*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*",
+)  # fmt: skip
+FOREIGN = ("*.bin", "*.pt", "*.gguf")  # weights in formats that are not loaded
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model as they were when they were hashed."""
+
+    folder: Path
+    weights: tuple[Path, ...]
+    digests: Mapping[Path, str]  # SHA-256 of every file that is loaded, weights included
+    stamps: Mapping[Path, tuple[int, ...]]  # change when a file does
+
+    @property
+    def weights_key(self) -> str:
+        """Hash of the weights alone."""
+        return self._key(self.weights)
+
+    @property
+    def key(self) -> str:
+        """Hash of every file that is loaded."""
+        return self._key(self.digests)
+
+    def _key(self, files: Iterable[Path]) -> str:
+        named = sorted((path.relative_to(self.folder).as_posix(), self.digests[path]) for path in files)
+        return sha256(json.dumps(named).encode())
+
+    @contextmanager
+    def view(self) -> Iterator[Path]:
+        """A temporary folder with links to these files, to load from.
+
+        :raises ModelError: one of them is no longer what was hashed when the block ends
+        """
+        with TemporaryDirectory(prefix="keep-agent-") as name:
+            for path in self.digests:
+                link = Path(name) / path.relative_to(self.folder)
+                link.parent.mkdir(exist_ok=True, parents=True)
+                link.symlink_to(path.absolute())
+            yield Path(name)
+        for path, stamp in self.stamps.items():
+            if not path.is_file() or _stamp(path) != stamp:
+                raise ModelError(f"{path} was changed while the model was loaded; load it again once it is complete.")
+
+
+def model_files(folder: Path) -> ModelFiles:
+    """The files that a model is loaded from, checked against ``SHA256SUMS`` where the folder has one.
+
+    :raises ModelError: weights are missing, ambiguous or corrupt, or a file has another checksum; it is named
+    """
+    weights = weight_files(folder)
+    beside = (path for pattern in BESIDE for path in sorted(folder.glob(pattern)) if path.is_file())
+    loaded = list(dict.fromkeys([*weights, *beside]))
+    stamps = {path: _stamp(path) for path in loaded}
+    digests = digests_of([*loaded, *read_sums(folder / CHECKSUMS)])
+    check_sums(folder / CHECKSUMS, digests)
+    for path in weights:
+        _check_header(path)
+    return ModelFiles(folder, tuple(weights), {path: digests[path] for path in loaded}, stamps)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder.
+
+    :raises ModelError: there are none, they could be two models, or one that the index names is missing
+    """
+    single, index = folder / WEIGHTS, folder / INDEX
+    shards = _shards(index) if index.is_file() else []
+    if single.is_file() and set(shards) - {WEIGHTS}:
+        raise ModelError(
+            f"{folder} has weights twice, in {WEIGHTS} and in the shards that {INDEX} names; remove those that are not "
+            "meant."
+        )
+    if shards:
+        return [_present(folder / name) for name in shards]
+    if single.is_file():
+        return [single]
+    others = [path.name for pattern in FOREIGN for path in sorted(folder.glob(pattern))]
+    hint = f" (found {others[0]}: convert it to safetensors first)" if others else ""
+    raise ModelError(f"{folder} has no {WEIGHTS}{hint}; only safetensors weights are loaded.")
+
+
+def refuse_adapter(folder: Path) -> None:
+    """Raises ModelError for a folder that holds an adapter: loaded without it, the model would be another."""
+    file = folder / ADAPTER
+    if not file.is_file():
+        return
+    try:
+        base = repr(json.loads(file.read_text("utf-8"))["base_model_name_or_path"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        base = "a model that it does not name"
+    own = f"; or remove {ADAPTER} to load {folder} without it" if (folder / CONFIG).is_file() else ""
+    raise ModelError(
+        f"{folder} holds an adapter of {base} ({ADAPTER}), and adapters are not applied here; merge it into its base "
+        f"model (in peft: merge_and_unload, then save_pretrained) and load the result{own}."
+    )
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        outside = [name for name in shards if ".." in Path(name).parts or Path(name).is_absolute()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{index} is not a valid weight index ({error}); fetch the model again.") from error
+    if outside:
+        raise ModelError(f"{index} names {outside[0]!r}, which is not in its folder; fetch the model again.")
+    if not shards:
+        raise ModelError(f"{index} names no weight files; fetch the model again.")
+    return shards
+
+
+def _present(path: Path) -> Path:
+    if not path.is_file():
+        raise ModelError(f"weight file {path} is named by the index but missing; fetch the model again.")
+    return path
+
+
+def _check_header(path: Path) -> None:
+    """Raises ModelError for a file that is truncated or no safetensors."""
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"weight file {path} is corrupt ({error}); fetch or build it again.") from error
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -1,0 +1,39 @@
+"""Finite logits (law 11): whoever leaves the engine with a decision has made it behind numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from keep_agent.errors import ModelError
+
+
+def are_finite(logits: torch.Tensor) -> torch.Tensor:
+    """Whether all of ``logits`` are finite, as a tensor on their device: nobody waits for it yet."""
+    return torch.stack(logits.aminmax()).isfinite().all()
+
+
+def check_finite(logits: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raises ModelError unless all of ``logits`` are finite; ``dtype`` is the model's."""
+    if not bool(are_finite(logits)):
+        raise not_finite(dtype)
+
+
+def most_likely(logits: torch.Tensor, dtype: torch.dtype) -> int:
+    """The token with the largest of ``logits`` (vocab,). The device is waited for once.
+
+    :raises ModelError: they are not finite
+    """
+    token, finite = torch.stack([logits.argmax(), are_finite(logits).long()]).tolist()
+    if not finite:
+        raise not_finite(dtype)
+    return token
+
+
+def not_finite(dtype: torch.dtype) -> ModelError:
+    """What to say of logits that are no numbers."""
+    name = str(dtype).removeprefix("torch.")
+    finer = "fetch its weights again" if dtype in (torch.float32, torch.float64) else "set model.dtype=float32"
+    return ModelError(
+        f"the model's logits are not finite in {name}, so nothing can be decided by them: its weights are damaged, or "
+        f"{name} cannot hold what it computes; {finer}, or use another model."
+    )

@@ -1,0 +1,65 @@
+"""Expressions in a game's grammar: what games hold is read, everything else is refused and never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from envs.alfworld.expressions import read_expression
+from keep_agent.errors import DataError
+
+
+@dataclass
+class Thing:
+    name: str | None
+    id: str = "mug_1"
+    indefinite: str = "a"
+    synonyms: Any = ()
+
+    def load(self) -> str:
+        return "loaded"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("o.name", "mug 1"),
+        ("o.indefinite + ' ' + o.name", "a mug 1"),
+        ("r.name or r.id", "mug_1"),
+        (" o.name ", "mug 1"),
+        ("'text'", "text"),
+    ],
+)
+def test_what_games_hold_is_read(text: str, value: str) -> None:
+    assert read_expression(text, {"o": Thing("mug 1"), "r": Thing(None)}) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('ls')",
+        "open('x', 'w')",
+        "o.__class__",
+        "o.load",
+        "o.load()",
+        "o.synonyms",
+        "o.name.format",
+        "context['variables']",
+        "self.expression",
+        "[x for x in ()]",
+        "f'{o.name}'",
+        "'a' * 10",
+        "1 + 1",
+        "lambda: 1",
+        "nobody.name",
+        "o.weight",
+        "o.name +",
+        "(" * 200 + ")" * 200,
+        "o.name" + " + o.name" * 200,
+    ],
+)
+def test_everything_else_is_refused(text: str) -> None:
+    with pytest.raises(DataError, match="restore the game's file"):
+        read_expression(text, {"o": Thing("mug 1")})

@@ -1,0 +1,68 @@
+"""Vector environments and wrappers of gymnasium over both worlds, with texts of any script."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces.utils import flatten, flatten_space, unflatten
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from envs.spaces import Words
+from envs.worlds import WORLDS, world_of
+
+WORDS = "Stell die „Tasse“ 🤖 שלום\u2028 auf\x00 den\n Tisch"
+MODES = {
+    "sync": {"vectorization_mode": "sync"},
+    "async": {"vectorization_mode": "async"},
+    "async-pipes": {"vectorization_mode": "async", "vector_kwargs": {"shared_memory": False}},
+    "same-step": {"vectorization_mode": "async", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}},
+}
+worlds = pytest.mark.parametrize("world", WORLDS.values())
+
+
+def episodes(world: str) -> list[Any]:
+    """Two episodes, one of them told in words beyond ASCII."""
+    plain, told = world_of(world).episodes(None, "test", limit=2)
+    return [plain, replace(told, tasks=(replace(told.tasks[0], instruction=WORDS),))]
+
+
+@worlds
+@pytest.mark.parametrize("mode", MODES)
+def test_texts_arrive_whole_in_every_kind_of_vector(world: str, mode: str) -> None:
+    played = episodes(world)
+    envs = gymnasium.make_vec(world, num_envs=2, episodes=played, **MODES[mode])
+    try:
+        asked, _ = envs.reset(options={"episode": 1})
+        seen, _, terminated, _, _ = envs.step(("find a sofa", "done"))
+        assert asked["instruction"] == (WORDS, WORDS)
+        assert seen in envs.observation_space and list(terminated) == [False, True]
+        assert envs.reset(options={"episode": 0})[0]["instruction"] == (played[0].tasks[0].instruction,) * 2
+    finally:
+        envs.close()
+
+
+@worlds
+def test_statistics_of_episodes_are_recorded(world: str) -> None:
+    envs = RecordEpisodeStatistics(gymnasium.make_vec(world, num_envs=2, vectorization_mode="async", max_steps=2))
+    try:
+        envs.reset(seed=0)
+        _, _, terminated, _, info = envs.step(("done", "done"))
+    finally:
+        envs.close()
+    assert all(terminated) and list(info["episode"]["l"]) == [1, 1]
+
+
+def test_words_of_any_script_are_flattened_and_back() -> None:
+    space = Words(60)
+    flat = flatten(space, WORDS)
+    assert flat in flatten_space(space) and flat.dtype == np.int32
+    assert unflatten(space, flat) == WORDS
+
+
+def test_spaces_are_equal_by_what_they_hold() -> None:
+    assert Words(60) == Words(60, ("done",)) and Words(60) != Words(61)

@@ -1,0 +1,155 @@
+"""A stand-in for rclpy: the calls that our node makes of it, and the order in which it does things."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Event, Thread
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keep_agent.robots.messages import PACKAGE
+
+
+class Answer(Enum):
+    REJECT = 1
+    ACCEPT = 2
+
+
+@dataclass
+class Goal:
+    """A server's goal handle, with what its client hears of it."""
+
+    request: Any
+    server: ActionServer
+    result: Future[Any] = field(default_factory=Future)
+    status: str = "executing"
+    is_cancel_requested: bool = False
+
+    def execute(self) -> None:
+        Thread(target=self._work, daemon=True).start()
+
+    def publish_feedback(self, feedback: Any) -> None:
+        self.server.touch("feedback")
+
+    def succeed(self) -> None:
+        self.status = "succeeded"
+
+    def abort(self) -> None:
+        self.status = "aborted"
+
+    def canceled(self) -> None:
+        self.status = "canceled"
+
+    def _work(self) -> None:
+        try:
+            result = self.server.execute(self)
+            self.server.touch(f"result {self.status}")
+            self.result.set_result(result)
+        except BaseException as error:
+            self.result.set_exception(error)
+
+
+class ActionServer:
+    def __init__(
+        self,
+        node: Node,
+        kind: Any,
+        name: str,
+        execute: Callable[[Goal], Any],
+        *,
+        goal_callback: Callable[[Any], Answer],
+        handle_accepted_callback: Callable[[Goal], None],
+        cancel_callback: Callable[[Goal], Answer],
+        callback_group: Any,
+    ) -> None:
+        Node.server = self
+        self.node, self.execute, self._alive = node, execute, True
+        self._admit, self._accepted, self._cancel = goal_callback, handle_accepted_callback, cancel_callback
+
+    def touch(self, what: str) -> None:
+        """Raises, as rclpy does, when the server is gone."""
+        if not self._alive:
+            raise RuntimeError(f"RCLError: {what} of a server that was destroyed")
+        self.node.log.append(what)
+
+    def send(self, task: str) -> Goal | None:
+        """As a client sends a goal; None if it is rejected."""
+        request = SimpleNamespace(task=task, description="")
+        if self._admit(request) is Answer.REJECT:
+            return None
+        goal = Goal(request, self)
+        self._accepted(goal)
+        return goal
+
+    def cancel(self, goal: Goal) -> None:
+        assert self._cancel(goal) is Answer.ACCEPT
+        goal.is_cancel_requested = True
+
+    def destroy(self) -> None:
+        self._alive = False
+        self.node.log.append("server destroyed")
+
+
+class Node:
+    latest: Node
+    server: ActionServer  # of the latest
+
+    def __init__(self, name: str) -> None:
+        self.log: list[str] = []
+        Node.latest = self
+
+    def create_publisher(self, *given: Any) -> Any:
+        return SimpleNamespace(publish=lambda message: None)
+
+    def create_subscription(self, *given: Any, **more: Any) -> None:
+        """Nobody publishes."""
+
+    def create_service(self, *given: Any, **more: Any) -> None:
+        """Nobody calls."""
+
+    def destroy_node(self) -> None:
+        self.log.append("node destroyed")
+
+
+class Executor:
+    """Spins until it is shut down."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._over = Event()
+
+    def add_node(self, node: Node) -> None:
+        self.node = node
+
+    def spin(self) -> None:
+        self._over.wait()
+
+    def shutdown(self) -> None:
+        self.node.log.append("executor shut down")
+        self._over.set()
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the test ends these are rclpy and its kin."""
+    message = SimpleNamespace
+    parts: dict[str, dict[str, Any]] = {
+        "rclpy": {"init": lambda **options: None, "try_shutdown": lambda: Node.latest.log.append("context shut down")},
+        "rclpy.action": {"ActionServer": ActionServer, "GoalResponse": Answer, "CancelResponse": Answer},
+        "rclpy.qos": {"QoSProfile": message, "DurabilityPolicy": SimpleNamespace(TRANSIENT_LOCAL=1)},
+        "rclpy.callback_groups": {"ReentrantCallbackGroup": message},
+        "rclpy.node": {"Node": Node},
+        "rclpy.executors": {"MultiThreadedExecutor": Executor},
+        "rclpy.signals": {"SignalHandlerOptions": SimpleNamespace(NO=0)},
+        "std_msgs.msg": {"String": message},
+        f"{PACKAGE}.srv": {"Plan": message, "Report": message},
+        f"{PACKAGE}.action": {"Task": SimpleNamespace(Feedback=message, Result=message)},
+    }
+    for name, values in parts.items():
+        module = ModuleType(name)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, name, module)

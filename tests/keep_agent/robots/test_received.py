@@ -1,0 +1,101 @@
+"""Messages that no robot should send: ignored or answered, without a traceback, and what follows is heard."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from math import nan
+from typing import Any
+
+import pytest
+
+from envs.outcome import Outcome, failed
+from keep_agent.errors import DataError
+from keep_agent.robots.received import flag_of, member, text_of
+from keep_agent.robots.rosbridge import Bridge
+from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
+from keep_agent.robots.rosbridge_server import RosbridgeServer
+from tests.keep_agent.robots.bridge import SUCCEEDED, StandIn
+from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, ScriptRobot
+from tests.keep_agent.robots.test_rosbridge_executor import actionlib_robot, wait_for_facts
+from tests.keep_agent.robots.test_rosbridge_server import ACTION, goal, result
+
+DEEP = "[" * 100_000
+DATA = ("", "[{", "7", "[1, null]", '["\\ud800"]', '["go\\nhome"]', '[{"id": "\\ud800"}]', '[{"id": NaN}]', DEEP)
+ODD: list[Any] = [None, 7, nan, [], "text", {}, {"data": None}, {"data": nan}, {"data": [1]}]
+ODD += [{"data": data} for data in DATA]
+
+
+@pytest.fixture(autouse=True)
+def _no_traceback(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.INFO):
+        yield
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+def test_odd_facts_and_skills_are_ignored(robot: StandIn, bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
+    executor = RosbridgeExecutor(bridge, "/skills")
+    robot.subscribed("/facts", "/skills")
+    for message in ODD:
+        robot.publish("/facts", message)
+        robot.publish("/skills", message)
+    robot.publish("/facts", {"data": json.dumps({"id": "cup_2"})})
+    robot.publish("/skills", {"data": json.dumps(["nod"])})
+    wait_for_facts(executor)
+    assert [fact.id for fact in executor.observe()] == ["cup_2"] and executor.skills() == ("nod",)
+    assert len([record for record in caplog.records if "ignored" in record.getMessage()]) >= 2 * len(ODD) - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ({"success": True, "report": "a\ud800b"}, Outcome(True, "a?b")),
+        ({"success": nan, "report": None}, failed("the robot says no")),
+        ({"success": True, "report": None, "pose": {"x": nan}}, Outcome(True)),
+        (None, Outcome(True)),
+    ],
+)
+def test_an_odd_result_still_ends_a_skill(robot: StandIn, bridge: Bridge, values: Any, outcome: Outcome) -> None:
+    actionlib_robot(robot, 3, {"result": values})
+    executor = RosbridgeExecutor(bridge, ("wave",), kind="ros1_action")
+    robot.subscribed("/execute_skill/result", "/execute_skill/feedback")
+    for message in (None, [], {"status": 4}, {"status": {"goal_id": []}}):
+        robot.publish("/execute_skill/result", message)
+        robot.publish("/execute_skill/feedback", message)
+    assert executor.execute("wave", lambda text: None) == outcome
+
+
+def test_odd_feedback_does_not_end_a_skill(robot: StandIn, bridge: Bridge) -> None:
+    def act(goal: dict, feedback: Any, cancelled: Any) -> tuple[int, dict]:
+        for values in ({}, {"current_status": nan}, {"current_status": "\ud800"}):
+            feedback(values)
+        return SUCCEEDED, {"success": True, "report": "done"}
+
+    robot.actions["/execute_skill"] = act
+    said: list[str] = []
+    assert RosbridgeExecutor(bridge, ("wave",)).execute("wave", said.append) == Outcome(True, "done")
+    assert said == ["", "nan", "?"]
+
+
+def test_odd_requests_are_answered_and_odd_goals_ignored(robot: StandIn, bridge: Bridge) -> None:
+    server = RosbridgeServer(bridge, ScriptPlanner(), ScriptRobot(), limits=QUICK)
+    robot.subscribed("/keep_agent/facts", f"{ACTION}/goal")
+    for args in (None, 7, [], "x", {"instruction": nan}, {"instruction": "greet", "skills": 7}, {"skills": [None]}):
+        for service in ("plan", "report"):
+            answer = robot.call(f"/keep_agent/{service}", args)
+            assert not answer["ok"] and answer["report"]
+    for message in ODD:
+        for topic in ("/keep_agent/facts", f"{ACTION}/goal"):
+            robot.publish(topic, message)
+    goal(robot, "good", "greet")
+    assert result(robot, "good")[0] == 3
+    server.close()
+
+
+def test_a_field_is_read_whatever_there_is() -> None:
+    assert member({"a": {"b": 1}}, "a", "b") == 1
+    for odd in (None, {}, {"a": None}, {"a": []}):
+        with pytest.raises(DataError, match=r"a\.b"):
+            member(odd, "a", "b")
+        assert (text_of(odd, "c"), flag_of(odd, "c", True), flag_of(odd, "c", False)) == ("", True, False)

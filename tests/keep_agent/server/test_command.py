@@ -1,0 +1,60 @@
+"""``keep-agent serve`` and ``view``: what is wrong with an address or a file is said before a model is loaded."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keep_agent.server.folder import claimed
+from keep_agent.server.tokens import VARIABLE
+from tests.keep_agent.viewer.traces import opening, write
+
+HEAVY = ("torch", "transformers", "nicegui", "keep_agent.brain", "keep_agent.server.service")
+RUN = f"""
+import sys
+sys.modules.update(dict.fromkeys({HEAVY!r}))  # importing one of these fails
+from keep_agent.cli import main
+sys.argv[0] = "keep-agent"
+main()
+"""
+
+
+def refused(*arguments: str) -> str:
+    """What a command says on standard error where none of `HEAVY` can be imported."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, env=environment)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_said_first(taken: int, tmp_path: Path) -> None:
+    write(tmp_path, [opening()])
+    for command in (("serve", "--folder", str(tmp_path / "server")), ("view", str(tmp_path), "--no-browser")):
+        assert f"127.0.0.1:{taken} cannot be had" in refused(*command, "--port", str(taken))
+    assert not (tmp_path / "server").exists()
+
+
+def test_what_tokens_and_hosts_lack_is_said_first(tmp_path: Path) -> None:
+    file, port = tmp_path / "tokens.json", ("--port", "0")
+    assert "no token is needed" in refused("serve", "--host", "0.0.0.0", *port)
+    assert f"{file} does not exist" in refused("serve", "--tokens", str(file), *port)
+    file.write_text("{")
+    assert f"{file} is no JSON" in refused("serve", "--tokens", str(file), *port)
+    assert "each limit must be more than 0" in refused("serve", "--requests", "0", *port)
+    with claimed(tmp_path / "server"):
+        assert "another server or agent is at work" in refused("serve", "--folder", str(tmp_path / "server"), *port)
+    write(tmp_path, [opening()])
+    assert "without a password" in refused("view", str(tmp_path), "--host", "0.0.0.0")

@@ -1,0 +1,213 @@
+"""Requests that a server cannot finish: given up when it ends, or met by a lack of file descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI, WebSocket
+from starlette.responses import StreamingResponse
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from keep_agent.brain import brain_of
+from keep_agent.durable import DurableAgent
+from keep_agent.errors import DataError
+from keep_agent.server.app import make_app
+from keep_agent.server.chat.events import event, telling
+from keep_agent.server.planning import Planner
+from keep_agent.server.service import make_service
+from tests.keep_agent.server.conftest import OPEN
+from tests.keep_agent.server.planning.shared import SETTINGS, SKILLS
+from tests.keep_agent.server.serving import Served, events, serving
+from tests.waiting import until
+
+REQUESTS = 8
+
+
+class Stuck:
+    """Routes that wait until they are released: on the event loop, in a thread, and behind the first event."""
+
+    def __init__(self) -> None:
+        self.entered = 0
+        self.released = threading.Event()
+        self.router = APIRouter()
+        for path, route in (("/loop", self.loop), ("/thread", self.thread), ("/stream", self.stream)):
+            self.router.add_api_route(path, route, methods=["POST"], response_model=None)
+        self.router.add_api_websocket_route("/socket", self.socket)
+
+    async def loop(self) -> None:
+        self.entered += 1
+        await asyncio.Event().wait()
+
+    async def socket(self, socket: WebSocket) -> None:
+        await socket.accept()
+        await self.loop()
+
+    async def thread(self) -> None:
+        self.entered += 1
+        await anyio.to_thread.run_sync(self.released.wait, limiter=anyio.CapacityLimiter(1))
+
+    async def stream(self) -> StreamingResponse:
+        async def told() -> AsyncIterator[bytes]:
+            yield event({}, "ready")
+            self.entered += 1
+            await asyncio.Event().wait()
+
+        return StreamingResponse(telling("/stream", told()), media_type="text/event-stream")
+
+
+@contextmanager
+def ended_under_load(app: FastAPI, asked: Callable[[Served], Any], busy: Callable[[], bool]) -> Iterator[list[Any]]:
+    """What ``asked`` gives, several times at once, of a server that is told to end when it is ``busy``."""
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        with serving(app, grace=0, log_config=None, ws="websockets-sansio") as served:
+            asking = [pool.submit(asked, served) for _ in range(REQUESTS)]
+            until(busy)
+        yield [one.result() for one in asking]
+
+
+def sent(served: Served, path: str, **more: Any) -> httpx.Response:
+    """By a client of its own, which outlives the server."""
+    return httpx.post(f"{served.url}{path}", timeout=60, **more)
+
+
+def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("path", ["/loop", "/thread"])
+def test_a_server_that_ends_answers_what_still_runs(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    stuck = Stuck()
+    app = make_app([stuck.router], tokens=OPEN)
+    with caplog.at_level(logging.INFO), ended_under_load(
+        app, lambda served: sent(served, path), lambda: stuck.entered == REQUESTS
+    ) as answers:  # fmt: skip
+        stuck.released.set()
+        assert [answer.status_code for answer in answers] == [503] * REQUESTS
+        assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
+        assert "the server is ending" in answers[0].json()["error"]["message"]
+    assert not tracebacks(caplog)
+
+
+def test_a_stream_that_a_server_gives_up_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    """So that nobody takes it for a whole one."""
+    stuck = Stuck()
+    app = make_app([stuck.router], tokens=OPEN)
+
+    def asked(served: Served) -> str:
+        with pytest.raises(httpx.RemoteProtocolError, match="without sending complete"):
+            sent(served, "/stream")
+        return "cut off"
+
+    with caplog.at_level(logging.INFO), ended_under_load(app, asked, lambda: stuck.entered == REQUESTS) as answers:
+        assert answers == ["cut off"] * REQUESTS
+    assert not tracebacks(caplog)
+
+
+def test_a_socket_that_a_server_gives_up_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    stuck = Stuck()
+    app = make_app([stuck.router], tokens=OPEN)
+
+    def asked(served: Served) -> str:
+        with connect(f"ws://127.0.0.1:{served.port}/socket") as socket, pytest.raises(ConnectionClosed):
+            socket.recv()
+        return "closed"
+
+    with caplog.at_level(logging.INFO), ended_under_load(app, asked, lambda: stuck.entered == REQUESTS) as answers:
+        assert answers == ["closed"] * REQUESTS
+    assert not tracebacks(caplog)
+
+
+def test_plans_that_a_server_gives_up_are_answered_and_kept(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client sends them again, with the number of the decision they come after."""
+    begun, released, plan = threading.Semaphore(0), threading.Event(), DurableAgent.plan
+
+    def slow(agent: DurableAgent, *asked: Any) -> Any:
+        begun.release()
+        released.wait()
+        return plan(agent, *asked)
+
+    monkeypatch.setattr(DurableAgent, "plan", slow)
+    ending = Planner.thread
+
+    async def release(planner: Planner, work: Callable[[], Any]) -> Any:
+        if work == planner.registry.close:
+            released.set()
+        return await ending(planner, work)
+
+    monkeypatch.setattr(Planner, "thread", release)
+    body = {"instruction": "get the mug", "skills": SKILLS, "after": 0}
+    app = service(tiny_model, tmp_path)
+
+    def asked(served: Served) -> httpx.Response:
+        return sent(served, "/v1/agents/kitchen/plan", json=body)
+
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(2) as pool:
+        with serving(app, grace=0, log_config=None) as served:
+            served.http.post("/v1/agents", json={"id": "kitchen"})
+            asking = [pool.submit(asked, served) for _ in range(2)]
+            for _ in asking:
+                assert begun.acquire(timeout=60)
+        assert [one.result().status_code for one in asking] == [503, 503]
+    assert not tracebacks(caplog)
+    with serving(service(tiny_model, tmp_path)) as served:
+        assert asked(served).json()["number"] == 1
+
+
+def service(model: Path, folder: Path) -> FastAPI:
+    return make_service(brain_of([f"model={model}", "prompt.encoder=hashed"]), folder, OPEN, SETTINGS)
+
+
+def exhausted() -> OSError:
+    return OSError(errno.EMFILE, "Too many open files")
+
+
+def hidden() -> None:
+    """An error of ours that a lack of descriptors led to."""
+    try:
+        raise exhausted()
+    except OSError as error:
+        raise DataError("the memory cannot be read") from error
+
+
+def bare() -> None:
+    raise exhausted()
+
+
+@pytest.mark.parametrize("fail", [bare, hidden])
+def test_a_lack_of_file_descriptors_is_answered_with_503(
+    fail: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    router = APIRouter()
+
+    @router.post("/whole")
+    async def whole() -> None:
+        fail()
+
+    @router.post("/stream", response_model=None)
+    async def stream() -> StreamingResponse:
+        async def told() -> AsyncIterator[bytes]:
+            yield event({}, "ready")
+            fail()
+
+        return StreamingResponse(telling("/stream", told()), media_type="text/event-stream")
+
+    with serving(make_app([router], tokens=OPEN), log_config=None) as served:
+        answer = served.http.post("/whole")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Unavailable")
+        assert int(answer.headers["retry-after"]) > 0 and "file descriptor" in answer.json()["error"]["message"]
+        assert events(served.http.post("/stream").text)[-1][1] == answer.json() | {"status": 503}
+    assert not tracebacks(caplog)

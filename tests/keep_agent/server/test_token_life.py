@@ -1,0 +1,125 @@
+"""Tokens that expire or are removed while a server is up, and what becomes of their websockets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import APIRouter, WebSocket
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from keep_agent.server.app import make_app
+from keep_agent.server.logs import set_up
+from keep_agent.server.token_file import add_token, load_tokens, remove_token, write_tokens
+from keep_agent.server.tokens import Access, Entry, digest
+from tests.keep_agent.server.serving import Served, serving
+
+router = APIRouter()
+
+
+@router.websocket("/v1/agents/{agent}/echo")
+async def echo(socket: WebSocket) -> None:
+    await socket.accept()
+    async for text in socket.iter_text():
+        await socket.send_text(text)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A server, and its file of tokens: ``one`` for agent a, ``all`` for all agents."""
+
+    served: Served
+    file: Path
+
+    def get(self, token: str, path: str = "/v1/agents/a/nothing") -> httpx.Response:
+        return self.served.http.get(path, headers={"Authorization": f"Bearer {token}"})
+
+    def socket(self, token: str) -> ClientConnection:
+        url = f"ws://127.0.0.1:{self.served.port}/v1/agents/a/echo"
+        return connect(url, additional_headers={"Authorization": f"Bearer {token}"})
+
+
+def one(expires: datetime | None = None) -> Entry:
+    return Entry(Access("one", frozenset({"a"})), digest("one"), expires)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    file = tmp_path / "tokens.json"
+    write_tokens(file, [one(), Entry(Access("all"), digest("all"))])
+    with serving(make_app([router], tokens=load_tokens(file, {}))) as served:
+        yield Guarded(served, file)
+
+
+def test_a_removed_token_is_void_without_a_restart(guarded: Guarded) -> None:
+    assert guarded.get("one").status_code == 404
+    remove_token(guarded.file, "one")
+    assert guarded.get("one").status_code == 401
+    assert guarded.get("all").status_code == 404
+    add_token(guarded.file, Entry(Access("new"), digest("new")))
+    assert guarded.get("new").status_code == 404
+
+
+def test_a_websocket_ends_with_its_token(guarded: Guarded) -> None:
+    with guarded.socket("one") as socket, guarded.socket("all") as other:
+        socket.send("x")
+        assert socket.recv() == "x"
+        remove_token(guarded.file, "one")
+        socket.send("y")
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+        other.send("z")
+        assert other.recv() == "z"
+    with pytest.raises(InvalidStatus), guarded.socket("one"):
+        pass
+
+
+@pytest.mark.parametrize("damaged", ["{", "", None, '{"tokens": [{}]}'])
+def test_a_file_that_is_damaged_later_changes_nothing(
+    guarded: Guarded, damaged: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    if damaged is None:
+        guarded.file.unlink()
+    else:
+        guarded.file.write_text(damaged)
+    for _ in range(3):
+        assert (guarded.get("one").status_code, guarded.get("guess").status_code) == (404, 401)
+    said = [record.message for record in caplog.records if "stay valid" in record.message]
+    assert len(said) == 1 and str(guarded.file) in said[0]
+    write_tokens(guarded.file, [])
+    assert guarded.get("one").status_code == 401
+
+
+def test_a_token_expires(guarded: Guarded) -> None:
+    now = datetime.now(UTC)
+    for expires, code in ((now + timedelta(days=1), 404), (now - timedelta(seconds=1), 401), (None, 404)):
+        add_token(guarded.file, one(expires), replace=True)
+        assert guarded.get("one").status_code == code
+
+
+def test_no_line_of_the_log_has_a_token(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """uvicorn logs the whole address of every websocket, also of a refused one."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    set_up()
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "level", logging.INFO)
+    monkeypatch.setattr(logging.getLogger("uvicorn.error"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
+    url = f"ws://127.0.0.1:{guarded.served.port}/v1/agents/a/echo?step=3&token=SECRET"
+    with pytest.raises(InvalidStatus), connect(url):
+        pass
+    with connect(f"{url}&x=1", additional_headers={"Authorization": "Bearer one"}) as socket:
+        socket.send("x")
+        assert socket.recv() == "x"
+    logged = capsys.readouterr().err
+    assert 'step=3&token=***" 401' in logged and "token=***&x=1" in logged
+    assert "SECRET" not in logged

@@ -1,0 +1,152 @@
+"""Files that are damaged or odd: every reader answers with one sentence that names the file, never with a traceback."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from envs.alfred.official import _listed
+from envs.alfred.trajectories import Source, parse
+from envs.alfworld.scene import Game
+from envs.wah.records import records_of
+from eval.chat.load import load_conversations
+from eval.lines import begin_lines
+from eval.overlap.times import read_times
+from eval.shape import Shape
+from keep_agent.errors import CapacityError, DataError, KeepError, StorageError
+from keep_agent.files import parsed, read_json, writing
+from keep_agent.memory_file import read_memory
+from keep_agent.phases.fields import read_yaml
+from keep_agent.robots.mcap_log import episode_of
+from keep_agent.runfolder import RunFolder, read_config
+from keep_agent.trace import read_trace
+from memory.disk.atomic import write_atomic
+from memory.toolcalls import read_sessions
+from planners.records import read_rollouts
+
+DEEP = b"[" * 100_000
+CONTENTS = {
+    "not UTF-8": b'{"a": "caf\xe9"}\n',
+    "nested deeply": DEEP + b"\n",
+    "half a surrogate pair": b'{"v": 1, "a": "\\ud83d"}\n',
+    "cut off": b'{"a": [1, 2\n',
+    "a list": b"[1]\n",
+    "a number with 5,000 digits": b'{"a": 1' + b"0" * 5000 + b"}\n",
+    "zeros": bytes(64) + b"\n",
+}
+
+
+def run_of(path: Path) -> Path:
+    """The folder of a run with this file in it, and a whole config beside it."""
+    (path.parent / "config.json").touch()
+    return path.parent
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "ALFRED's trajectories": ("traj_data.json", lambda p: [parse("s", *one) for one in Source("s", (p,)).read()]),
+    "ALFRED's splits": (
+        "splits/oct21.json", lambda p: _listed(SimpleNamespace(root=p.parent.parent), "train") and pytest.fail()
+    ),
+    "Watch-And-Help's tasks": ("tasks.json", lambda p: [dict(row)["task_name"] for row, _ in records_of(p)]),
+    "ALFWorld's games": ("game.tw-pddl", lambda p: Game(p).read()),
+    "conversations": ("chat.json", load_conversations),
+    "times per layer": ("times.json", read_times),
+    "a model's shape": ("config.json", lambda p: Shape.named(str(p))),
+    "an agent's memory": ("agent.memory", read_memory),
+    "a scenario": ("scenario.yaml", lambda p: read_yaml(p).value["phases"]),
+    "tool-call sessions": ("sessions.jsonl", lambda p: list(read_sessions(p, list))),
+    "a run's config": ("config.json", lambda p: read_config(p.parent)),
+    "a run's episodes": ("episodes.jsonl", lambda p: RunFolder.read(run_of(p))),
+    "a run's trace": ("trace.jsonl", lambda p: list(read_trace(p))),
+    "a trace for MCAP": ("trace.jsonl", lambda p: episode_of(p.parent)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CONTENTS)
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "a scenario"])
+def test_damaged_and_odd_content_is_refused_by_name(tmp_path: Path, reader: str, what: str) -> None:
+    name, read = READERS[reader]
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(CONTENTS[what])
+    with pytest.raises(KeepError, match=path.name):
+        read(path)
+
+
+@pytest.mark.parametrize("content", [CONTENTS["not UTF-8"], DEEP, bytes(64)])
+def test_a_damaged_scenario_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "scenario.yaml").write_bytes(content)
+    with pytest.raises(DataError, match=r"scenario\.yaml"):
+        read_yaml(tmp_path / "scenario.yaml")
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_folder_in_the_place_of_a_file_is_refused_by_name(tmp_path: Path, reader: str) -> None:
+    if reader in ("conversations", "a model's shape", "ALFRED's splits", "a trace for MCAP"):
+        pytest.skip("folders have a meaning there, or a sentence of their own")
+    name, read = READERS[reader]
+    (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(DataError, match=rf"{name} cannot be read \(Is a directory\)"):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"{}" * 99)[:-9], b"\x1f\x8b" + bytes(30), b"{}", bytes(64)])
+def test_damaged_archives_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    readers = {"rollouts.jsonl.gz": read_rollouts, "sessions.jsonl.gz": lambda p: read_sessions(p, list),
+               "tasks.json.gz": records_of, "chat.json.gz": load_conversations}  # fmt: skip
+    for name, read in readers.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=name):
+            list(read(tmp_path / name))
+
+
+def test_sessions_and_results_notice_a_changed_line(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    out, _ = begin_lines(path, {})
+    out.append([{"turns": [], "session": name} for name in ("a", "b")])
+    assert [session.name for session in read_sessions(path, list)] == ["a", "b"]
+    path.write_bytes(path.read_bytes().replace(b'"a"', b'"c"'))
+    for read in (lambda: begin_lines(path, {}), lambda: list(read_sessions(path, list))):
+        with pytest.raises(DataError, match=r"lines\.jsonl:1 is damaged"):
+            read()
+
+
+def test_numbers_that_are_none_are_refused_where_numbers_are_needed() -> None:
+    for text in ('{"x": NaN}', '{"x": [-Infinity]}', '{"x": 1e999}'):
+        with pytest.raises(DataError, match="poses is not JSON"):
+            parsed(text, "poses", "mend it", finite=True)
+    assert parsed('{"x": -Infinity}', "scores", "mend it")["x"] == float("-inf")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOSPC, CapacityError), (errno.EDQUOT, CapacityError), (errno.EFBIG, CapacityError),
+     (errno.EROFS, StorageError), (errno.EACCES, StorageError), (errno.EIO, StorageError), (errno.EMFILE, OSError)],
+)  # fmt: skip
+def test_faults_of_the_file_system_are_sentences(number: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="x.json" if kind is not OSError else "open files") as found, writing(Path("x.json")):
+        raise OSError(number, os.strerror(number))
+    assert isinstance(found.value, KeepError) == (kind is not OSError)
+
+
+def test_a_file_that_is_replaced_keeps_its_content_where_it_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.json"
+    write_atomic(path, json.dumps([1]))
+
+    def denied(*given: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"x\.json cannot be written"):
+        patch.setattr(os, "fsync", denied)
+        write_atomic(path, json.dumps([2]))
+    assert read_json(path) == [1]
+    assert list(tmp_path.iterdir()) == [path]

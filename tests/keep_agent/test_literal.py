@@ -1,0 +1,77 @@
+"""Literal values: any text survives Hydra's overrides and OmegaConf's configs as it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from keep_agent.errors import ConfigError
+from keep_agent.literal import as_config, as_override, looked_up, quoted
+from keep_agent.overrides import choose_model, expand_model
+
+MEANT = st.sampled_from("\\${}[]()'\", =:~+@#%*&|<>/.-ab1")  # what means something to Hydra, OmegaConf or YAML
+TEXT = st.text(st.one_of(MEANT, st.characters(categories=["L", "M", "N", "P", "S", "Zs"])), min_size=1).filter(
+    lambda text: text != "???"
+)
+VALUES = st.recursive(TEXT | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3))
+
+
+def parsed(override: str) -> str:
+    """What Hydra and OmegaConf make of an override's value."""
+    value = OverridesParser.create().parse_override(override).value()
+    return OmegaConf.create({"value": value}).value
+
+
+@given(TEXT)
+@settings(max_examples=500, deadline=None)
+def test_any_text_is_an_override_of_itself(text: str) -> None:
+    for path in (text, f"/{text}", f"{text}\\"):
+        assert parsed(as_override("model.name", path)) == path
+        assert parsed(choose_model(f"./{path}")[1]) == f"./{path}"
+
+
+@pytest.mark.parametrize(
+    "name", ['/a, b/it\'s "${oc.env:HOME}" = \\', "null", "1e3", "[1]", "\\\\${x}\\'", " a ", "{a:1}"]
+)
+def test_a_folder_of_any_name_is_the_model_that_is_composed(name: str) -> None:
+    with initialize_config_module("configs", version_base="1.3"):
+        assert compose("agent", ["planner=keep", *choose_model(name)]).model.name == name
+
+
+@pytest.mark.parametrize(("written", "name"), [("'/a,b'", "/a,b"), ('"/it\'s"', "/it's"), ("'/${x}'", "/${x}")])
+def test_a_name_in_quotes_may_have_commas(written: str, name: str) -> None:
+    assert expand_model([f"model={written}"]) == ["model=custom", f"model.name={quoted(name)}"]
+
+
+def test_names_without_quotes_are_parted_at_commas() -> None:
+    assert expand_model(["model=/a b,/it's"]) == ["model=custom", "model.name='/a b','/it\\'s'"]
+    assert expand_model(["model='/a,b'"]) == ["model=custom", "model.name='/a,b'"]
+    assert expand_model(["model='/a,b',\"/c\""]) == ["model=custom", "model.name='/a,b','/c'"]
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), VALUES, max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_plain_values_are_read_as_they_are(values: dict[str, Any]) -> None:
+    config = as_config(values)
+    assert OmegaConf.to_container(config, resolve=True) == values
+    assert not list(looked_up(OmegaConf.to_container(config, resolve=False)))
+
+
+def test_nothing_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "told")
+    texts = ["${oc.env:SECRET}", "\\${oc.env:SECRET}", "${a}", "${oc.decode:'[1]'}"]
+    config = as_config({"a": texts, "b": {"c": texts[0]}})
+    assert "told" not in json.dumps(OmegaConf.to_container(config, resolve=True)) and list(config.a) == texts
+    assert list(looked_up(texts)) == [texts[0], texts[2], texts[3]]
+
+
+def test_a_name_that_means_a_missing_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"write './\?\?\?'"):
+        choose_model("???")

@@ -1,0 +1,231 @@
+"""Model files: what is loaded is what was hashed and checked; what cannot be loaded is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from keep_agent.errors import ModelError
+from memory.disk.sums import sha256, write_sums
+from memory.engine.families import tiny_model
+from memory.engine.files import model_files, weight_files
+from memory.engine.load import load_model
+from memory.tokenizer import load_tokenizer
+
+SHARDED = "model.safetensors.index.json"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, chat: PreTrainedTokenizerFast) -> Path:
+    """A model with everything that is loaded beside its weights, in shards."""
+    folder = tmp_path_factory.mktemp("model")
+    module = tiny_model("qwen2", layers=2).module
+    module.generation_config.eos_token_id = [3]
+    module.save_pretrained(folder, max_shard_size="100KB")
+    chat.save_pretrained(folder)
+    assert (folder / SHARDED).is_file() and len(list(folder.glob("*.safetensors"))) > 1
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+def key_of(folder: Path) -> str:
+    return load_model(folder, "float32").spec.model_key
+
+
+def merge(folder: Path) -> dict[str, torch.Tensor]:
+    """All weights of a folder in shards."""
+    return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+def change(path: Path) -> None:
+    """Other content that can be loaded."""
+    if path.suffix == ".safetensors":
+        save_file({name: tensor * 1.001 for name, tensor in load_file(path).items()}, path, {"format": "pt"})
+    else:
+        path.write_bytes(path.read_bytes() + b"\n")
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[set[str]]:
+    """Names of the files below ``folder`` that Python opens meanwhile."""
+    seen: set[str] = set()
+    watching = True
+
+    def note(event: str, arguments: tuple) -> None:
+        if watching and event == "open" and isinstance(arguments[0], (str, os.PathLike)):
+            path = Path(arguments[0]).resolve()
+            if path.is_relative_to(folder):
+                seen.add(path.relative_to(folder).as_posix())
+
+    sys.addaudithook(note)
+    try:
+        yield seen
+    finally:
+        watching = False
+
+
+def test_replacing_any_file_that_is_loaded_gives_another_identity(folder: Path) -> None:
+    """Law 10: no block of the old model can be hit."""
+    (folder / "README.md").write_text("no part of the model")
+    (folder / "training.json").write_text("{}")
+    first, loaded = key_of(folder), [path.name for path in model_files(folder).digests]
+    names = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", SHARDED}
+    assert set(loaded) == {*names, "chat_template.jinja", *(path.name for path in folder.glob("*.safetensors"))}
+    for name in loaded:
+        kept = (folder / name).read_bytes()
+        change(folder / name)
+        assert key_of(folder) != first, name
+        (folder / name).write_bytes(kept)
+    change(folder / "README.md")
+    assert key_of(folder) == first
+
+
+def test_one_changed_number_of_a_large_tensor_gives_another_identity(tmp_path: Path) -> None:
+    save_file({"large": (tensor := torch.zeros(1 << 24))}, tmp_path / "model.safetensors")
+    first = model_files(tmp_path).key
+    tensor[12_345_678] = 1
+    save_file({"large": tensor}, tmp_path / "model.safetensors")
+    assert model_files(tmp_path).key != first
+
+
+def test_every_file_that_is_opened_is_hashed(folder: Path) -> None:
+    with opened(folder.resolve()) as seen:
+        load_model(folder, "float32")
+        load_tokenizer(str(folder))
+    assert {"config.json", "tokenizer_config.json"} <= seen
+    assert seen <= {path.relative_to(folder).as_posix() for path in model_files(folder).digests}
+
+
+def test_a_single_file_beside_the_shards_of_another_model_is_refused(folder: Path) -> None:
+    tensors = merge(folder)
+    save_file({name: tensor / 2 for name, tensor in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"has weights twice, in model\.safetensors and in the shards .*; remove"):
+        load_model(folder)
+    (folder / SHARDED).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")}))
+    assert weight_files(folder) == [folder / "model.safetensors"]  # they say the same
+    norm = load_model(folder, "float32").module.model.norm.weight
+    assert torch.equal(norm, tensors["model.norm.weight"] / 2)
+
+
+def test_shards_are_read_as_transformers_reads_them(folder: Path) -> None:
+    ours, theirs = load_model(folder, "float32").module, AutoModelForCausalLM.from_pretrained(folder)
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("name", ["shard-00000-model-00001-of-00001.safetensors", "extra.safetensors"])
+def test_weights_that_nothing_names_are_not_loaded(folder: Path, name: str) -> None:
+    """transformers takes the first for the shards of a distributed run, and loads all files then."""
+    first = key_of(folder)
+    save_file({key: tensor * 0 for key, tensor in merge(folder).items()}, folder / name, {"format": "pt"})
+    loaded = load_model(folder, "float32")
+    assert loaded.spec.model_key == first and float(loaded.module.model.norm.weight.abs().sum()) > 0
+
+
+def test_a_file_that_changes_while_it_is_loaded_is_noticed(folder: Path) -> None:
+    found = model_files(folder)
+    with pytest.raises(ModelError, match=r"config\.json was changed while the model was loaded"), found.view():
+        change(folder / "config.json")
+    with model_files(folder).view():
+        pass
+
+
+def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> None:
+    names = [path.name for path in folder.iterdir()]
+    sums = {name: sha256((folder / name).read_bytes()) for name in names}
+    write_sums(folder / "SHA256SUMS", sums)
+    load_model(folder)
+    for name in names:
+        kept = (folder / name).read_bytes()
+        change(folder / name)
+        with pytest.raises(ModelError, match=rf"{name} is corrupt or was changed: SHA-256 .* on purpose, put its new"):
+            load_model(folder)
+        (folder / name).write_bytes(kept)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 77.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"config\.json is corrupt or was changed"):
+        load_model(folder)
+    del sums["config.json"]
+    write_sums(folder / "SHA256SUMS", sums)  # as the message says
+    load_model(folder)
+    (folder / "generation_config.json").unlink()
+    with pytest.raises(ModelError, match=r"generation_config\.json is listed in .* but missing; restore it"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"abc\n", r"SHA256SUMS has a line without a file name \('abc'\)"),
+        (b"\xff\xfe a\n", "SHA256SUMS is damaged: it is not UTF-8 text"),
+    ],
+)
+def test_a_broken_list_of_checksums_is_named(folder: Path, content: bytes, match: str) -> None:
+    (folder / "SHA256SUMS").write_bytes(content)
+    with pytest.raises(ModelError, match=match):
+        load_model(folder)
+
+
+def test_an_index_does_not_lead_out_of_its_folder(folder: Path) -> None:
+    (folder / SHARDED).write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
+    with pytest.raises(ModelError, match=r"'\.\./other\.safetensors', which is not in its folder"):
+        load_model(folder)
+
+
+def test_an_adapter_is_called_one(folder: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "some/base"}')
+    with pytest.raises(ModelError, match=r"holds an adapter of 'some/base' .*; merge it into its base") as caught:
+        load_model(adapter)
+    assert "or remove" not in str(caught.value)
+    (folder / "adapter_config.json").write_bytes(b"\xff")
+    with pytest.raises(ModelError, match=r"a model that it does not name .*; or remove adapter_config\.json"):
+        load_model(folder)
+
+
+def test_a_file_of_another_format_says_what_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\x03")
+    with pytest.raises(ModelError, match="safetensors weights and a tokenizer .GGUF is not supported.; give such"):
+        load_model(tmp_path / "model.gguf")
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text(tiny_model("qwen2", layers=2).module.config.to_json_string())
+    with pytest.raises(ModelError, match=r"found model\.gguf: convert it"):
+        load_model(tmp_path)
+
+
+def _nested(path: Path) -> None:
+    path.write_text('{"model_type": "qwen2", "x": ' + "[" * 100_000)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "list": lambda path: path.write_text("[]"),
+    "number": lambda path: path.write_text('{"model_type": "qwen2", "num_attention_heads": 0}'),
+    "bytes": lambda path: path.write_bytes(b"\xff\xfe"),
+    "nested": _nested,
+    "type": lambda path: path.write_text('{"model_type": ["qwen2"]}'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_configuration_is_one_sentence(folder: Path, damage: str) -> None:
+    DAMAGES[damage](folder / "config.json")
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)

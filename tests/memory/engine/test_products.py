@@ -1,0 +1,114 @@
+"""Padded products: the same numbers, in few shapes, whatever the lengths of prompts, units and candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memory.engine import products
+from memory.engine.engine import Engine
+from memory.engine.families import tiny_model
+from memory.engine.packed import PackedCache
+from memory.engine.products import KEYS, ROWS, size
+from memory.method import MemoryMethod
+from memory.quantize import PackFormat
+from tests.memory import sessions
+from tests.memory.houses import encode_text
+
+PRODUCTS = ("matmul", "bmm", "mm", "addmm", "linear", "_linear_pointwise")
+
+
+@dataclass
+class Shapes(TorchDispatchMode):
+    """Notes the sizes of all products in half precision: rows, and keys where both sides are computed."""
+
+    rows: set[int] = field(default_factory=set)
+    keys: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        tensors = [x for x in args if isinstance(x, torch.Tensor) and x.dim() > 1]
+        if name in PRODUCTS and tensors[0].dtype == torch.bfloat16:
+            self.rows.add(tensors[0].shape[-2])
+            if name in ("matmul", "bmm"):
+                self.keys |= {tensors[0].shape[-1], tensors[1].shape[-1]}
+        return func(*args, **(kwargs or {}))
+
+
+def shapes_of(engine: Engine, work: Callable[[], None]) -> Shapes:
+    """The shapes that ``work``, done on the engine's worker, multiplies."""
+    shapes = Shapes()
+
+    def watched() -> None:
+        with shapes:
+            work()
+
+    engine.run(watched)
+    return shapes
+
+
+def allowed(sizes: set[int], multiple: int) -> bool:
+    return sizes == {size(one, multiple) for one in sizes}
+
+
+@given(st.integers(1, 100_000), st.sampled_from([ROWS, KEYS]))
+def test_sizes_are_few_and_near(count: int, multiple: int) -> None:
+    found = size(count, multiple)
+    assert count <= found < max(2 * count, 2) and size(found, multiple) == found
+    assert found < count + multiple or found <= count * 9 / 8
+
+
+def test_few_sizes_up_to_four_thousand_rows() -> None:
+    assert len({size(count, ROWS) for count in range(1, 4097)}) < 60
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("rows", [1, 3, 17, 100])
+def test_padding_changes_no_bit(rows: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for keys in (1, 31, 64, 207, 333):
+        q, k, v = (torch.randn(6, count, 32).to(dtype) for count in (rows, keys, keys))
+        scores = products.scores(q, k)
+        assert torch.equal(scores, q @ k.mT)
+        weights = scores.softmax(-1)
+        assert torch.equal(products.mix(weights, v), weights @ v)
+    layer = torch.nn.Linear(32, 48, dtype=dtype)
+    with torch.inference_mode():
+        assert torch.equal(products.linear(layer, q), layer(q))
+
+
+@pytest.mark.parametrize("make", [sessions.keep, sessions.groups, sessions.blocks, sessions.sparsex])
+def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod]) -> None:
+    """So that a process does not grow with every new length: prefill, choice of rows, scores and generated text."""
+    with Engine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
+        session = sessions.open_session(engine, make())
+
+        def live() -> None:
+            for number, prefill in enumerate(sessions.episode(session, 20)):
+                session.score(prefill, [encode_text(f"go to {name}") for name in "abc"[: 1 + number % 3]])
+                session.generate(prefill, 3)
+
+        shapes = shapes_of(engine, live)
+    assert len(shapes.rows) > 3 and allowed(shapes.rows, ROWS) and allowed(shapes.keys, KEYS)
+
+
+def test_a_growing_transcript_takes_few_shapes() -> None:
+    with Engine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
+        cache = PackedCache(engine.spec, PackFormat(), torch.device("cpu"))
+
+        def grow() -> None:
+            for count in (5, 70, 1, 1, 3, 66):
+                engine.extend(cache, list(range(1, count + 1)))
+
+        shapes = shapes_of(engine, grow)
+    assert len(shapes.rows) > 3 and allowed(shapes.rows, ROWS) and allowed(shapes.keys, KEYS)

@@ -1,0 +1,108 @@
+"""Folders of models, tokenizers and encoders that bring code of their own: it is not run, and nobody is asked."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keep_agent.errors import ConfigError, KeepError, ModelError
+from memory.encoder import make_encoder
+from memory.engine.load import load_model
+from memory.tokenizer import load_tokenizer
+
+AUTO_MAP = {
+    "AutoConfig": "evil.Evil",
+    "AutoModelForCausalLM": "evil.Evil",
+    "AutoModel": "evil.Evil",
+    "AutoTokenizer": [None, "evil.Evil"],
+}
+
+
+class Touch:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return Path.touch, (self._mark,)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> str:
+        raise AssertionError("a question at the terminal")
+
+    monkeypatch.setattr("builtins.input", asked)
+
+
+@pytest.fixture
+def folder(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with a module beside it, which Python can import by its name."""
+    made = tmp_path / "model"
+    shutil.copytree(tiny_model, made)
+    (made / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'EXECUTED')!r}).touch()\n")
+    monkeypatch.chdir(made)
+    monkeypatch.syspath_prepend(str(made))
+    return made
+
+
+def change(file: Path, **values: Any) -> None:
+    content = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(content | values))
+
+
+def executed(folder: Path) -> bool:
+    return (folder.parent / "EXECUTED").exists()
+
+
+@pytest.mark.parametrize("model_type", [None, "evil"])
+def test_a_models_own_code_is_not_run(folder: Path, model_type: str | None) -> None:
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    change(folder / "config.json", auto_map=AUTO_MAP, **({"model_type": model_type} if model_type else {}))
+    if model_type is None:  # of a family that transformers knows: its own code is enough
+        load_model(folder, "float32")
+    else:
+        with pytest.raises(ModelError):
+            load_model(folder, "float32")
+    assert not executed(folder)
+
+
+@pytest.mark.parametrize("kind", ["Evil", "PreTrainedTokenizerFast"])
+def test_a_tokenizers_own_code_is_not_run(folder: Path, kind: str) -> None:
+    change(folder / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class=kind)
+    change(folder / "config.json", auto_map=AUTO_MAP, model_type="evil")
+    try:
+        load_tokenizer(str(folder))
+    except KeepError as error:
+        assert "no tokenizer in" in str(error)
+    assert not executed(folder)
+
+
+def test_pickled_weights_are_not_read(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
+    with pytest.raises(ModelError, match="only safetensors weights are loaded"):
+        load_model(folder, "float32")
+    assert not executed(folder)
+
+
+@pytest.mark.parametrize("kind", ["evil.Evil", "os.system", "subprocess.Popen"])
+def test_an_encoder_names_no_module(folder: Path, kind: str) -> None:
+    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
+    with pytest.raises(ConfigError, match="could not be loaded"):
+        make_encoder(str(folder)).encode(["a mug"])
+    assert not executed(folder)
+
+
+def test_an_encoders_pickled_weights_are_not_read(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
+    with pytest.raises(ConfigError, match="could not be loaded"):
+        make_encoder(str(folder)).encode(["a mug"])
+    assert not executed(folder)

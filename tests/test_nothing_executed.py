@@ -1,0 +1,132 @@
+"""Nothing that is read is executed: calls that could run what a file says are listed here, with the reason for each.
+
+Checked on the source: a new one fails until it is gone, or stands in the list with its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("envs", "memory", "planners", "keep_agent", "eval", "configs")
+
+UNPICKLING = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
+CALLS = {  # ends of dotted names of what may run code, or load objects that do
+    "eval", "exec", "compile", "__import__", "runpy.run_path", "runpy.run_module",
+    "import_module", "importlib.import_module", "spec_from_file_location",
+    "instantiate", "get_class", "get_method", "get_object", "hydra.utils.call", "pydoc.locate",
+    "register_new_resolver", "OmegaConf.create", "OmegaConf.load", "as_config",
+    "torch.load", "torch.jit.load", "torch.hub.load", "np.load", "numpy.load", "np.fromfile",
+    "yaml.load", "yaml.unsafe_load", "yaml.full_load",
+    "os.system", "os.popen", "os.execv", "os.execvp", "os.spawnv", "os.posix_spawn",
+    "subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_output", "Popen",
+    "jinja2.Template", "jinja2.Environment", "Environment",
+    "format_map", "str.format",
+}  # fmt: skip
+LOADERS = ("from_pretrained", "SentenceTransformer")  # which must not run a model's own code
+JUSTIFIED = {
+    ("envs/worlds.py", "import_module"): "names of our own table; another env.id is refused",
+    ("keep_agent/__init__.py", "import_module"): "names of our own table",
+    ("keep_agent/cli.py", "import_module"): "names of our own table of commands",
+    ("keep_agent/robots/ros1_import.py", "import_module"): "names of ROS packages that our code asks for",
+    ("keep_agent/robots/ros2.py", "import_module"): "names of ROS packages that our code asks for",
+    ("keep_agent/robots/command.py", "import_module"): "MODULE:FUNCTION of the command line, which is the user's",
+    ("memory/components.py", "import_module"): "classes of a composed config; a saved one is checked by name before",
+    ("keep_agent/known.py", "OmegaConf.create"): "our own configs, composed to see their keys; nothing is resolved",
+    ("keep_agent/literal.py", "OmegaConf.create"): "every interpolation in the values is escaped",
+    ("eval/cli.py", "OmegaConf.load"): "our own configs/eval/default.yaml",
+    ("eval/resume.py", "as_config"): "a saved config, whose classes are checked before",
+    ("eval/crew/pool.py", "as_config"): "the config of the process that started this one",
+    ("eval/crew/ray_actors.py", "as_config"): "the config of the process that started this one",
+    ("keep_agent/phases/fields.py", "yaml.load"): "with a loader derived from SafeLoader",
+    (
+        "eval/suite/play.py",
+        "subprocess.run",
+    ): "commands of a page, which are modules of this project (eval/suite/plan.py)",
+    ("envs/wah/phrases.py", "?.format_map"): "our own forms of sentences",
+}
+
+
+def sources() -> list[Path]:
+    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+
+
+def dotted(node: ast.expr) -> str:
+    """The name that is called: ``torch.load``; with a ? for what it is called on where that has no name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return "?"
+
+
+def is_risky(name: str) -> bool:
+    """A bare ``eval`` is; a model's ``module.eval()`` is not."""
+    last = name.rpartition(".")[2]
+    by_method = last in (
+        "format_map",
+        "instantiate",
+        "get_class",
+        "get_method",
+        "import_module",
+        "spec_from_file_location",
+    )
+    return name in CALLS or by_method
+
+
+def risky(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and is_risky(name := dotted(node.func)):
+            yield name
+
+
+def test_what_could_run_code_is_justified() -> None:
+    found = {(str(path.relative_to(ROOT)), name) for path in sources() for name in risky(path)}
+    assert found - JUSTIFIED.keys() == set(), "remove these calls, or say in JUSTIFIED why they are safe"
+    assert JUSTIFIED.keys() - found == set(), "these are gone; take them off the list"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_nothing_is_unpickled(room: str) -> None:
+    for path in (ROOT / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong = {name for name in names if name.partition(".")[0] in UNPICKLING}
+            assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def loads_code(call: ast.Call) -> bool:
+    """Whether a call of a loader leaves a model's own code switched on, or open to a question at a terminal."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if any(keyword.arg is None for keyword in call.keywords) and "trust_remote_code" not in given:
+        return not any(isinstance(one.value, ast.Name) and one.value.id == "SAFE" for one in call.keywords)
+    value = given.get("trust_remote_code")
+    return not (isinstance(value, ast.Constant) and value.value is False)
+
+
+def test_no_model_brings_code_of_its_own() -> None:
+    from memory.encoder import SAFE
+
+    assert SAFE["trust_remote_code"] is False and SAFE["model_kwargs"]["use_safetensors"] is True
+    called = 0
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_partial = isinstance(node, ast.Call) and dotted(node.func) == "partial" and node.args
+            target = node.args[0] if is_partial else getattr(node, "func", None)
+            if isinstance(node, ast.Call) and dotted(target).rpartition(".")[2] in LOADERS:
+                called += 1
+                assert not loads_code(node), f"{path.relative_to(ROOT)}:{node.lineno} needs trust_remote_code=False"
+    assert called >= 4
+
+
+def test_the_check_sees_what_it_should(tmp_path: Path) -> None:
+    file = tmp_path / "bad.py"
+    file.write_text(
+        "import torch\nfrom hydra.utils import instantiate\neval(x)\nmodel.eval()\ntorch.load(f)\ninstantiate(c)\n"
+    )
+    assert list(risky(file)) == ["eval", "torch.load", "instantiate"]
