@@ -41,6 +41,8 @@ def run(module: str, *arguments: str, cwd: Path) -> tuple[int, str, str]:
         ("methods --help", "List the memory methods"),
         ("phases", "handover"),
         ("phases --help", "scenario"),
+        ("serve --help", "KEY=VALUE"),
+        ("token --help", "token"),
         ("view --help", "RUN"),
     ],
 )
@@ -69,6 +71,9 @@ MISTYPED = [
     ("eval.suite", "blocks --data . model=planner-tin", "'planner-tiny'"),
     ("keep_agent.cli", "phases handover model=planner-tin", "'planner-tiny'"),
     ("keep_agent.cli", "phases handovr", "'handover'"),
+    ("keep_agent.cli", "serve --port 0 planer=keep", "'planner'"),
+    ("keep_agent.cli", "serve --port 0 prompt.style=link", "'linked'"),
+    ("keep_agent.cli", "serve --port 0 model=planner-tin", "'planner-tiny'"),
 ]
 
 
