@@ -35,7 +35,6 @@ from itertools import chain
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -48,6 +47,7 @@ from eval.merge import load_part
 from eval.tables import make_console, show
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain, brain_of
+from keep_agent.console import make_console
 from keep_agent.durable import JOURNAL, MEMORY, DurableAgent
 from keep_agent.errors import KeepError
 from keep_agent.phases.scenario import find_scenario, shipped
@@ -338,7 +338,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # no thread draws the bar: a process that has some cannot be forked safely
-        bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True, auto_refresh=False))
+        bar = stack.enter_context(Progress(console=make_console(stderr=True), transient=True, auto_refresh=False))
         done = bar.add_task("kills", total=arguments.kills)
         of_runs = list(runs(folder))  # before the kills: it imports what their processes need
         load_model(str(BUNDLED), "float32")

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rich.console import Console
 from rich.table import Table
 
 from eval.tables import markdown
 from eval.timing.machine import this_machine
+from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.disk.atomic import write_atomic
 
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=Path("docs/results/gpu.md"), help="the page to write")
     parser.add_argument("--parts", nargs="+", choices=[*PARTS], default=[*PARTS], help="in this order")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
-    arguments, console = parser.parse_args(), Console(stderr=True)
+    arguments, console = parser.parse_args(), make_console(stderr=True)
     import torch
 
     if arguments.device == "cuda" and not torch.cuda.is_available():

@@ -25,7 +25,6 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
@@ -33,6 +32,7 @@ from eval.plots import check_figure, figure, style
 from eval.tables import make_console, show
 from keep_agent import Agent, Fact, Outcome
 from keep_agent.brain import brain_of
+from keep_agent.console import make_console
 from keep_agent.durable import JOURNAL, DurableAgent
 
 MIB = 1 << 20
@@ -130,7 +130,7 @@ def measure(given: argparse.Namespace) -> Iterator[Row]:
             return Row(step, time.perf_counter() - began, *sizes, held["blocks"], agent.segments, written)
 
         yield row(0)
-        for step in track(range(given.steps), "steps", console=Console(stderr=True), transient=True):
+        for step in track(range(given.steps), "steps", console=make_console(stderr=True), transient=True):
             house.live(spoken, step)
             if (step + 1) % given.every == 0:
                 yield row(step + 1)
