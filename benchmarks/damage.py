@@ -44,7 +44,7 @@ from eval.alfred import main as play
 from eval.anatomy import read as anatomy
 from eval.compare import compare, load_runs
 from eval.merge import load_part
-from eval.tables import make_console, show
+from eval.tables import show
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain, brain_of
 from keep_agent.console import make_console

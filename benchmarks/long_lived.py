@@ -29,7 +29,7 @@ from rich.progress import track
 from rich.table import Table
 
 from eval.plots import check_figure, figure, style
-from eval.tables import make_console, show
+from eval.tables import show
 from keep_agent import Agent, Fact, Outcome
 from keep_agent.brain import brain_of
 from keep_agent.console import make_console
