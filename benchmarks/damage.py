@@ -53,7 +53,8 @@ from keep_agent.errors import KeepError
 from keep_agent.phases.scenario import find_scenario, shipped
 from keep_agent.robots.mcap_log import episode_of, write_episode
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, find_runs
-from keep_agent.server.tokens import Access, add_token, read_tokens
+from keep_agent.server.token_file import add_token, read_tokens
+from keep_agent.server.tokens import Access, Entry, digest
 from keep_agent.trace import read_trace
 from keep_agent.viewer.export_html import page
 from keep_agent.viewer.model import overview, step_view
@@ -247,9 +248,9 @@ def blocks(brain: Brain, folder: Path) -> Iterator[Target]:
 def texts(folder: Path) -> Iterator[Target]:
     """Targets: files without a checksum."""
     tokens, scenario = folder / "tokens.json", folder / "scenario.yaml"
-    add_token(tokens, Access("kitchen", frozenset(["alpha"])), "secret")
+    add_token(tokens, Entry(Access("kitchen", frozenset(["alpha"])), digest("secret")))
     shutil.copy(next(iter(shipped().values())), scenario)
-    yield Target("tokens file", tokens, lambda: [one.to_json() for one in read_tokens(tokens)])
+    yield Target("tokens file", tokens, lambda: repr(read_tokens(tokens)))
     yield Target("scenario", scenario, lambda: repr(find_scenario(str(scenario))))
 
 
