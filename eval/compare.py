@@ -24,7 +24,7 @@ from rich.text import Text
 
 from eval.intervals import Difference, Interval, paired_difference, ratio_interval
 from eval.metrics import cluster_of, costs, goal_condition_rate, subgoal_success_rate, success_rate
-from eval.tables import bounds, difference, number, percent, show
+from eval.tables import bounds, number, pairs, percent, points, show
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import guarded
@@ -231,17 +231,18 @@ def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
 def rows_table(rows: Sequence[Row], base: str) -> Table:
     table = Table(title=f"{rows[0].tasks} tasks, paired; medians; differences and ratios against {base}")
     table.add_column("run", no_wrap=True)
-    outcome = "success %", "difference", "goals %", "sub-goals %", "difference"
+    outcome = "success %", "difference", "pairs", "goals %", "sub-goals %", "difference"
     for heading in (*outcome, "ttft ms", "p95", "ratio", "decision", "computed", "recomp", "hits"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.run,
             percent(row.success_rate),
-            difference(row.success_difference),
+            points(row.success_difference),
+            pairs(row.success_difference),
             percent(row.goal_condition_rate),
             percent(row.subgoal_success_rate),
-            difference(row.subgoal_difference),
+            points(row.subgoal_difference),
             number(row.ttft_p50_ms, 1),
             number(row.ttft_p95_ms, 1),
             number(row.ttft_ratio) + bounds(row.ttft_ratio_interval),

@@ -53,13 +53,22 @@ def bounds(interval: tuple[float, float] | None, scale: float = 1.0, digits: int
     return "" if interval is None else f" [{scale * interval[0]:.{digits}f}, {scale * interval[1]:.{digits}f}]"
 
 
-def difference(found: Difference | None) -> str:
-    """In points with its interval, and how many pairs went better and worse; whether they are too few to tell."""
+def points(found: Difference | None) -> str:
+    """A difference in points, with its interval."""
+    return MISSING if found is None else percent(found.mean, "+") + bounds(found.interval, 100, 1)
+
+
+def pairs(found: Difference | None) -> str:
+    """How many pairs went better and worse; whether they are too few to tell."""
     if found is None:
         return MISSING
     counts = f"{found.more}+ {found.fewer}-" if found.more or found.fewer else f"0 of {found.pairs} differ"
-    unclear = "; too few to tell" if found.unclear else ""
-    return f"{percent(found.mean, '+')}{bounds(found.interval, 100, 1)} ({counts}{unclear})"
+    return f"{counts}; too few to tell" if found.unclear else counts
+
+
+def difference(found: Difference | None) -> str:
+    """Points and pairs in one cell."""
+    return MISSING if found is None else f"{points(found)} ({pairs(found)})"
 
 
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:

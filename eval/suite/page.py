@@ -12,13 +12,14 @@ from rich.table import Table
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
 from eval.suite.play import placed, printed
-from eval.tables import bounds, difference, markdown, number, percent
+from eval.tables import bounds, markdown, number, pairs, percent, points
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import SUMMARY
 
 HEADINGS = (
     "success %",
     "difference",
+    "pairs",
     "sub-goals %",
     "difference",
     "TTFT ms",
@@ -72,9 +73,10 @@ def _numbers(row: Row) -> Sequence[str]:
     between = None if not row.ttft_ratio_interval else (1 / row.ttft_ratio_interval[1], 1 / row.ttft_ratio_interval[0])
     return (
         percent(row.success_rate),
-        difference(row.success_difference),
+        points(row.success_difference),
+        pairs(row.success_difference),
         percent(row.subgoal_success_rate),
-        difference(row.subgoal_difference),
+        points(row.subgoal_difference),
         number(row.ttft_p50_ms, 1),
         number(faster, 2) + bounds(between),
         number(row.computed_ratio, 2),

@@ -110,7 +110,7 @@ def test_what_cannot_be_written_is_found_before_the_model_is_made(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ConfigError, match=named):
-        report(parser().parse_intermixed_args([*options, "--model", "no/such/model"]), make_console())
+        report(parser().parse_intermixed_args([*options, "--model", "no-such/model"]), make_console())
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -102,4 +102,4 @@ def test_without_matplotlib_nothing_is_asked(tmp_path: Path, monkeypatch: pytest
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"keep-agent\[plot\]"):
-        recall("model=no/such/model", *OPTIONS, *METHODS, "--out", str(tmp_path))
+        recall("model=no-such/model", *OPTIONS, *METHODS, "--out", str(tmp_path))

@@ -62,7 +62,7 @@ def test_what_is_loaded_is_what_was_saved_or_refused(agent: Agent, tmp_path: Pat
     file.write_bytes(content[:-20])
     with pytest.raises(CorruptError, match="checksum"):
         agent.load(file)
-    with pytest.raises(DataError, match="no file"):
+    with pytest.raises(DataError, match="does not exist"):
         agent.load(tmp_path / "nothing")
     assert agent.dump() == before
 

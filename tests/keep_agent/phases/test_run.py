@@ -271,7 +271,7 @@ def test_without_a_scenario_they_are_listed(
         (("chess",), "there is no scenario 'chess'"),
         (("gossip", "colour=red"), "colour"),
         (("gossip", "max_tokens=0"), "max_tokens=0 does not work"),
-        (("gossip", "model=/nowhere"), "'/nowhere' does not exist"),
+        (("gossip", "model=/nowhere"), "model=/nowhere is no configured model"),
         (("gossip", "--folder", "file/rows"), "name a place that exists"),
     ],
 )

@@ -94,9 +94,10 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_pictures_and_crashes(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(PIXEL)
-    told = {"v": 1, "event": "crash", "episode": "e", "task": 0, "traceback": "it broke", "frame": "a.png"}
-    lost = {"v": 1, "event": "crash", "episode": "e", "task": 0, "traceback": "again", "frame": "gone.png"}
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "frames" / "a.png").write_bytes(PIXEL)
+    told = {"v": 1, "event": "crash", "episode": "e", "task": 0, "traceback": "it broke", "frame": "frames/a.png"}
+    lost = {"v": 1, "event": "crash", "episode": "e", "task": 0, "traceback": "again", "frame": "frames/gone.png"}
     write_episode([told, lost], tmp_path / "out.mcap", tmp_path)
     found = messages((tmp_path / "out.mcap").read_bytes())
     [(_, picture)] = found["/keep/frame"]

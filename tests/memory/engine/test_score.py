@@ -155,7 +155,7 @@ def test_refusals(engine: Engine) -> None:
     for many, match in (([], "at least one candidate"), ([[1], []], "at least one token")):
         with pytest.raises(ConfigError, match=match):
             engine.score(result.cache, many)
-    with pytest.raises(ConfigError, match="sum or mean"):
+    with pytest.raises(ConfigError, match="one of sum, mean"):
         engine.score(result.cache, [[1]], "max")
     with pytest.raises(ConfigError, match="max_new_tokens=0"):
         engine.generate(result.cache, result.logits, 0)
