@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-FILE_WIDTH = 170
+FILE_WIDTH = 220  # columns of output that is no terminal: wide enough for every table
 
 
 def make_console(width: int | None = None, **options: Any) -> Console:

@@ -214,7 +214,7 @@ def test_a_session_becomes_turns_behind_their_date_or_one_segment() -> None:
     (whole,) = pieces(session, "session")
     assert whole.text == "conversation on 8 May | Ada: Look here! | B: x\n"
     assert [piece.parent for piece in pieces(Session("D1", "", session.turns), "turn")] == [None, None]
-    with pytest.raises(ConfigError, match="unit='word'"):
+    with pytest.raises(ConfigError, match="unit=word"):
         check_unit("word")
 
 

@@ -247,7 +247,7 @@ def test_a_chat_template_stands_around_memory_and_question(chat: PreTrainedToken
     assert [chat.decode(ids) for ids in prompt.candidates(question)] == ["(a)", "(b)"]
     assert chat.eos_token_id in prompt.stops()
     assert prompt.decode(chat.encode(" tea\nand more<|im_end|>")) == "tea"
-    with pytest.raises(ConfigError, match="choices='numbers'"):
+    with pytest.raises(ConfigError, match="choices=numbers"):
         QuestionPrompt(chat, "Answer.", "numbers")
 
 
@@ -383,8 +383,8 @@ def test_a_bertscore_that_cannot_be_had_costs_no_answer(
     ("argument", "named"),
     [
         ("limit=0", "limit=0"),
-        ("unit=word", "unit='word'"),
-        ("choices=numbers", "choices='numbers'"),
+        ("unit=word", "unit=word"),
+        ("choices=numbers", "choices=numbers"),
         ("replay=maybe", "replay=maybe"),
         ("profile=1", "profile=1"),
         ("data=nowhere.json", "nowhere.json does not exist"),
