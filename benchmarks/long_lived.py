@@ -168,7 +168,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
 
 
 def write(rows: Sequence[Row], given: argparse.Namespace) -> None:
-    """What was asked for of JSON, CSV and the plot, as far as it is measured."""
+    """What was asked for of JSON and CSV, as far as it is measured."""
     if given.json:
         found = {"command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
         given.json.write_text(json.dumps(found, indent=1) + "\n")
@@ -177,8 +177,6 @@ def write(rows: Sequence[Row], given: argparse.Namespace) -> None:
             lines = csv.writer(stream)
             lines.writerow(field.name for field in fields(Row))
             lines.writerows(astuple(row) for row in rows)
-    if given.plot:
-        draw(rows, given.plot)
 
 
 def main() -> None:
@@ -200,6 +198,8 @@ def main() -> None:
     for row in measure(given):
         rows.append(row)
         write(rows, given)
+    if given.plot:  # at last: drawing takes memory itself
+        draw(rows, given.plot)
     show(table_of(rows), False, make_console())
 
 

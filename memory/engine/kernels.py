@@ -118,12 +118,12 @@ def grouped_attention(
     if q.is_cuda and sinks is None and softcap is None:
         return device_attention(q, k, v, blocks, scale)
     requests, heads, _, dim = q.shape
-    last = products.lacking(q, blocks[-1].q1 - blocks[-1].q0, QUERIES)
+    last = QUERIES.lacking(q, blocks[-1].q1 - blocks[-1].q0)
     q, k, v = functional.pad(q * scale, (0, 0, 0, last)), k.flatten(0, 1), v.flatten(0, 1)
     parts = []
     for block in blocks:
         rows = block.q1 - block.q0
-        stop = block.q1 + products.lacking(q, rows, QUERIES)  # rows of the next block, or zeros, are padding
+        stop = block.q1 + QUERIES.lacking(q, rows)  # rows of the next block, or zeros, are padding
         weights = _probabilities(q[:, :, block.q0 : stop], block.take(k), block.bias, softcap, sinks)
         if kept is not None:
             kept.append(weights[:, :rows])

@@ -16,7 +16,7 @@ from memory.engine import products
 from memory.engine.engine import Engine
 from memory.engine.families import tiny_model
 from memory.engine.packed import PackedCache
-from memory.engine.products import KEYS, QUERIES, ROWS, size
+from memory.engine.products import KEYS, QUERIES, ROWS, Sizes
 from memory.method import MemoryMethod
 from memory.quantize import PackFormat
 from tests.memory import sessions
@@ -62,18 +62,21 @@ def shapes_of(engine: Engine, work: Callable[[], None]) -> Shapes:
 
 def few(shapes: Shapes) -> bool:
     kinds = (shapes.rows, ROWS), (shapes.queries, QUERIES), (shapes.keys, KEYS)
-    return all(len(found) > 1 and found == {size(one, multiple) for one in found} for found, multiple in kinds)
+    return all(len(found) > 1 and found == {sizes.over(one) for one in found} for found, sizes in kinds)
 
 
-@given(st.integers(1, 100_000), st.sampled_from([ROWS, KEYS]))
-def test_sizes_are_few_and_near(count: int, multiple: int) -> None:
-    found = size(count, multiple)
-    assert count <= found and size(found, multiple) == found
-    assert found < count + multiple or found <= count * 9 / 8
+@given(st.integers(1, 100_000), st.sampled_from([ROWS, QUERIES, KEYS]))
+def test_sizes_are_near(count: int, sizes: Sizes) -> None:
+    found = sizes.over(count)
+    assert count <= found and sizes.over(found) == found
+    assert found < count + sizes.multiple or found <= count * (1 + 2 / sizes.steps)
 
 
-def test_few_sizes_up_to_four_thousand_rows() -> None:
-    assert len({size(count, ROWS) for count in range(1, 4097)}) < 60
+def test_sizes_are_few() -> None:
+    """Up to 4,096 rows and keys, and 128 queries in a block: fewer shapes than the caches hold."""
+    rows, keys = ({sizes.over(count) for count in range(1, 4097)} for sizes in (ROWS, KEYS))
+    queries = {QUERIES.over(count) for count in range(1, 129)}
+    assert 5 * len(rows) + 2 * len(queries) * len(keys) < 700
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
