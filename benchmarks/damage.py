@@ -1,4 +1,4 @@
-"""What survives kills and damage: ``python -m benchmarks.damage [--kills N] [--damages N] [--seed N] [--markdown]``.
+"""Survival of kills and damage: ``python -m benchmarks.damage [--kills N] [--damages N] [--seed N] [--markdown]``.
 
 Processes are killed with SIGKILL at random moments: agents with a journal, agents that save, runs that are resumed.
 Then files are damaged, one at a time, and read by everything that reads them: a flipped bit (half of the tries), a cut,

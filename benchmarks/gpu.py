@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import torch
 from rich.table import Table
 
 from eval.tables import markdown
@@ -120,8 +121,6 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=[*PARTS], default=[*PARTS], help="in this order")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
     arguments, console = parser.parse_args(), make_console(stderr=True)
-    import torch
-
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
             str(ConfigError("no CUDA device is here: run this where torch.cuda.is_available(), or --device cpu"))
@@ -130,9 +129,9 @@ def main() -> None:
     for part in arguments.parts:
         file, started = arguments.out / f"{part}.md", time.perf_counter()
         if not file.exists():
-            console.print(f"{part} ...", markup=False)
+            console.print(f"{part} ...")
             write_atomic(file, PARTS[part](arguments.out, arguments.device))
-        console.print(f"{part}: {file} ({time.perf_counter() - started:.0f} s)", markup=False)
+        console.print(f"{part}: {file} ({time.perf_counter() - started:.0f} s)")
         write_page(arguments.page, arguments.out, [*PARTS])
 
 

@@ -21,10 +21,10 @@ import keep_agent
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
+from memory.component_names import STAGES
 
 # A test makes every method and compares; making them here would load torch.
 EXACT = frozenset({"full_cache", "full_recompute", "prefix_cache"})
-STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
 
 
 def methods_table() -> Table:
