@@ -24,8 +24,8 @@ SHORT = ("eval.episodes=1", "env.max_steps=1", "eval.threads=1")
 
 @pytest.mark.parametrize(
     ("planner", "told"),
-    [(("planner=keep",), 1), (("planner=keep", "prompt.encoder=hashed"), 0), (("planner=random",), 0)],
-    ids=["auto", "hashed", "random"],
+    [(("planner=keep",), 1), (("planner=keep", "prompt.encoder=hashed"), 0)],
+    ids=["auto", "hashed"],
 )
 def test_a_run_says_which_encoder_it_falls_back_to(planner: tuple[str, ...], told: int, tmp_path: Path) -> None:
     done = subprocess.run(

@@ -26,7 +26,7 @@ EXACT = 1e-5
 @pytest.fixture(scope="module")
 def table(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
     file = tmp_path_factory.mktemp("fidelity") / "table.json"
-    overrides = ["prompt.encoder=hashed", "env.stream=1", "model.dtype=bfloat16"]
+    overrides = ["prompt.encoder=hashed", "env.stream=1", "env.max_steps=8", "model.dtype=bfloat16"]
     arguments = [*overrides, "--families", "qwen3", "--tokenizer", str(tiny_model)]
     report(parser().parse_args([*arguments, "--model", str(tiny_model), "--json", str(file)]), make_console())
     return json.loads(file.read_text())

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -32,7 +33,12 @@ from envs.wah.furniture import ROOMS
 from envs.wah.graph import BETWEEN, INSIDE, ON, Box
 from keep_agent.errors import ConfigError, DataError
 
-APARTMENTS = [generate_apartment(Random(seed)) for seed in range(200)]
+
+@cache
+def apartments() -> list[Apartment]:
+    return [generate_apartment(Random(seed)) for seed in range(200)]
+
+
 REQUIRED = ("fridge", "dishwasher", "kitchentable", "coffeetable", "kitchencabinet", "cabinet", "sofa", "bookshelf")
 USED = {"GRABBABLE", "CONTAINERS", "SURFACES", "CAN_OPEN", "HAS_SWITCH"}
 ROUNDING = 0.002  # metres
@@ -70,8 +76,8 @@ def _within(inner: Box, outer: Box, slack: float = ROUNDING) -> bool:
 
 
 def test_same_seed_same_apartment_and_different_seed_different_apartment() -> None:
-    assert generate_apartment(Random(7)) == APARTMENTS[7]
-    assert len({apartment.signature for apartment in APARTMENTS}) == len(APARTMENTS)
+    assert generate_apartment(Random(7)) == apartments()[7]
+    assert len({apartment.signature for apartment in apartments()}) == len(apartments())
 
 
 def test_does_not_depend_on_the_hash_seed() -> None:
@@ -88,11 +94,11 @@ def test_does_not_depend_on_the_hash_seed() -> None:
 
 
 def test_sizes() -> None:
-    nodes = [len(apartment.graph["nodes"]) for apartment in APARTMENTS]
-    used = [sum(not USED.isdisjoint(row["properties"]) for row in a.graph["nodes"]) for a in APARTMENTS]
+    nodes = [len(apartment.graph["nodes"]) for apartment in apartments()]
+    used = [sum(not USED.isdisjoint(row["properties"]) for row in a.graph["nodes"]) for a in apartments()]
     loose = [
         len({t["id"] for r in (INSIDE, ON) for t, _ in _held(a, r) if "GRABBABLE" in t["properties"]})
-        for a in APARTMENTS
+        for a in apartments()
     ]
     assert min(nodes) > 240 and max(nodes) < 400 and 290 < sum(nodes) / len(nodes) < 340
     assert min(used) > 120 and max(used) < 230
@@ -101,29 +107,29 @@ def test_sizes() -> None:
 
 def test_furniture_varies() -> None:
     for kind in ("kitchencabinet", "kitchencounterdrawer", "bookshelf", "fridge", "coffeetable", "sofa", "desk"):
-        counts = {sum(row["class_name"] == kind for row in a.graph["nodes"]) for a in APARTMENTS}
+        counts = {sum(row["class_name"] == kind for row in a.graph["nodes"]) for a in apartments()}
         assert len(counts) > 1, kind
-    orders = {tuple(r["class_name"] for r in a.graph["nodes"] if r["category"] == "Rooms") for a in APARTMENTS}
+    orders = {tuple(r["class_name"] for r in a.graph["nodes"] if r["category"] == "Rooms") for a in apartments()}
     assert len(orders) > 15
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_required_furniture(index: int) -> None:
-    counts = Counter(row["class_name"] for row in APARTMENTS[index].graph["nodes"])
+    counts = Counter(row["class_name"] for row in apartments()[index].graph["nodes"])
     assert all(counts[kind] >= 1 for kind in (*REQUIRED, "stove", "microwave", "sink", "bed", "toilet", "tv"))
     assert counts["dishwasher"] == counts["kitchentable"] == 1
     assert 2 <= counts["kitchencabinet"] <= 8 and counts["kitchencounterdrawer"] <= 8
     assert all(counts[room] == 1 for room in ROOMS)
     assert counts["lightswitch"] == counts["door"] == 4
     assert not counts.keys() & set(GOAL_OBJECTS)
-    litter = Counter(t["class_name"] for r in (INSIDE, ON) for t, _ in _held(APARTMENTS[index], r))
+    litter = Counter(t["class_name"] for r in (INSIDE, ON) for t, _ in _held(apartments()[index], r))
     assert all(litter[kind] <= 4 for kind in LIKELY)
 
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_nothing_overlaps_on_the_floor(index: int) -> None:
-    rows, rooms = _rows(APARTMENTS[index]), _room_of(APARTMENTS[index])
-    held = {thing["id"] for relation in (INSIDE, ON) for thing, _ in _held(APARTMENTS[index], relation)}
+    rows, rooms = _rows(apartments()[index]), _room_of(apartments()[index])
+    held = {thing["id"] for relation in (INSIDE, ON) for thing, _ in _held(apartments()[index], relation)}
     standing: dict[int, list[Row]] = {}
     for node_id, room in rooms.items():
         row, box = rows[node_id], _box(rows[node_id])
@@ -140,7 +146,7 @@ def test_nothing_overlaps_on_the_floor(index: int) -> None:
 
 
 def test_rooms_lie_side_by_side() -> None:
-    for apartment in APARTMENTS:
+    for apartment in apartments():
         rooms = [_box(row) for row in apartment.graph["nodes"] if row["category"] == "Rooms"]
         assert not any(overlap(a, b) for a, b in combinations(rooms, 2))
         for box in rooms:
@@ -150,7 +156,7 @@ def test_rooms_lie_side_by_side() -> None:
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_things_lie_in_or_on_their_holder(index: int) -> None:
-    apartment = APARTMENTS[index]
+    apartment = apartments()[index]
     for thing, holder in _held(apartment, INSIDE):
         assert "CONTAINERS" in holder["properties"]
         assert _within(_box(thing), _box(holder)), (thing, holder)
@@ -163,7 +169,7 @@ def test_things_lie_in_or_on_their_holder(index: int) -> None:
 
 @pytest.mark.parametrize("index", range(0, 200, 4))
 def test_nodes_and_edges_are_well_formed(index: int) -> None:
-    apartment = APARTMENTS[index]
+    apartment = apartments()[index]
     rows, rooms = _rows(apartment), _room_of(apartment)
     assert [row["id"] for row in apartment.graph["nodes"]] == list(range(11, 11 + len(rows)))
     for row in rows.values():
@@ -184,7 +190,7 @@ def test_nodes_and_edges_are_well_formed(index: int) -> None:
 
 @pytest.mark.parametrize("class_name", sorted(LIKELY))
 def test_every_loose_thing_has_a_place(class_name: str) -> None:
-    assert any(likely_holders(apartment.graph, class_name) for apartment in APARTMENTS)
+    assert any(likely_holders(apartment.graph, class_name) for apartment in apartments())
     for holder in LIKELY[class_name]:
         assert {"CONTAINERS", "SURFACES"} & set(kind_of(holder).properties)
 
@@ -193,7 +199,7 @@ def test_every_loose_thing_has_a_place(class_name: str) -> None:
 def test_goal_objects_can_be_placed_everywhere_they_belong(class_name: str) -> None:
     for seed in range(10):
         apartment = generate_apartment(Random(seed))
-        assert apartment == APARTMENTS[seed]
+        assert apartment == apartments()[seed]
         holders = likely_holders(apartment.graph, class_name)
         assert len(holders) >= 3
         for holder in holders:
@@ -235,7 +241,7 @@ def test_splits_share_no_apartment() -> None:
             apartment = draw_apartment(split, Random(seed))
             assert split_of(seed) == split_of_apartment(apartment) == split
             assert seen.setdefault(apartment.signature, split) == split
-    assert {split_of_apartment(apartment) for apartment in APARTMENTS} == set(SPLITS)
+    assert {split_of_apartment(apartment) for apartment in apartments()} == set(SPLITS)
 
 
 def test_unknown_splits_and_seeds_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,9 +31,22 @@ SETTINGS: list[tuple[str, Observability, Rules]] = [
     ("grounded", "partial", "strict"),
 ]
 settings = pytest.mark.parametrize(("skills", "observability", "rules"), SETTINGS)
-EMBEDDED = [generate_episode(apartment_seed(split, index)) for split in ("train", "test") for index in range(50)]
-STREAMS = [generate_episode(apartment_seed("valid", index), stream=3) for index in range(30)]
-SEVERAL = [generate_episode(apartment_seed("train", 100 + index), stream=1 + index % 2, most=3) for index in range(20)]
+
+
+@cache
+def embedded() -> list[Episode]:
+    return [generate_episode(apartment_seed(split, index)) for split in ("train", "test") for index in range(50)]
+
+
+@cache
+def streams() -> list[Episode]:
+    return [generate_episode(apartment_seed("valid", index), stream=3) for index in range(30)]
+
+
+@cache
+def several() -> list[Episode]:
+    return [generate_episode(apartment_seed("train", 100 + index), stream=1 + index % 2, most=3) for index in range(20)]
+
 
 FETCH = Task("put_fridge", (("inside_cupcake_fridge", 1),))
 WASH = Task("put_dishwasher", (("inside_waterglass_dishwasher", 1), ("turnOn_dishwasher", 1)))
@@ -80,7 +94,7 @@ def follow(setting: WahSetting, house: HomeState, task: Task) -> list[str]:
 
 @settings
 def test_reaches_every_goal_in_embedded_apartments(skills: str, observability: Observability, rules: Rules) -> None:
-    episodes = EMBEDDED + STREAMS
+    episodes = embedded() + streams()
     env = WatchAndHelpEnv(skills=skills, observability=observability, rules=rules, episodes=episodes)
     failed = [episode.id for episode in episodes if not all(play(env, episode))]
     assert not failed
@@ -88,15 +102,15 @@ def test_reaches_every_goal_in_embedded_apartments(skills: str, observability: O
 
 @pytest.mark.parametrize(("skills", "observability"), [("lota", "full"), ("grounded", "full"), ("grounded", "partial")])
 def test_fetches_several_of_a_class(skills: str, observability: Observability) -> None:
-    env = WatchAndHelpEnv(skills=skills, observability=observability, rules="strict", episodes=SEVERAL, max_steps=100)
-    assert not [episode.id for episode in SEVERAL if not all(play(env, episode))]
+    env = WatchAndHelpEnv(skills=skills, observability=observability, rules="strict", episodes=several(), max_steps=100)
+    assert not [episode.id for episode in several() if not all(play(env, episode))]
 
 
 @settings
 def test_mends_what_random_skills_spoil(skills: str, observability: Observability, rules: Rules) -> None:
     setting = WahSetting(skills, observability, rules)
     expert, mended = setting.expert(), 0
-    for number, episode in enumerate(EMBEDDED[:50]):
+    for number, episode in enumerate(embedded()[:50]):
         rng, (task,) = Random(number), episode.tasks
         house = setting.begin(episode)
         knowledge = setting.knowledge(house)
@@ -125,7 +139,7 @@ def _something_that_works(setting: WahSetting, house: Any, knowledge: Any, rng: 
 
 def test_partial_view_names_only_what_is_known() -> None:
     setting = WahSetting("grounded", "partial")
-    for episode in EMBEDDED[:40]:
+    for episode in embedded()[:40]:
         house, (task,) = setting.begin(episode), episode.tasks
         knowledge, skill = setting.knowledge(house), ""
         while skill != "done":

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from random import Random
 
 import pytest
@@ -23,8 +24,17 @@ from envs.wah.setting import WahSetting
 from keep_agent.errors import ConfigError
 from tests.envs.wah.homes import add, apartment, home, one, row
 
-EPISODES = [generate_episode(seed) for seed in range(80)]
-STREAMS = [generate_episode(seed, stream=4, most=2) for seed in range(80, 100)]
+
+@cache
+def episodes() -> list[Episode]:
+    return [generate_episode(seed) for seed in range(80)]
+
+
+@cache
+def streams() -> list[Episode]:
+    return [generate_episode(seed, stream=4, most=2) for seed in range(80, 100)]
+
+
 SETTING = WahSetting()
 
 
@@ -33,9 +43,9 @@ def things(episode: Episode) -> Counter[str]:
 
 
 def test_the_same_seed_gives_the_same_episode_and_another_seed_another_one() -> None:
-    assert generate_episode(81, stream=4, most=2) == STREAMS[1]
-    assert len({str(episode.scene.graph) for episode in EPISODES}) == len(EPISODES)
-    assert len({episode.id for episode in EPISODES + STREAMS}) == len(EPISODES) + len(STREAMS)
+    assert generate_episode(81, stream=4, most=2) == streams()[1]
+    assert len({str(episode.scene.graph) for episode in episodes()}) == len(episodes())
+    assert len({episode.id for episode in episodes() + streams()}) == len(episodes()) + len(streams())
 
 
 def test_does_not_depend_on_the_hash_seed() -> None:
@@ -49,7 +59,7 @@ def test_does_not_depend_on_the_hash_seed() -> None:
 
 
 def test_goals_are_false_at_the_start() -> None:
-    for episode in EPISODES + STREAMS:
+    for episode in episodes() + streams():
         house = SETTING.begin(episode)
         for task in episode.tasks:
             met, total = SETTING.conditions(house, task)
@@ -58,7 +68,7 @@ def test_goals_are_false_at_the_start() -> None:
 
 def test_goals_of_a_stream_are_false_when_those_before_are_done() -> None:
     setting = WahSetting("grounded")
-    for episode in STREAMS:
+    for episode in streams():
         house = setting.begin(episode)
         for task in episode.tasks:
             assert not succeeded(setting, house, task), (episode.id, task.goal)
@@ -69,14 +79,14 @@ def test_goals_of_a_stream_are_false_when_those_before_are_done() -> None:
 
 
 def test_a_stream_asks_nothing_twice() -> None:
-    for episode in STREAMS:
+    for episode in streams():
         asked = Counter(predicate for task in episode.tasks for predicate, _ in task.goal)
         assert max(asked.values()) == 1, episode.id
         assert len({task.id for task in episode.tasks}) == 4
 
 
 def test_there_is_enough_of_what_is_asked_for() -> None:
-    for episode in EPISODES + STREAMS:
+    for episode in episodes() + streams():
         present = things(episode)
         for task in episode.tasks:
             assert all(present[one.thing] >= one.count for one in parse_goal(task.goal) if one.thing)
@@ -97,8 +107,8 @@ def test_tasks_are_of_their_type(task_type: str) -> None:
 
 
 def test_all_types_occur_and_rooms_to_start_in() -> None:
-    assert {task.type for episode in EPISODES for task in episode.tasks} == set(KINDS)
-    assert {episode.scene.room for episode in EPISODES} == set(ROOMS)
+    assert {task.type for episode in episodes() for task in episode.tasks} == set(KINDS)
+    assert {episode.scene.room for episode in episodes()} == set(ROOMS)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
@@ -108,7 +118,7 @@ def test_no_more_of_a_class_is_asked_for_than_is_said(most: int) -> None:
 
 
 def test_an_episode_starts_in_the_room_that_is_named() -> None:
-    for episode in EPISODES[:10]:
+    for episode in episodes()[:10]:
         house = home(episode.scene.graph, episode.scene.room)
         assert house.graph[house.room].class_name == episode.scene.room
 

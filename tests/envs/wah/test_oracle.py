@@ -28,7 +28,7 @@ from tests.envs.wah.walks import wander
 
 EMBEDDED = range(15)  # seeds of embedded apartments, one walk of so many steps in each
 EMBEDDED_STEPS = 130
-SHARED, SHARED_STEPS = 2, 90  # walks in each apartment of files
+SHARED, SHARED_STEPS = 1, 90  # walks in each apartment of files
 SKILL = re.compile(r"(?:find an?|pick up the|open the|close the|switch on the|put down the) (.+)")
 
 
@@ -162,7 +162,7 @@ def test_embedded_walks_agree(embedded: Tally) -> None:
 
 
 def test_walks_in_apartments_of_files_agree(shared: Tally) -> None:
-    assert shared.steps >= 1_900
+    assert shared.steps >= 950
     assert not shared.wrong, shared.wrong[:5]
 
 
