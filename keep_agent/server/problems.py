@@ -95,7 +95,7 @@ STATUS: Mapping[type[KeepError], int] = {
     StaleError: 409,
     CapacityError: 507,
     StorageError: 507,
-    ModelError: 503,
+    ModelError: 500,  # not 503: sent again, the request fails again
 }
 ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",

@@ -18,10 +18,10 @@ from omegaconf import OmegaConf
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.durable import DurableAgent
-from keep_agent.errors import CapacityError, ConfigError, DataError, ModelError
+from keep_agent.errors import CapacityError, ConfigError, DataError
 from keep_agent.recorder import Recorder
 from keep_agent.server.folder import claimed
-from keep_agent.server.problems import Conflict, NotFound
+from keep_agent.server.problems import Conflict, NotFound, Unavailable
 from keep_agent.server.settings import AgentLimits
 from memory.disk.atomic import sync
 from memory.disk.names import agent_stem
@@ -136,7 +136,7 @@ class Registry:
         if entry.gone:
             raise _nobody(name)
         if self._closed:
-            raise ModelError("this server is ending; ask it when it is up again")
+            raise Unavailable("this server is ending; ask it when it is up again")
 
     @property
     def awake(self) -> int:

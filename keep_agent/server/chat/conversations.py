@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from keep_agent.errors import ModelError
 from keep_agent.phases.run import REUSE, start_tokens
 from keep_agent.server.chat.prompts import ChatMessage, prompt_of
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd, check_length
 from keep_agent.server.gate import Gate
 from keep_agent.server.metrics import Metrics
+from keep_agent.server.problems import Unavailable
 from memory.agents import AgentMemories
 from memory.engine.engine import Engine
 from memory.engine.scheduler import Scheduler
@@ -155,7 +155,7 @@ class Conversations:
     def say(self, request: GenerationRequest) -> Generation:
         """Begin a turn. It goes on until it ends or is cancelled, whatever becomes of who asked."""
         if self._closed:
-            raise ModelError("this server is closing; ask another, or later")
+            raise Unavailable("this server is closing; ask another, or later")
         generation = Generation()
         generation.turn = Turn(
             self.memories, self.scheduler, self.special, request, self.limits.prompt_chars, generation.tell
@@ -177,7 +177,7 @@ class Conversations:
     def _served(self, task: asyncio.Task[None]) -> None:
         generation = self._works.pop(task)
         if task.cancelled():
-            generation.tell(ModelError(GIVEN_UP))
+            generation.tell(Unavailable(GIVEN_UP))
 
     async def _serve(self, generation: Generation, turn: Turn) -> None:
         try:
@@ -195,7 +195,7 @@ class Conversations:
     def _run(self, turn: Turn) -> TurnEnd:
         ended = turn.run()
         if ended.reason == Reason.CANCELLED.value:  # half an answer shall not be taken for a whole one
-            raise ModelError(GIVEN_UP)
+            raise Unavailable(GIVEN_UP)
         return ended
 
     async def in_thread(self, work: Callable[[], T]) -> T:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keep_agent.errors import ModelError
 from keep_agent.phases.run import Answer, Player
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
+from keep_agent.server.problems import Unavailable
 from memory.engine.scheduler import Scheduler
 from memory.engine.special_tokens import SpecialTokens
 
@@ -28,7 +28,7 @@ class SharedPlayer(Player):
         self.begins(turn)
         ended = turn.run()
         if ended.reason == "cancelled" or turn.prefilled is None:
-            raise ModelError("the turn was given up, the server is closing: play the scenario anew")
+            raise Unavailable("the turn was given up, the server is closing: play the scenario anew")
         return Answer(
             text="".join(piece for piece in heard if isinstance(piece, str)),
             kind=turn.prefilled.kind,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from keep_agent.errors import CapacityError, ModelError
+from keep_agent.errors import CapacityError
 from keep_agent.phases import turns
 from keep_agent.phases.run import stop_tokens
 from keep_agent.phases.scenario import Scenario
@@ -24,7 +24,7 @@ from keep_agent.server.chat.player import SharedPlayer
 from keep_agent.server.chat.scenario_limits import check_scenario
 from keep_agent.server.chat.turn import Turn
 from keep_agent.server.gate import Gate
-from keep_agent.server.problems import Conflict, NotFound
+from keep_agent.server.problems import Conflict, NotFound, Unavailable
 from keep_agent.server.tokens import Access
 
 OVER = "the scenario goes on no more: a turn failed, or it was deleted; begin it anew"
@@ -114,7 +114,7 @@ class Scenarios:
         voices = {access.require(voice(scenario, agent)) for agent in scenario.agents}
         check_scenario(scenario, limits)
         if self._closed:
-            raise ModelError("this server is closing; ask another, or later")
+            raise Unavailable("this server is closing; ask another, or later")
         if any(not voices.isdisjoint(one.voices) for one in self._running.values()):
             raise Conflict(
                 f"a scenario {scenario.name!r} with such an agent is played already: delete it first, or name this one "

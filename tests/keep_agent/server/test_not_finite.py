@@ -23,4 +23,4 @@ def test_a_conversation(serve: Serve, engine: Engine, path: str, stream: bool) -
         told = [data for _, data in events(answer.text) if isinstance(data, dict) and "error" in data]
         assert len(told) == 1 and "not finite in float32" in told[0]["error"]["message"]
     else:
-        assert answer.status_code == 503 and "not finite in float32" in answer.json()["error"]["message"]
+        assert answer.status_code == 500 and "not finite in float32" in answer.json()["error"]["message"]

@@ -12,8 +12,8 @@ import pytest
 from envs.fact import Fact
 from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import JOURNAL, MEMORY
-from keep_agent.errors import CorruptError, DataError, ModelError
-from keep_agent.server.problems import NotFound
+from keep_agent.errors import CorruptError, DataError
+from keep_agent.server.problems import NotFound, Unavailable
 from keep_agent.server.registry import Registry
 from keep_agent.server.settings import AgentLimits
 from tests.waiting import PATIENCE
@@ -150,8 +150,8 @@ def test_who_waits_for_an_agent_while_all_are_put_to_sleep_does_not_wake_it(regi
     for thread in threads:
         thread.join(PATIENCE)
     assert not registry.awake
-    assert [type(error) for error in failed] == [ModelError]
-    with pytest.raises(ModelError, match="ending"), registry.use("kitchen"):
+    assert [type(error) for error in failed] == [Unavailable]
+    with pytest.raises(Unavailable, match="ending"), registry.use("kitchen"):
         pass
 
 

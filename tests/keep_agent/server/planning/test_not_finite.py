@@ -24,6 +24,6 @@ def test_a_plan(make_brain: Callable[[], Brain], tmp_path: Any) -> None:
         agent.observe([MUG])
         with broken(brain.engine, float("nan")), pytest.raises(ServerError, match="logits are not finite in") as caught:
             agent.plan("get the mug", SKILLS)
-        assert caught.value.status == httpx.codes.SERVICE_UNAVAILABLE
-        assert agent.about().decisions == 0
+        assert caught.value.status == httpx.codes.INTERNAL_SERVER_ERROR
+        assert caught.value.retry_after is None and agent.about().decisions == 0
         assert agent.plan("get the mug", SKILLS).skill in SKILLS
