@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from keep_agent.errors import ConfigError, ModelError
 from memory.replay import Example, Words, replay
 from memory.residual import load_head
-from memory.retention.train import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, parser, read_state
+from memory.retention.train import parser
+from memory.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 
 

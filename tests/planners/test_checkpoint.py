@@ -30,7 +30,7 @@ from planners.checkpoint import (
 )
 from planners.packed_attention import collate
 from planners.packing import Pack, Slot
-from planners.train import forward
+from planners.trainer import forward
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HISTORY, *SUMS, *MORE}
