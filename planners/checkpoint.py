@@ -52,18 +52,11 @@ def training(folder: Path) -> AbstractContextManager[None]:
     return alone(folder)
 
 
-def save_planner(
-    model: Qwen2ForCausalLM,
-    tokenizer: Tokenizer,
-    history: dict,
-    folder: Path,
-    more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
-) -> None:
-    """Write a checkpoint as the latest version of a trainer's folder: it appears whole, or the old one stays."""
+def new_checkpoint(folder: Path, step: int) -> AbstractContextManager[Path]:
+    """A folder for `write_planner`, which becomes a trainer's latest checkpoint whole, or the old one stays."""
     if latest(folder) == folder and (folder / HISTORY).exists():
         _adopt(folder)
-    with new_version(folder, f"step-{history.get('progress', {}).get('step', 0)}") as new:
-        write_planner(model, tokenizer, history, new, more)
+    return new_version(folder, f"step-{step}")
 
 
 def write_planner(

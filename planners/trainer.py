@@ -31,9 +31,10 @@ from planners.checkpoint import (
     latest_checkpoint,
     load_planner,
     load_weights,
+    new_checkpoint,
     read_tensors,
-    save_planner,
     widen,
+    write_planner,
 )
 from planners.feed import LEVELS, Feed, rollout_files
 from planners.lessons import lesson_files, read_lessons
@@ -251,7 +252,8 @@ class Trainer:
         shape = asdict(Shape.of(self.model.config))
         history = {"calls": self.calls, "shape": shape, "progress": vars(self.progress)}
         more = {MASTER: _tensors(self.model), AVERAGE: _tensors(self.average), STATE: self.optimizers.state()}
-        save_planner(self.average, self.tokenizer, history, self.out, more)
+        with new_checkpoint(self.out, self.progress.step) as folder:
+            write_planner(self.average, self.tokenizer, history, folder, more)
 
     def rate(self, share: float, steps_here: int) -> float:
         """Learning rate: warm-up, short for a run that goes on, constant, then linear to 2 % over the last ``--decay``
