@@ -26,6 +26,7 @@ from memory.residual import ResidualHead, checksum, save_head
 from memory.tokenizer import load_tokenizer
 from memory.toolcalls import ToolSession, read_sessions
 
+REMEDY = "restore it, or train anew with another --out"
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
 RANK, SPARSE, NORM = 0.05, 0.01, 0.001  # weights of the loss's later terms
 HARD = 64  # negatives each positive is compared with
@@ -214,11 +215,12 @@ class Trainer:
         """
         clean(self.out)  # of what a killed run was about to write
         metadata, flat = read_state(self.out / STATE)
-        old = json.loads(metadata["settings"])
+        with loading(self.out / STATE, REMEDY):
+            old, progress = json.loads(metadata["settings"]), Progress(**json.loads(metadata["progress"]))
         changed = [f"{key}={self.settings[key]} (was {old.get(key)})" for key in old if old[key] != self.settings[key]]
         if changed:
             raise ConfigError(f"{self.out} was begun with other settings: {', '.join(changed)}; choose another --out")
-        self.progress = Progress(**json.loads(metadata["progress"]))
+        self.progress = progress
         state = self.optimizer.state_dict()
         for name, value in flat.items():
             kind, _, rest = name.partition(".")
@@ -235,13 +237,12 @@ def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
     :raises ModelError: it is damaged
     """
-    remedy = "restore it, or train anew with another --out"
-    with loading(file, remedy), safe_open(file, "pt") as content:
+    with loading(file, REMEDY), safe_open(file, "pt") as content:
         metadata = content.metadata() or {}
         tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
         due = checksum(tensors, metadata["progress"], metadata["settings"])
     if set(metadata) != {"progress", "settings"} and metadata.get("sha256") != due:
-        raise ModelError(f"{file} is damaged: it is not what its SHA-256 is of; {remedy}")
+        raise ModelError(f"{file} is damaged: it is not what its SHA-256 is of; {REMEDY}")
     return metadata, tensors
 
 

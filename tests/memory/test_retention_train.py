@@ -139,6 +139,16 @@ def test_a_checkpoint_without_checksum_goes_on(tiny_model: Path, sessions: Path,
     assert train(arguments(tiny_model, sessions, tmp_path / "run")).progress.epoch == 2
 
 
+@pytest.mark.parametrize("part", ["settings", "progress"])
+def test_damage_that_no_checksum_tells_is_named(tiny_model: Path, sessions: Path, tmp_path: Path, part: str) -> None:
+    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
+    metadata, tensors = read_state(tmp_path / "run" / STATE)
+    del metadata["sha256"]
+    save_file(tensors, tmp_path / "run" / STATE, metadata | {part: "{"})
+    with pytest.raises(ModelError, match=rf"{STATE} \(JSONDecodeError.*; restore it, or train anew"):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
+
+
 def test_alpha_is_chosen_by_sessions_that_were_held_out(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
     trainer = train(arguments(tiny_model, sessions, tmp_path / "run", "--held-out", "1"))
     assert len(trainer.sessions) == 2 and [one.name for one in trainer.held] == ["s2"]
