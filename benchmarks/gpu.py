@@ -3,7 +3,8 @@
     python -m benchmarks.gpu [--out FOLDER] [--page FILE] [--parts laws qwen2.5-7b qwen2.5-14b]
 
 Each part is a process of its own and leaves one Markdown file in ``--out``; a part whose file is there is not repeated,
-so an interrupted run goes on. ``--page`` joins the files to one page. No network is needed: weights are random.
+so an interrupted run goes on. A part whose command failed leaves PART.failed.md, is tried again by the next run, and
+makes the exit code 1. ``--page`` joins the files to one page. No network is needed: weights are random.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -40,37 +42,61 @@ of 40 tokens, embedded houses, all planners in turns. `apart` is KEEP the paper'
 PENDING = "Not measured yet."
 
 
-def laws(folder: Path, device: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a part found, in Markdown, and the exit code of its command."""
+
+    text: str
+    code: int
+
+
+def laws(folder: Path, device: str) -> Report:
     """The laws on the device: a table by file, and the names of the tests that failed."""
     report = folder / "laws.xml"
     command = [sys.executable, "-m", "pytest", "tests/laws", "-n", str(min(14, os.cpu_count() or 1))]
-    _run([*command, f"--junitxml={report}"], {"KEEP_AGENT_LAWS_DEVICE": device})
-    return f"## The laws\n\n{markdown(_laws_table(report))}\n\n{_failures(report)}"
+    report.unlink(missing_ok=True)  # of an earlier try
+    ran = _run([*command, f"--junitxml={report}"], {"KEEP_AGENT_LAWS_DEVICE": device})
+    found = f"{markdown(_laws_table(report))}\n\n{_failures(report)}" if report.exists() else ran.text
+    return Report(f"## The laws\n\n{found}", ran.code)
 
 
-def latency(shape: str, folder: Path, device: str) -> str:
+def latency(shape: str, folder: Path, device: str) -> Report:
     """Times of all planners for a named shape, as `eval.latency` prints them."""
     settings = [
         f"latency.models={shape}", f"latency.devices={device}", "latency.segments=[40,160]", "latency.steps=12",
         "latency.candidates=20", f"latency.planners={PLANNERS}", "latency.plot=false", "latency.markdown=true",
         "prompt.encoder=hashed", f"eval.out={folder / shape}",
     ]  # fmt: skip
-    text = _run([sys.executable, "-m", "eval.latency", *settings])
-    return f"## {shape}\n\n{text.partition('machine:')[0].strip()}"
+    ran = _run([sys.executable, "-m", "eval.latency", *settings])
+    return Report(f"## {shape}\n\n{ran.text.partition('machine:')[0].strip()}", ran.code)
 
 
-PARTS: Mapping[str, Callable[[Path, str], str]] = {
+PARTS: Mapping[str, Callable[[Path, str], Report]] = {
     LAWS: laws,
     **{shape: lambda folder, device, shape=shape: latency(shape, folder, device) for shape in SHAPES},
 }
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
-    """Standard output of a command, which may fail: what it printed then says why."""
+def play(part: str, folder: Path, device: str) -> int:
+    """Run a part that has not succeeded yet and write its file; the exit code of its command."""
+    file, failed = folder / f"{part}.md", folder / f"{part}.failed.md"
+    if file.exists():
+        return 0
+    report = PARTS[part](folder, device)
+    failed.unlink(missing_ok=True)
+    if report.code:
+        write_atomic(failed, f"{report.text}\n\nFailed with exit code {report.code}; the next run tries it again.")
+    else:
+        write_atomic(file, report.text)
+    return report.code
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> Report:
+    """Standard output of a command and its exit code."""
     done = subprocess.run(
         command, env={**os.environ, **(environ or {})}, stdout=subprocess.PIPE, text=True, check=False
     )
-    return done.stdout if done.returncode == 0 else f"{done.stdout}\n\nExit code {done.returncode}."
+    return Report(done.stdout, done.returncode)
 
 
 def _laws_table(report: Path) -> Table:
@@ -103,12 +129,17 @@ def _failures(report: Path) -> str:
     return "\n".join(["Failed:", "", *lines]) if lines else "All that ran passed."
 
 
+def _text(part: str, folder: Path) -> str:
+    """What a part has left, whether it succeeded or failed."""
+    for file in (folder / f"{part}.md", folder / f"{part}.failed.md"):
+        if file.exists():
+            return file.read_text(encoding="utf-8")
+    return f"## {part}\n\n{PENDING}"
+
+
 def write_page(page: Path, folder: Path, parts: Sequence[str]) -> None:
     """Join what the parts have left so far."""
-    files = {part: folder / f"{part}.md" for part in parts}
-    texts = [
-        files[part].read_text(encoding="utf-8") if files[part].exists() else f"## {part}\n\n{PENDING}" for part in parts
-    ]
+    texts = [_text(part, folder) for part in parts]
     machine = this_machine()
     about = ABOUT.format(machine=f"{machine.text}, transformers {machine.transformers}")
     write_atomic(page, "\n\n".join([about, *texts]) + "\n")
@@ -126,13 +157,15 @@ def main() -> None:
             str(ConfigError("no CUDA device is here: run this where torch.cuda.is_available(), or --device cpu"))
         )
     arguments.out.mkdir(parents=True, exist_ok=True)
+    codes = []
     for part in arguments.parts:
-        file, started = arguments.out / f"{part}.md", time.perf_counter()
-        if not file.exists():
-            console.print(f"{part} ...")
-            write_atomic(file, PARTS[part](arguments.out, arguments.device))
-        console.print(f"{part}: {file} ({time.perf_counter() - started:.0f} s)")
+        console.print(f"{part} ...")
+        started = time.perf_counter()
+        codes.append(play(part, arguments.out, arguments.device))
+        ended = f"failed with exit code {codes[-1]}" if codes[-1] else "done"
+        console.print(f"{part}: {ended} ({time.perf_counter() - started:.0f} s), see {arguments.page}")
         write_page(arguments.page, arguments.out, [*PARTS])
+    sys.exit(int(any(codes)))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,18 @@ a variant recomputes is its own knob (an average, a ratio, the first k rows of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import argparse
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from eval.deviation import Shadow, divergence, make_planners, play
@@ -22,6 +26,9 @@ from eval.overrides import key_of
 from eval.plots import figure, style
 from eval.tables import bounds, number, percent
 from eval.variants import compose_variants
+from keep_agent.brain import make_model, make_tokenizer
+from memory.disk.atomic import write_atomic
+from memory.engine.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from eval.deviation import Choice
-    from memory.engine.engine import Engine
     from memory.report import Prefill
 
-RULER = "full_recompute"
-RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 FIRST = "memory.recompute.first_tokens.FirstTokens"
 FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit: a memory line has four to nine
 KNOBS = {  # that say how much a recompute stage recomputes: a share, or so many rows
@@ -132,17 +136,16 @@ def measure_curve(
     overrides: Sequence[str],
     watch: Callable[[int, int], None] | None = None,
 ) -> list[Point]:
-    """Points of all methods, full recomputation first; ``watch`` hears how many of how many episodes are done."""
-    wanted = [RULER, *(method for method in methods if method != RULER)]
-    configs = compose_variants(wanted, overrides)
+    """Points of all methods, of which the first leads; ``watch`` hears how many of how many episodes are done."""
+    configs = compose_variants(methods, overrides)
     variants = [
         one
-        for text, (label, config) in zip(wanted, configs.items(), strict=True)
+        for text, (label, config) in zip(methods, configs.items(), strict=True)
         for one in variants_of(label, text.removeprefix(f"{label}:"), config, ratios)
     ]
     named = {variant.name: variant for variant in variants}
     composed = compose_variants([variant.text for variant in variants], overrides)
-    setting = configs[RULER]
+    setting = next(iter(configs.values()))
     shadow = Shadow(engine, make_planners(engine, tokenizer, composed), named)
     for index in play(shadow, setting):
         for variant in variants:
@@ -206,5 +209,29 @@ def reach_lines(points: Sequence[Point], agreement: float) -> list[str]:
     return [*lines, f"python -m eval.latency 'latency.planners=[full_recompute,{planners}]'"] if reached else lines
 
 
-def as_json(points: Sequence[Point]) -> list[Mapping[str, Any]]:
-    return [asdict(point) for point in points]
+def report_curve(
+    methods: Sequence[str],
+    shares: Sequence[float],
+    config: DictConfig,
+    overrides: Sequence[str],
+    arguments: argparse.Namespace,
+    console: Console,
+) -> None:
+    """Measure the curve with the model of ``config``, show it, and write the files that are asked for."""
+    with (
+        Engine(make_model(config.model, config.eval.seed)) as engine,
+        Progress(console=console, transient=True) as progress,
+    ):
+        task = progress.add_task("episodes", total=None)
+        points = measure_curve(
+            engine, make_tokenizer(config.model, engine.model), methods, shares, overrides,
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )  # fmt: skip
+    console.print(curve_table(points))
+    if arguments.reach:
+        for line in reach_lines(points, arguments.reach):
+            console.print(line, highlight=False, soft_wrap=True)
+    if arguments.json:
+        write_atomic(arguments.json, json.dumps({"curve": [asdict(point) for point in points]}, indent=2) + "\n")
+    if arguments.plot:
+        curve_figure(points, arguments.plot)

@@ -14,96 +14,33 @@ KEY=VALUE are overrides of `python -m eval.alfred`; those that would change noth
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from eval.agreement import RATIOS, RULER, as_json, curve_figure, curve_table, measure_curve, reach_lines
 from eval.cli import check_target
-from eval.deviation import Deviation, measure
-from eval.laws import LAWS
 from eval.overrides import check_overrides, key_of
 from eval.plots import check_figure
 from eval.resume import use_threads
-from eval.tables import number, percent
 from eval.variants import check_methods, compose_variants, names
-from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.console import make_console
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from keep_agent.overrides import choose_model, expand_model
-from memory.disk.atomic import write_atomic
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
-from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED
+from memory.engine.family_settings import FAMILIES
 
+RULER = "full_recompute"
+RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 METHODS = ("full_recompute", "prefix_cache", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
 SETTING = ("env.skills=grounded", "env.observability=partial", "env.stream=2", "eval.episodes=1", "prompt.style=linked")
 CURVE_SETTING = (*SETTING, "eval.episodes=20")  # of two eval.episodes the last counts
-POSITIONS = 8192
 MODELS = ("model", "model.name")  # keys that name one
 PLANNER = "planner="
 READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 INSTEAD = {"memory": "planner=A,B or --methods"}  # a group would be that of all methods
 TABLES, CURVE = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot")  # options of only one of the two
-
-
-def families(
-    names: Sequence[str], tokenizer_folder: str, configs: Mapping[str, DictConfig]
-) -> tuple[list[Deviation], dict[str, dict[str, float]]]:
-    """Deviations and laws of a tiny random float32 model of each family."""
-    deviations: list[Deviation] = []
-    laws: dict[str, dict[str, float]] = {}
-    tokenizer = load_tokenizer(tokenizer_folder) if names else None
-    for name in names:
-        shape = {"vocab_size": len(tokenizer), "max_position_embeddings": POSITIONS}
-        with Engine(tiny_model(name, **shape), "inline") as engine:
-            laws[name] = {law: figure(engine) for law, figure in LAWS.items()}
-            deviations += measure(engine, tokenizer, configs, name)
-    return deviations, laws
-
-
-def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Deviation]:
-    """Deviations of models by name or folder, as ``model=NAME`` takes them."""
-    deviations: list[Deviation] = []
-    seed = next(iter(configs.values())).eval.seed
-    for name in names:
-        model = next(iter(configs.values())).model.copy()
-        model.name = name
-        with Engine(make_model(model, seed)) as engine:
-            deviations += measure(engine, make_tokenizer(model, engine.model), configs, name)
-    return deviations
-
-
-def deviation_table(deviations: Sequence[Deviation]) -> Table:
-    table = Table(title="from plain recomputation of the same prompt: logits of the last row")
-    for heading in ("model", "method"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("steps", "max |Δ|", "mean |Δ|", "max / largest", "KL, nats", "token %", "skill %", "computed"):
-        table.add_column(heading, justify="right")
-    for row in (deviation.summary() for deviation in deviations):
-        shares = percent(row["same_token"]), percent(row["same_skill"]), number(row["computed_ratio"])
-        figures = (f"{row[key]:.1e}" for key in ("max_abs", "mean_abs", "relative", "kl"))
-        table.add_row(row["model"], row["method"], str(row["steps"]), *figures, *shares)
-    return table
-
-
-def law_table(laws: Mapping[str, Mapping[str, float]]) -> Table:
-    table = Table(title="laws: largest difference / largest logit, float32")
-    table.add_column("law", no_wrap=True)
-    for family in laws:
-        table.add_column(family, justify="right")
-    for law in LAWS:
-        table.add_row(law, *(f"{figures[law]:.0e}" for figures in laws.values()))
-    return table
 
 
 def _shares(text: str) -> list[float]:
@@ -178,26 +115,16 @@ def curve(methods: Sequence[str], overrides: Sequence[str], arguments: argparse.
         raise ConfigError(f"a curve is one model's, --model {' --model '.join(arguments.model)} is not all: name one")
     chosen = [override for name in arguments.model for override in choose_model(name)]
     overrides = [*CURVE_SETTING, *expand_model(overrides), *chosen]
-    configs = compose_variants([RULER, *(method for method in methods if method != RULER)], overrides)
+    methods = [RULER, *(method for method in methods if method != RULER)]
+    configs = compose_variants(methods, overrides)
     check_methods(configs)
     config = configs[RULER]
-    model, shares = config.model, RATIOS if arguments.ratios is None else arguments.ratios
+    shares = RATIOS if arguments.ratios is None else arguments.ratios
     check_outputs(arguments)
     use_threads(config)
-    with Engine(make_model(model, config.eval.seed)) as engine, Progress(console=console, transient=True) as progress:
-        task = progress.add_task("episodes", total=None)
-        points = measure_curve(
-            engine, make_tokenizer(model, engine.model), methods, shares, overrides,
-            lambda done, total: progress.update(task, completed=done, total=total),
-        )  # fmt: skip
-    console.print(curve_table(points))
-    if arguments.reach:
-        for line in reach_lines(points, arguments.reach):
-            console.print(line, highlight=False, soft_wrap=True)
-    if arguments.json:
-        write_atomic(arguments.json, json.dumps({"curve": as_json(points)}, indent=2) + "\n")
-    if arguments.plot:
-        curve_figure(points, arguments.plot)
+    from eval.agreement import report_curve  # here: it loads torch, and what is mistyped is refused before
+
+    report_curve(methods, shares, config, overrides, arguments, console)
 
 
 def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Console) -> None:
@@ -206,19 +133,16 @@ def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Con
     random = FAMILIES if arguments.families is None else arguments.families
     if not methods or not (random or arguments.model):
         raise ConfigError("nothing to measure: name --methods, and --families or --model")
+    for family in random:
+        check_choice("--families", family, FAMILIES)
     _check_models(overrides, random, arguments)
     configs = compose_variants(methods, [*SETTING, *overrides])
     check_methods(configs)
     check_outputs(arguments)
     use_threads(next(iter(configs.values())))
-    deviations, laws = families(random, arguments.tokenizer or str(BUNDLED), configs)
-    deviations += trained(arguments.model, configs)
-    if laws:
-        console.print(law_table(laws))
-    console.print(deviation_table(deviations))
-    if arguments.json:
-        found: dict[str, Any] = {"laws": laws, "deviations": [deviation.summary() for deviation in deviations]}
-        write_atomic(arguments.json, json.dumps(found, indent=2) + "\n")
+    from eval.deviation_tables import report_deviations  # here: it loads torch, and what is mistyped is refused before
+
+    report_deviations(random, configs, arguments, console)
 
 
 def _check_models(overrides: Sequence[str], random: Sequence[str], arguments: argparse.Namespace) -> None:

@@ -16,38 +16,24 @@ were measured, "active": [[row numbers], ...] and "row_bytes": bytes of one row 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from eval.overlap.compare import STAGES, Played, Point, check_stages, play, sweep
-from eval.overlap.costs import Roofline
-from eval.overlap.gantt import gantt
-from eval.overlap.link import Link
-from eval.overlap.machines import DEVICES, LINKS, MEASURED, Device, device_named, link_named
-from eval.overlap.prompt import METHODS, Prompt, schedule_of
-from eval.overlap.tables import schedule_table, sweep_table
-from eval.overlap.times import read_times
-from eval.overlap.work import AFTER, NARROW_OF, Work
+from eval.overlap.compare import STAGES, check_stages
+from eval.overlap.gantt import CHART
+from eval.overlap.machines import DEVICES, LINKS, MEASURED, device_named, link_named
+from eval.overlap.work import METHODS, NARROW_OF
 from eval.plots import check_figure
 from eval.shape import Shape
-from eval.tables import show
 from eval.variants import names
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from memory.disk.atomic import write_atomic
 from memory.engine.shapes import SHAPES
-from memory.engine.transport import CHUNK
 from memory.schedule import SHAPES as FALLS
 
-RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))
-FIGURE = "gantt.png"
 MEASURED_ONLY = ("ratio", "threads", "repeats")
 PLAYED_ONLY = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
@@ -87,48 +73,8 @@ def parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=7, metavar="N", help="measured: turns that count (7)")
     add("--seed", type=int, default=0, help="draws what is dropped (0)")
     add("--markdown", action="store_true", help="print tables in Markdown")
-    add("--out", type=Path, metavar="FOLDER", help=f"write pipeline.json and {FIGURE} there")
+    add("--out", type=Path, metavar="FOLDER", help=f"write pipeline.json and {CHART} there")
     return described
-
-
-def work_of(arguments: argparse.Namespace, device: Device) -> Work:
-    """Rows, bytes and times that the options describe."""
-    prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
-    shape = Shape.named(arguments.model)
-    if arguments.layers is not None:
-        shape = shape.cut(arguments.layers)
-    measured = None if arguments.times is None else read_times(arguments.times)
-    narrow = AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
-    layers = shape.layers if measured is None else measured.times.layers
-    schedule = schedule_of(arguments.recompute, arguments.schedule, arguments.average)
-    active = prompt.active(arguments.recompute, layers, schedule, arguments.seed)
-    if measured is None:
-        roofline = Roofline(shape, device, arguments.attainable, arguments.weight_bits)
-        times = roofline.times(active, prompt.rows, narrow)
-        return Work(prompt.layout(), active, times, shape.row_bytes, narrow)
-    row_bytes = measured.row_bytes or shape.row_bytes
-    return Work(prompt.layout(), measured.active or active, measured.times, row_bytes, narrow)
-
-
-def title_of(arguments: argparse.Namespace, link: Link) -> str:
-    rows = f"{arguments.segments} x {arguments.segment_tokens} + {arguments.query} rows"
-    source = arguments.times.name if arguments.times else f"{arguments.model}, {arguments.device}"
-    return f"{source}, {link.name}, {rows}, {arguments.recompute}"
-
-
-def write(
-    out: Path, settings: Mapping[str, Any], work: Work, played: Sequence[Played], points: Sequence[Point]
-) -> None:
-    """Everything as JSON: seconds and bytes."""
-    record = {
-        "settings": settings,
-        "times": asdict(work.times),
-        "active_rows": [rows.numel() for rows in work.active],
-        "row_bytes": work.row_bytes,
-        "schedules": [one.record for one in played],
-        "sweep": [point.record for point in points],
-    }
-    write_atomic(out / "pipeline.json", json.dumps(record, indent=1) + "\n")
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -141,31 +87,23 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:
+    """What is mistyped is refused before torch is loaded."""
     check_stages(arguments.loading)
     _check_options(arguments)
     if arguments.chunk is not None and not arguments.chunk > 0:
         raise ConfigError(f"--chunk {arguments.chunk:g} moves nothing; use more than 0 MB")
     if arguments.out:
-        check_figure(arguments.out / FIGURE)
+        check_figure(arguments.out / CHART)
     if arguments.measure:
-        from eval.overlap.measuring import report as measured  # the engine is needed for nothing else
+        from eval.overlap.measuring import report as measured  # here: both load torch
 
         measured(arguments, console)
         return
-    device = device_named(arguments.device)
+    shape, device = Shape.named(arguments.model), device_named(arguments.device)
     link = link_named(arguments.link or device.link)
-    work, title = work_of(arguments, device), title_of(arguments, link)
-    chunk = CHUNK if arguments.chunk is None else 1e6 * arguments.chunk
-    played = play(arguments.loading, work, link, chunk)
-    show(schedule_table(played, title), arguments.markdown, console)
-    points = sweep(arguments.loading, work, link, RATIOS, chunk) if arguments.sweep else []
-    if points:
-        show(sweep_table(points, f"{title}: other bandwidths"), arguments.markdown, console)
-    if arguments.out:
-        settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-        write(arguments.out, {**settings, "device": asdict(device), "link": asdict(link)}, work, played, points)
-        gantt(played, arguments.out / FIGURE, title)
-        console.print(f"written to {arguments.out}")
+    from eval.overlap.playing import report as played
+
+    played(arguments, shape, device, link, console)
 
 
 def main() -> None:

@@ -13,44 +13,32 @@ A method may carry overrides and a name of its own:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 from rich.console import Console
-from rich.progress import Progress
 
 from eval.overrides import check_overrides, key_of
 from eval.plots import check_figure
-from eval.probes.prober import Answer, Cell, Prober
-from eval.probes.record import RecallFolder, Row, ask_all
+from eval.probes.cells import Cell
+from eval.probes.record import RecallFolder
 from eval.probes.ruler import TASKS
-from eval.probes.ruler_probes import SEGMENT_TOKENS, Ruler, check_ruler
-from eval.probes.scores import Score, accuracy_figure, accuracy_table, mark_table, scores
-from eval.probes.signals import Ranks, measure_ranks, rank_figure, rank_table
-from eval.probes.wording import TextFormat
+from eval.probes.ruler_probes import SEGMENT_TOKENS, check_ruler
+from eval.probes.scores import ACCURACIES
 from eval.resume import use_threads
 from eval.variants import REMEMBERS, check_methods, compose_variants, names
-from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model
-from memory.disk.atomic import write_atomic
-from memory.engine.engine import Engine
-from planners.formats import make_format
 from planners.recall import CUES, GREATEST, KINDS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-    from transformers import PreTrainedTokenizerBase
-
-    from planners.formats import Format
 
 METHODS = ("full_recompute", "full_reuse", "epic", "cacheblend", "sparsex", "memart", "keep")
 # Every line is in every prompt, in the order in which it was told: a group is a header with its lines and takes in none
@@ -60,7 +48,6 @@ SIZES = (10, 20, 40, 60, 80, 100, 120, 160, 200)
 DOCUMENTS = (4,)
 READ = ("memory", "model", "prompt.format", "prompt.start", "prompt.budget", "prompt.encoder", "eval.threads")
 INSTEAD = {"planner": "--methods", "memory": "--methods", "eval.seed": "--seed", "prompt": "prompt.format"}
-FIGURE = "recall.png"
 FREE = ("out", "mark", "ranks")  # options that change no answer: they may differ when a recall goes on
 
 
@@ -148,28 +135,6 @@ def cells_of(arguments: argparse.Namespace) -> list[Cell]:
     return cells
 
 
-def line_format(tokenizer: PreTrainedTokenizerBase, prompt: DictConfig) -> Format:
-    """How lines in planner-tiny's language become tokens."""
-    return make_format(prompt.format, tokenizer, (), prompt.start)
-
-
-def make_probers(
-    engine: Engine,
-    tokenizer: PreTrainedTokenizerBase,
-    configs: Mapping[str, DictConfig],
-    arguments: argparse.Namespace,
-) -> dict[str, Prober]:
-    """By kind; the two families of probes have prompt formats of their own."""
-    prompt, found = next(iter(configs.values())).prompt, {}
-    if set(arguments.kinds) & set(KINDS):
-        format = line_format(tokenizer, prompt)
-        found |= dict.fromkeys(KINDS, Prober(engine, format, configs, arguments.quiet, aside=arguments.filler))
-    if set(arguments.kinds) & set(TASKS):
-        ruler = Ruler(TextFormat(tokenizer, prompt.start), arguments.segment_tokens)
-        found |= dict.fromkeys(TASKS, Prober(engine, ruler.format, configs, arguments.quiet, ruler.make))
-    return found
-
-
 def report(arguments: argparse.Namespace, console: Console) -> None:
     """Everything that can be wrong with the input or with --out is found before the model is made."""
     check_options(arguments)
@@ -178,32 +143,12 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     cells = cells_of(arguments)
     configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], REMEMBERS)
     check_methods(configs)
-    first, settings = next(iter(configs.values())), settings_of(arguments, configs)
+    settings = settings_of(arguments, configs)
     run = _earlier(arguments.out, settings)
-    use_threads(first)
-    with Engine(make_model(first.model, arguments.seed)) as engine:
-        tokenizer = make_tokenizer(first.model, engine.model)
-        probers = make_probers(engine, tokenizer, configs, arguments)
-        for cell in cells:
-            probers[cell.kind].check(cell, arguments.seed)
-        if run:
-            run.check_weights(engine.spec.model_key)
-        elif arguments.out:
-            run = RecallFolder.create(arguments.out, settings | {"weights": engine.spec.model_key})
-        answers = ask(probers, cells, arguments, run, console)
-        ranks: list[Ranks] = []
-        if arguments.ranks:
-            format = line_format(tokenizer, first.prompt)
-            ranks = measure_ranks(engine, format, cells, arguments.ranks, arguments.seed)
-    found = scores(answers, list(configs))
-    for kind, cue in product(arguments.kinds, arguments.cues):
-        console.print(accuracy_table(found, kind, cue))
-    console.print(mark_table(found, arguments.mark))
-    if ranks:
-        console.print(rank_table(ranks))
-    if arguments.out:
-        _write(arguments, found, ranks)
-        console.print(f"written to {arguments.out}")
+    use_threads(next(iter(configs.values())))
+    from eval.probes.asking import run_probes  # here: it loads torch, and what is mistyped is refused before
+
+    run_probes(arguments, cells, configs, settings, run, console)
 
 
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:
@@ -219,45 +164,8 @@ def _earlier(out: Path | None, settings: Mapping[str, Any]) -> RecallFolder | No
     """The answers to go on with, if any."""
     if out is None:
         return None
-    check_figure(out / FIGURE)
+    check_figure(out / ACCURACIES)
     return RecallFolder.earlier(out, settings)
-
-
-def ask(
-    probers: Mapping[str, Prober],
-    cells: Sequence[Cell],
-    arguments: argparse.Namespace,
-    run: RecallFolder | None,
-    console: Console,
-) -> list[Answer]:
-    """The answers of ``run`` and those that are still due, which it gets one by one; in the order of the probes."""
-    rows: list[Row] = [] if run is None else list(run.results)
-    asked = ask_all(probers, cells, arguments.trials, arguments.seed, {row.index for row in rows})
-    total = len(cells) * arguments.trials * len(arguments.methods)
-    with Progress(console=console, transient=True) as bar:
-        line = bar.add_task("answers", total=total, completed=len(rows))
-        try:
-            for row in asked:
-                if run:
-                    run.commit(row)
-                rows.append(row)
-                bar.advance(line)
-        except KeyboardInterrupt:
-            bar.stop()
-            if run:
-                console.print(f"interrupted after {len(rows)} answers; the same command goes on")
-            raise
-    return [row.answer for row in sorted(rows, key=lambda row: row.index)]
-
-
-def _write(arguments: argparse.Namespace, found: Sequence[Score], ranks: Sequence[Ranks]) -> None:
-    settings = {key: value for key, value in vars(arguments).items() if key != "out"}
-    record: dict[str, Any] = {"settings": settings, "scores": [asdict(one) for one in found]}
-    record["ranks"] = [asdict(one) for one in ranks]
-    write_atomic(arguments.out / "recall.json", json.dumps(record, indent=2) + "\n")
-    accuracy_figure(found, arguments.out / FIGURE)
-    if ranks:
-        rank_figure(ranks, arguments.out / "ranks.png")
 
 
 def main() -> None:

@@ -9,74 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from omegaconf import OmegaConf
-from rich.progress import Progress
 
 from eval.cli import check_target
-from eval.lines import begin_lines
 from eval.resume import use_threads
 from eval.retention import SETTING
 from eval.variants import compose_variants
-from keep_agent.assemble import expert_oracle, make_env, make_episodes, make_planner
-from keep_agent.console import make_console
-from keep_agent.errors import KeepError
 from keep_agent.guard import guarded
-from keep_agent.loop import run_episode
 from keep_agent.overrides import expand_model
-from memory.assembly.chain import common_prefix
-from memory.toolcalls import ToolSession, ToolTurn, session_line
-from planners.base import Decision, Finished
-from planners.prompt import named
-
-if TYPE_CHECKING:
-    from keep_agent.assemble import Oracle
-    from planners.kv import KVPlanner
-    from planners.styles import FactView
-
-
-class Recorder:
-    """Lets a planner decide, does what the expert would, and writes down what each turn brought."""
-
-    name = "recorder"
-
-    def __init__(self, planner: KVPlanner, expert: Oracle) -> None:
-        self._planner, self._expert, self.weights = planner, expert, planner.weights
-        self.turns: list[ToolTurn] = []
-        self._told: list[int] = []
-
-    def reset(self, instruction: str, skills: str) -> None:
-        self._planner.reset(instruction, skills)
-        self.turns, self._told = [], []
-
-    def observe(self, facts: Sequence[FactView]) -> None:
-        self._planner.observe(facts)
-
-    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        decision = self._planner.decide(admissible, info)
-        layout = decision.prefill.layout
-        ids, query = layout.token_ids.tolist(), layout.rows - layout.query
-        begins = common_prefix(self._told, ids) < len(self._told) or not self._told
-        new = ids if begins else ids[len(self._told) :]
-        instruction = common_prefix(ids[layout.query :], self._planner.opening())
-        skill = self._expert(info)
-        self.turns.append(ToolTurn(tuple(new), query, entities(skill), instruction, begins, layout.context))
-        self._told = ids
-        return Decision(skill)
-
-    def feedback(self, skill: str, ok: bool, message: str) -> None:
-        self._planner.feedback(skill, ok, message)
-
-    def finish_task(self, result: Finished, following: str | None) -> None:
-        self._planner.finish_task(result, following)
-
-
-def entities(skill: str) -> tuple[str, ...]:
-    """What a skill is about; of a type-level skill, its words."""
-    return named(skill) or (skill,)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,31 +27,18 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def record(arguments: Sequence[str]) -> None:
+def report(arguments: Sequence[str]) -> None:
     args = parser().parse_intermixed_args(arguments)
     check_target(args.out)
     (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
     use_threads(config)
-    episodes = make_episodes(config.env, config.eval)
-    env, planner = make_env(config.env, episodes), make_planner(config)
-    described = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
-    out, lines = begin_lines(args.out, described)
-    done = len(lines)
-    recorder = Recorder(planner, expert_oracle(config.env))
-    with Progress(console=make_console()) as bar:
-        task = bar.add_task("sessions", total=len(episodes), completed=done)
-        for index in range(done, len(episodes)):
-            episode = episodes[index]
-            result, entries = run_episode(env, recorder, episode, index=index, skills=config.env.skills, seed=index)
-            if result.crashed:
-                raise KeepError(entries[-1]["traceback"])
-            out.append([session_line(ToolSession(episode.id, tuple(recorder.turns)))])
-            bar.advance(task)
-    planner.close()
+    from eval.session_recorder import record_sessions  # here: it loads torch, and what is mistyped is refused before
+
+    record_sessions(config, args.out)
 
 
 def main() -> None:
-    sys.exit(guarded(lambda: record(sys.argv[1:])))
+    sys.exit(guarded(lambda: report(sys.argv[1:])))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from keep_agent.errors import ModelError
+from keep_agent.files import loading
 from memory.disk.atomic import write_atomic
 
 SHIPPED = Path(__file__).parent / "retention" / "heads"
@@ -105,7 +106,8 @@ def load_head(name: str) -> ResidualHead:
         raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it anew")
     head = ResidualHead(tensors["to_key.weight"].shape[1])
     head.load_state_dict(tensors)
-    head.about = json.loads(metadata.get("about", "{}"))
+    with loading(f"retention head {name!r}", "train or copy it anew"):
+        head.about = json.loads(metadata.get("about", "{}"))
     return head.eval()
 
 

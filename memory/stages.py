@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
     from memory.block import KVBlock

@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -43,45 +42,6 @@ SUMS = (CHECKSUMS, STATE_CHECKSUMS)
 RESTORE = "restore it, or train anew in another folder"
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Deep and thin: layer 0 is always computed in full, so a shallow model could not show what recomputation saves."""
-
-    hidden: int = 192
-    layers: int = 12
-    heads: int = 6
-    intermediate: int = 512
-    positions: int = 4096
-
-    @classmethod
-    def of(cls, config: Qwen2Config) -> Shape:
-        """The shape of an existing model."""
-        return cls(
-            config.hidden_size,
-            config.num_hidden_layers,
-            config.num_attention_heads,
-            config.intermediate_size,
-            config.max_position_embeddings,
-        )
-
-    def config(self, tokenizer: Tokenizer) -> Qwen2Config:
-        vocab = -(-tokenizer.get_vocab_size() // 64) * 64
-        return Qwen2Config(
-            vocab_size=vocab,
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.heads,
-            max_position_embeddings=self.positions,
-            tie_word_embeddings=True,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-            bos_token_id=tokenizer.token_to_id(BOS),
-            eos_token_id=None,
-            pad_token_id=tokenizer.token_to_id(PAD),
-        )
-
-
 def build(config: Qwen2Config) -> Qwen2ForCausalLM:
     """An untrained model whose attention is the packed one."""
     return Qwen2ForCausalLM._from_config(config, attn_implementation=packed_attention.NAME, dtype=torch.float32)
@@ -92,18 +52,11 @@ def training(folder: Path) -> AbstractContextManager[None]:
     return alone(folder)
 
 
-def save_planner(
-    model: Qwen2ForCausalLM,
-    tokenizer: Tokenizer,
-    history: dict,
-    folder: Path,
-    more: Mapping[str, Mapping[str, torch.Tensor]] = MappingProxyType({}),
-) -> None:
-    """Write a checkpoint as the latest version of a trainer's folder: it appears whole, or the old one stays."""
+def new_checkpoint(folder: Path, step: int) -> AbstractContextManager[Path]:
+    """A folder for `write_planner`, which becomes a trainer's latest checkpoint whole, or the old one stays."""
     if latest(folder) == folder and (folder / HISTORY).exists():
         _adopt(folder)
-    with new_version(folder, f"step-{history.get('progress', {}).get('step', 0)}") as new:
-        write_planner(model, tokenizer, history, new, more)
+    return new_version(folder, f"step-{step}")
 
 
 def write_planner(

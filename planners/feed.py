@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from keep_agent.errors import DataError
+from planners.choices import TRANSCRIPT
 from planners.lessons import endless_lessons
 from planners.lessons import packs as lesson_packs
 from planners.packed_attention import Batch, collate
@@ -58,7 +59,6 @@ PLANS = Mix(plans=4)
 HOUSED = Mix(plans=6, housed=True)
 RECALL = Mix(probes=6, questions=6, recall=True)
 OFFICIAL = "trial_"  # how the sources of annotated rollouts begin
-TRANSCRIPT = 1500  # tokens of a trajectory
 
 
 def trajectories(transcript: int) -> Mix:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from keep_agent.errors import DataError
+from keep_agent.files import parsed
 from memory.disk.atomic import clean, replacing
 
 T = TypeVar("T")
+REMEDY = "write it anew with eval.dataset"
 BROKEN = (
     OSError, EOFError, zlib.error, ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError
 )  # fmt: skip
@@ -35,10 +37,10 @@ def read_lines(path: Path, version: int, what: str, unpack: Callable[[dict[str, 
     try:
         with gzip.open(path, "rt") as stream:
             for line in stream:
-                row = json.loads(line)
+                row = parsed(line, f"{path}:{number}", REMEDY)
                 if row.get("version") != version:
                     raise ValueError(f"version {row.get('version')!r}, not {version}")
                 yield unpack(row)
                 number += 1
     except BROKEN as error:
-        raise DataError(f"{path}:{number} is no {what} ({error}); write it anew with eval.dataset") from error
+        raise DataError(f"{path}:{number} is no {what} ({error}); {REMEDY}") from error

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from keep_agent.errors import ConfigError, check_choice
+from planners.choices import OPTIMIZERS
 
-KINDS = ("adamw", "muon")
 DECAY = 0.05  # of weights that are matrices
 
 
@@ -21,7 +21,7 @@ class Optimizers:
     """
 
     def __init__(self, model: nn.Module, kind: str, lr: float) -> None:
-        check_choice("--optimizer", kind, KINDS)
+        check_choice("--optimizer", kind, OPTIMIZERS)
         if kind == "muon" and not hasattr(torch.optim, "Muon"):
             raise ConfigError(f"--optimizer muon needs torch 2.9 or newer, this is {torch.__version__}; use adamw")
         self._names = {parameter: name for name, parameter in model.named_parameters()}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from types import MappingProxyType
 
 import torch
 
-PRECISIONS = MappingProxyType({"auto": None, "bfloat16": torch.bfloat16, "float32": torch.float32})
 ROWS, WIDTH, ROUNDS = 2048, 192, 5
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from eval.chat.conversation import Asked, Conversation, Question, check_unit, pieces, together
-from eval.chat.prompt import QuestionPrompt
-from eval.chat.split import Split, Stopwatch
-from memory.report import Prefill
-from memory.session import MemorySession
+
+if TYPE_CHECKING:
+    from eval.chat.prompt import QuestionPrompt
+    from eval.chat.split import Split, Stopwatch
+    from memory.report import Prefill
+    from memory.session import MemorySession
 
 
 @dataclass(frozen=True, slots=True)

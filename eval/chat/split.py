@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
-from memory.engine.engine import Engine
-from memory.report import Prefill
+    from memory.engine.engine import Engine
+    from memory.report import Prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Stopwatch:
 
     def _now(self) -> float:
         if self._cuda:
+            import torch  # here: what reads the splits of a run loads none
+
             torch.cuda.synchronize()
         return time.perf_counter()
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-import torch
+from typing import TYPE_CHECKING
 
 from eval.overlap.machines import Device
 from eval.overlap.work import AFTER, BEFORE, Times
 from eval.shape import Shape
 from keep_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
+CHART = "gantt.png"
 WIDTH, LANE, MARGIN = 11.0, 0.42, 0.85  # inches: the figure, a lane, what a panel has beside its lanes
 COLOURS = ("#1f4e5f", "#2a9d8f", "#a8c686", "#e9c46a", "#e07a3f", "#b23a48")  # from the first layer to the last
 TINTS = {"attention": 1.0, "mlp": 0.55, "load": 1.0}  # how much of its layer's colour a bar has

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from eval.overlap.link import Link
 from keep_agent.errors import ConfigError
 
@@ -77,6 +75,8 @@ def link_named(name: str) -> Link:
 
 def measure_cpu(size: int = 1024, nbytes: int = 1 << 26, times: int = 7) -> Device:
     """Rates of a square bfloat16 product and of a copy on this CPU, with torch's threads: medians."""
+    import torch  # here: data sheets need none
+
     left, right = torch.ones(2, size, size, dtype=torch.bfloat16)
     here, there = torch.ones(2, nbytes, dtype=torch.uint8)
     product = _median(lambda: left @ right, times)

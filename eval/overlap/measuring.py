@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.overlap.bench import Bench, Turns, threads
-from eval.overlap.gantt import gantt
+from eval.overlap.gantt import CHART, gantt
 from eval.overlap.link import Link
 from eval.overlap.machines import link_named
 from eval.overlap.prompt import Prompt, schedule_of
@@ -128,4 +128,4 @@ def _write(arguments: argparse.Namespace, found: Sequence[Over], seconds: float,
     write_atomic(arguments.out / "pipeline.json", json.dumps(record, indent=1) + "\n")
     middle = found[len(found) // 2]
     pairs = [turns.typical for turns in middle.turns]
-    gantt([one for pair in pairs for one in (pair.measured, pair.simulated)], arguments.out / "gantt.png", title)
+    gantt([one for pair in pairs for one in (pair.measured, pair.simulated)], arguments.out / CHART, title)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from eval.overlap.work import METHODS
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock
 from memory.recompute.first_tokens import FirstTokens
@@ -17,8 +18,6 @@ from memory.stages import Layout, Placement, Span, Unit
 
 if TYPE_CHECKING:
     from memory.engine.engine import Engine
-
-METHODS = ("keep", "cacheblend", "epic", "full_reuse")
 
 
 def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:

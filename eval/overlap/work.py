@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.stages import Layout
 
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from memory.stages import Layout
+
+METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # whose active rows a prompt can draw
 BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")
 NARROW_OF = {"before": BEFORE, "beside": BESIDE}  # by the engine's setting, for choices that read the attention alone
 

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from eval.probes.cells import Answer, Cell, Make, Probe
 from keep_agent.brain import make_method
 from keep_agent.errors import CapacityError, ConfigError
 from memory.encoder import make_encoder
 from memory.session import MemorySession
-from planners.recall import Fact, filler, make_probe
+from planners.recall import filler, make_probe
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from memory.engine.engine import Engine
     from memory.report import Prefill
-
-
-class Probe(Protocol):
-    """Segments, a question about them, and what an answer is worth."""
-
-    front: str  # read before the segments; a whole line, or ""
-    facts: tuple[Fact, ...]
-    question: str  # the prompt's end
-
-    def room(self, length: Callable[[str], int]) -> int:
-        """Tokens an answer may take, given how long a text is."""
-        ...
-
-    def grade(self, said: str) -> float:
-        """0 to 1."""
-        ...
 
 
 class Format(Protocol):
@@ -47,33 +31,6 @@ class Format(Protocol):
 
 
 CHUNK = 200  # lines of filler in a turn
-Make = Callable[[str, int, str, random.Random], Probe]  # kind, segments, cue
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Probes of one kind: what is asked, where the cue stands, and how many segments there are."""
-
-    kind: str
-    cue: str
-    segments: int
-
-    def probe(self, trial: int, seed: int, make: Make = make_probe) -> Probe:
-        return make(self.kind, self.segments, self.cue, random.Random(f"{seed}/{self}/{trial}"))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One method's answer to one probe, and what its question turn computed."""
-
-    cell: Cell
-    trial: int
-    method: str
-    right: float  # 0 to 1
-    memory_tokens: int
-    prefill_tokens: float  # rows computed for the question, mean over the layers
-    computed_ratio: float
-    recomputed_ratio: float
 
 
 class Prober:

@@ -6,12 +6,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from eval.probes.prober import Answer, Cell, Prober
+from eval.probes.cells import Answer, Cell
 from eval.resume import changes
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import CONFIG, SUMMARY, RunFolder, read_config
+
+if TYPE_CHECKING:
+    from eval.probes.prober import Prober
 
 PROBES = "probes.jsonl"
 

@@ -11,8 +11,10 @@ from rich.table import Table
 
 from eval.intervals import Difference, paired_difference
 from eval.plots import figure, style
-from eval.probes.prober import Answer, Cell
+from eval.probes.cells import Answer, Cell
 from eval.tables import difference, number, percent
+
+ACCURACIES = "recall.png"  # the figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import torch
 from rich.table import Table
 
 from eval.plots import figure, style
-from eval.probes.prober import Cell
+from eval.probes.cells import Cell
 from memory.assembly.layout import lay_out, place
 from memory.loading.serial import Serial
 from memory.stages import Capabilities, Layout, Probe, Unit

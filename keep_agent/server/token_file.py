@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import read_json
 from keep_agent.server.tokens import VARIABLE, Access, Entry, Tokens, TokenSource, digest
 from memory.disk.atomic import replacing
 from memory.disk.names import checked
@@ -62,7 +63,7 @@ class TokenFile:
     def _reload(self) -> None:
         try:
             self._tokens = self._read()
-        except DataError as error:
+        except (DataError, OSError) as error:  # OSError: too many files are open just now
             log.error("%s; the %d token(s) read before stay valid", error, len(self._tokens.entries))
         else:
             log.info("%s has changed: %d token(s) are valid", self._file, len(self._tokens.entries))
@@ -82,12 +83,7 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 def read_tokens(file: Path) -> list[Entry]:
     """The entries of a file. Raises DataError, also where there is none: a wrong path lets nobody in."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{file} does not exist; make it with: keep-agent token NAME --file {file}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{file} is no JSON file that can be read ({error}); make a new one") from error
+    content = read_json(file, f"make it with: keep-agent token NAME --file {file}")
     if not isinstance(content, dict) or not isinstance(content.get("tokens"), list):
         raise DataError(f'{file}: use {{"tokens": [...]}}; keep-agent token writes it')
     entries = [_entry(one, f"{file}: tokens[{number}]") for number, one in enumerate(content["tokens"])]

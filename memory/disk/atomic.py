@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -29,44 +29,19 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     mixes. Folders that are missing are made. ``private``: only the user may read the file, else whom the umask lets.
     Raises `CapacityError` if the disk is full, `StorageError` where nothing can be written.
     """
-    with replacing_together(private) as begin:
-        yield begin(path)
-
-
-@contextmanager
-def replacing_together(private: bool = False) -> Iterator[Callable[[Path], BinaryIO]]:
-    """The same for files that belong together: yields what begins one, and returns its stream.
-
-    All are on the disk before the first takes its place. They do so in the order in which they were begun: a file that
-    says that the others are whole comes last.
-    """
-    paths: list[Path] = []
-    temporaries: list[Path] = []
-    try:
-        with ExitStack() as stack:
-            streams: list[BinaryIO] = []
-
-            def begin(path: Path) -> BinaryIO:
-                _make(path.parent)
-                temporary, stream = _claim(path, 0o600 if private else 0o666)
-                paths.append(path)
-                temporaries.append(temporary)
-                streams.append(stack.enter_context(stream))
-                return stream
-
-            yield begin
-            for stream in streams:
+    with writing(path, "free some, or lower the budget"):
+        _make(path.parent)
+        temporary, stream = _claim(path, 0o600 if private else 0o666)
+        try:
+            with stream:
+                yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            for temporary, path in zip(temporaries, paths, strict=True):
                 temporary.replace(path)
-    except BaseException:
-        for temporary in temporaries:
+        except BaseException:
             temporary.unlink(missing_ok=True)
-        with writing(paths[0] if paths else Path("a new file"), "free some, or lower the budget"):
             raise
-    for folder in dict.fromkeys(path.parent for path in paths):
-        sync(folder)
+        sync(path.parent)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -10,14 +10,14 @@ Whoever reads the files of RUN reads those of one version. For one writer at a t
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
 
-from keep_agent.errors import CapacityError, ConfigError, DataError
+from keep_agent.errors import DataError
+from keep_agent.files import writing
 from memory.disk.atomic import SUFFIX, appearing, link_atomic
 
 VERSIONS, LATEST = "checkpoints", "latest"
@@ -43,21 +43,14 @@ def new_version(folder: Path, name: str) -> Iterator[Path]:
     It survives a power cut from then on. The version before stays, older ones go.
 
     :raises CapacityError: the disk is full
-    :raises ConfigError: the folder cannot be written
+    :raises StorageError: the folder cannot be written, or its file system has no symbolic links
     """
-    try:
+    with writing(folder / VERSIONS / name):
         _settle(folder)
         version = _unused(folder / VERSIONS, name)
         with appearing(version) as new:
             yield new
         _publish(folder, version)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise CapacityError(f"no room for {folder / VERSIONS / name} ({error.strerror}): free some") from error
-        raise ConfigError(
-            f"cannot write {folder / VERSIONS / name} ({error.strerror}); choose a folder that can be written, on a "
-            "file system with symbolic links"
-        ) from error
 
 
 def _publish(folder: Path, version: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from memory.stages import Capabilities, Layout, Transfer
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
 
 
 @dataclass

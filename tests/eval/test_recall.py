@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.probes.prober import Cell, Probe, Prober
+from eval.probes.cells import Cell, Probe
+from eval.probes.prober import Prober
 from eval.probes.scores import Score, mark_table
 from eval.probes.signals import SIGNALS, watch
 from eval.recall import SETTING, cells_of, parser, report

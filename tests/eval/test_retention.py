@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eval.deviation import Shadow, make_planners, play
+from eval.forgetting import Step, distance
 from eval.lines import begin_lines
-from eval.retention import RULER, SETTING, Step, distance, parser, report, summarise, variants
-from eval.sessions import entities, record
+from eval.retention import RULER, SETTING, parser, report, summarise, variants
+from eval.session_recorder import entities
+from eval.sessions import report as report_sessions
 from eval.variants import compose_variants
 from keep_agent.assemble import expert_oracle
 from keep_agent.brain import make_model, make_tokenizer
@@ -129,7 +131,7 @@ def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
 
 def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "sessions.jsonl"
-    record(["--out", str(out), f"model={tiny_model}", *SMALL])
+    report_sessions(["--out", str(out), f"model={tiny_model}", *SMALL])
     sessions = list(read_sessions(out, lambda text: []))
     assert len(sessions) == 2
     for session in sessions:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from eval.probes.prober import Cell, Prober
+from eval.probes.cells import Cell
+from eval.probes.prober import Prober
 from eval.probes.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
 from eval.probes.ruler_probes import TOLERANCE, Ruler, RulerProbe
 from eval.probes.wording import TextFormat

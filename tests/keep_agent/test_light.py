@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,53 @@ try:
 finally:
     sys.stderr.write(f"torch: {'torch' in sys.modules}")
 """
+
+RUN_ALL = """
+import contextlib, io, json, runpy, sys
+from importlib.machinery import ModuleSpec
+
+class Heavy:  # in the place of torch and transformers: cannot be imported, and remembers what tried
+    def __init__(self):
+        self.tried = []
+
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name in ("torch", "transformers") else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        self.tried.append(module.__name__)
+        raise ImportError(module.__name__)
+
+def run(module, *words):
+    sys.argv, heavy.tried, said, code = [module, *words], [], io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            code = end.code or 0
+        except Exception as error:  # of what is imported without them
+            said.write(repr(error))
+    return code, heavy.tried, said.getvalue()
+
+heavy = Heavy()
+sys.meta_path.insert(0, heavy)
+print(json.dumps([run(*words) for words in json.load(sys.stdin)]))
+"""
+Answer = tuple[int, list[str], str]
+
+
+def documented() -> list[str]:
+    """The modules of all commands that are installed, or run by the docs with ``python -m``; but for robot bridges."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"python -m ((?:eval|memory|planners)[.a-z_]*\.[a-z_]+)", page.read_text())
+    }
+    return sorted({main.partition(":")[0].removesuffix(".__main__") for main in scripts.values()} | named)
 
 
 def run(module: str, *arguments: str, cwd: Path) -> tuple[int, str, str]:
@@ -83,6 +133,57 @@ def test_what_is_mistyped_is_refused_with_what_was_meant(module: str, words: str
     assert code == 2 and out == "" and err.startswith("error: ") and err.endswith("\ntorch: False")
     assert f"did you mean {meant}?" in err and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+REFUSED = ("--help", "--nosuch", "planer=keep")  # by every command, but for the help
+NEEDED = {"eval.sessions": ["--out", "sessions.jsonl"]}  # for a command to look at its settings
+MORE = [
+    ("eval.fidelity", "planner=kep", "'keep'"),
+    ("eval.fidelity", "planner=keep planer=keep", "'planner'"),
+    ("eval.fidelity", "planner=keep prompt.style=link", "'linked'"),
+    ("eval.fidelity", "--families qwen33", "'qwen3'"),
+    ("eval.pipeline", "--device a600", "a6000"),
+    ("eval.pipeline", "--link pcie", "pcie4"),
+    ("eval.pipeline", "--loading seriel", "serial"),
+    ("eval.pipeline", "--model qwen2.5-14", "qwen2.5-14b"),
+    ("eval.recall", "--methods kep", "'keep'"),
+    ("eval.recall", "--methods keep model=planner-tin", "'planner-tiny'"),
+    ("eval.retention", "--methods h20", "'h2o'"),
+    ("eval.sessions", "--out sessions.jsonl env.observability=partail", "'partial'"),
+    ("planners.train", "--data x --out y --precision float23", "'float32'"),
+]
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Answer]:
+    """By command and words: exit code, what was imported of torch and transformers, what was said. In one process."""
+    calls = [(module, word, [*NEEDED.get(module, []), word]) for module in documented() for word in REFUSED]
+    calls += [(module, words, words.split()) for module, words, _ in MORE]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL], input=json.dumps([[module, *words] for module, _, words in calls]),
+        cwd=tmp_path_factory.mktemp("commands"), capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = zip(calls, json.loads(done.stdout), strict=True)
+    return {(module, words): tuple(answer) for (module, words, _), answer in found}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+@pytest.mark.parametrize("module", documented())
+def test_no_documented_command_loads_torch_for_what_is_mistyped(
+    answered: dict[tuple[str, str], Answer], module: str, word: str
+) -> None:
+    code, loaded, said = answered[module, word]
+    assert (code, loaded) == (0 if word == "--help" else 2, []), said
+
+
+@pytest.mark.parametrize(("module", "words", "meant"), MORE, ids=[f"{m} {w}" for m, w, _ in MORE])
+def test_a_mistyped_value_is_refused_without_torch(
+    answered: dict[tuple[str, str], Answer], module: str, words: str, meant: str
+) -> None:
+    code, loaded, said = answered[module, words]
+    assert (code, loaded) == (2, []) and meant in said
 
 
 def test_methods_says_of_each_what_the_method_itself_says() -> None:

@@ -51,6 +51,13 @@ def test_a_head_that_cannot_serve_is_refused_before_the_first_turn(engine: Engin
     open_session(engine, with_head("nowhere", residual=False))  # which nobody reads
 
 
+def test_a_head_whose_record_is_damaged_is_named(engine: Engine, tmp_path: Path) -> None:
+    file = Path(head_for(engine, tmp_path, model="a/b"))
+    file.write_bytes(file.read_bytes().replace(rb"{\"model", rb"[\"model", 1))
+    with pytest.raises(ModelError, match=r"head\.safetensors.* \(JSONDecodeError.*; train or copy it anew"):
+        load_head(str(file))
+
+
 @pytest.mark.parametrize("about", ["own", "other", ""])
 def test_a_head_of_another_model_earns_one_warning(
     about: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from keep_agent.errors import ConfigError, ModelError
 from memory.replay import Example, Words, replay
 from memory.residual import load_head
-from memory.retention.train import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, parser, read_state
+from memory.retention.train import parser
+from memory.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 
 
@@ -136,6 +137,16 @@ def test_a_checkpoint_without_checksum_goes_on(tiny_model: Path, sessions: Path,
     del metadata["sha256"]
     save_file(tensors, tmp_path / "run" / STATE, metadata)
     assert train(arguments(tiny_model, sessions, tmp_path / "run")).progress.epoch == 2
+
+
+@pytest.mark.parametrize("part", ["settings", "progress"])
+def test_damage_that_no_checksum_tells_is_named(tiny_model: Path, sessions: Path, tmp_path: Path, part: str) -> None:
+    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
+    metadata, tensors = read_state(tmp_path / "run" / STATE)
+    del metadata["sha256"]
+    save_file(tensors, tmp_path / "run" / STATE, metadata | {part: "{"})
+    with pytest.raises(ModelError, match=rf"{STATE} \(JSONDecodeError.*; restore it, or train anew"):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
 
 
 def test_alpha_is_chosen_by_sessions_that_were_held_out(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:

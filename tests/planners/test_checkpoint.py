@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from keep_agent.errors import CapacityError, ConfigError, DataError, ModelError
+from keep_agent.errors import CapacityError, DataError, ModelError, StorageError
 from memory.engine.load import load_model
 from planners.checkpoint import (
     HISTORY,
@@ -25,12 +25,12 @@ from planners.checkpoint import (
     deepen,
     latest_checkpoint,
     load_planner,
-    save_planner,
+    new_checkpoint,
     write_planner,
 )
 from planners.packed_attention import collate
 from planners.packing import Pack, Slot
-from planners.train import forward
+from planners.trainer import forward
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HISTORY, *SUMS, *MORE}
@@ -51,7 +51,8 @@ def write(folder: Path, source: Path, step: int) -> dict[str, bytes]:
         for parameter in model.parameters():
             parameter.fill_(step)
     more = {name: {key: tensor * step for key, tensor in tensors.items()} for name, tensors in MORE.items()}
-    save_planner(model, tokenizer, {"progress": {"step": step}}, folder, more)
+    with new_checkpoint(folder, step) as new:
+        write_planner(model, tokenizer, {"progress": {"step": step}}, new, more)
     return contents(folder)
 
 
@@ -158,7 +159,7 @@ def test_a_file_system_without_links_is_named(
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "symlink", refused)
-    with pytest.raises(ConfigError, match=r"cannot write .*not permitted.* on a file system with symbolic links"):
+    with pytest.raises(StorageError, match=r"cannot be written \(Operation not permitted\): .* name another place"):
         write(tmp_path, tiny_model, 2)
 
 

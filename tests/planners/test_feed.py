@@ -13,10 +13,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
-from planners.feed import LEVELS, TRANSCRIPT, Feed, rollout_files, shuffled
+from planners.choices import TRANSCRIPT
+from planners.feed import LEVELS, Feed, rollout_files, shuffled
 from planners.records import Rollout, write_rollouts
 from planners.tokenizer import BOS, PAD, train_tokenizer
-from planners.train import rollout_texts
+from planners.trainer import rollout_texts
 
 Make = Callable[..., Rollout]
 

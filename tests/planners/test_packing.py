@@ -14,7 +14,7 @@ from planners.packing import IGNORE, Mix, Pack, Packer, Slot, _picked
 from planners.prompt import FOCUS, PROGRESS
 from planners.records import Rollout
 from planners.tokenizer import BOS, PAD, train_tokenizer
-from planners.train import rollout_texts
+from planners.trainer import rollout_texts
 
 Make = Callable[..., Rollout]
 GOAL = "find mug put diningtable"

@@ -1,9 +1,8 @@
-"""Whole or nothing: for one file, for files that belong together, and where the file system has no locks."""
+"""Whole or nothing: for one file, for a folder, and where the file system has no locks."""
 
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import stat
 from pathlib import Path
@@ -12,16 +11,10 @@ import pytest
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.disk import atomic
-from memory.disk.atomic import alone, appearing, clean, replacing, replacing_together, write_atomic
+from memory.disk.atomic import alone, appearing, clean, replacing, write_atomic
 from tests.disk_log import log_of_disk
 
 NAMES = ("b", "a", "last")
-
-
-def write_all(folder: Path, content: str) -> None:
-    with replacing_together() as begin:
-        for name in NAMES:
-            begin(folder / name).write(content.encode())
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -48,34 +41,31 @@ def test_private_files_are_their_users_and_others_what_the_umask_lets(tmp_path: 
     assert modes == {"False": 0o666 & ~mask, "True": 0o600}
 
 
-def test_all_are_on_the_disk_before_the_first_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = log_of_disk(monkeypatch, "replace")
-    write_all(tmp_path, "1")
-    assert calls == ["file 1"] * 3 + [*(f"name {name}" for name in NAMES), "folder"]
+    write_atomic(tmp_path / "a", "1")
+    assert calls == ["file 1", "name a", "folder"]
 
 
-@pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_full_disk_leaves_all_old_files(tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_all(tmp_path, "old")
-    counter = itertools.count(1)
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomic(tmp_path / "a", "old")
 
     def full(_: int) -> None:
-        if next(counter) == call:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic.os, "fsync", full)
-        with pytest.raises(CapacityError, match=r"no room for .*b \(No space left"):
-            write_all(tmp_path, "new")
-    assert contents(tmp_path) == dict.fromkeys(NAMES, "old")
+        with pytest.raises(CapacityError, match=r"no room for .*a \(No space left"):
+            write_atomic(tmp_path / "a", "new")
+    assert contents(tmp_path) == {"a": "old"}
 
 
-def test_an_error_between_two_files_leaves_both_as_they_were(tmp_path: Path) -> None:
-    write_all(tmp_path, "old")
-    with pytest.raises(ZeroDivisionError), replacing_together() as begin:
-        begin(tmp_path / "b").write(b"new")
+def test_an_error_in_the_block_leaves_the_old_file(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "a", "old")
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "a") as stream:
+        stream.write(b"new")
         raise ZeroDivisionError
-    assert contents(tmp_path) == dict.fromkeys(NAMES, "old")
+    assert contents(tmp_path) == {"a": "old"}
 
 
 def test_without_locks_files_are_written_and_leftovers_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +112,8 @@ def test_a_folder_appears_when_all_of_it_is_on_the_disk(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, OSError])
 def test_a_folder_that_cannot_appear_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
     folder = tmp_path / "run"
-    write_all(folder, "old")
+    for name in NAMES:
+        write_atomic(folder / name, "old")
     with pytest.raises(error), appearing(folder) as new:
         (new / "a").write_text("new")
         if error is not OSError:  # which comes of the old files

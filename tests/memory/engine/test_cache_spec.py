@@ -13,7 +13,8 @@ from benchmarks.agents import AGENT_TOKENS, cache_spec_of, capacity
 from keep_agent.errors import ConfigError
 from memory.engine.cache_spec import ModelCacheSpec
 from memory.engine.engine import Engine
-from memory.engine.families import WINDOW, tiny_model
+from memory.engine.families import tiny_model
+from memory.engine.family_settings import WINDOW
 from memory.engine.shapes import SHAPES
 from memory.packed_rows import PackedRows
 from memory.quantize import PackFormat
