@@ -52,7 +52,7 @@ def test_what_tokens_and_hosts_lack_is_said_first(tmp_path: Path) -> None:
     assert "no token is needed" in refused("serve", "--host", "0.0.0.0", *port)
     assert f"{file} does not exist" in refused("serve", "--tokens", str(file), *port)
     file.write_text("{")
-    assert f"{file} is no JSON" in refused("serve", "--tokens", str(file), *port)
+    assert f"{file} is not JSON" in refused("serve", "--tokens", str(file), *port)
     assert "each limit must be more than 0" in refused("serve", "--requests", "0", *port)
     with claimed(tmp_path / "server"):
         assert "another server or agent is at work" in refused("serve", "--folder", str(tmp_path / "server"), *port)
