@@ -6,12 +6,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.shadowed import check_packages
+from keep_agent.shadowed import check_packages_at_start
 from keep_agent.waiting import wait_awake
 
 __version__ = "0.2.0"
 
-check_packages()
+check_packages_at_start()
 wait_awake()
 
 with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium

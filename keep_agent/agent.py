@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envs.outcome import Outcome
+from envs.outcome import Outcome, checked_flag
 from keep_agent.ahead import Ahead
 from keep_agent.api import Decision
-from keep_agent.asked import check_message, checked_request, digest, read_own
+from keep_agent.asked import check_number, check_report, checked_request, digest, read_own
 from keep_agent.asynchronous import Asynchronous
 from keep_agent.errors import CapacityError, ConfigError, StaleError
-from keep_agent.facts import UNTOLD, checked_facts
+from keep_agent.facts import UNTOLD, checked_facts, listed
 from keep_agent.foreign import check_foreign, check_size
 from keep_agent.measure import step_numbers
-from keep_agent.memory_file import read_memory, write_memory
+from keep_agent.memory_file import memory_path, read_memory, write_memory
 from keep_agent.recorder import quietly
 from keep_agent.results import TaskOutcome
 from keep_agent.trace import Entry, agent_entry, step_entry, task_entry
@@ -104,9 +104,9 @@ class Agent(Asynchronous):
         :raises KeepError: for what cannot be loaded or put together; Hydra's own errors for an unknown name
         """
         from keep_agent.brain import brain_of  # here: it loads torch
-        from keep_agent.overrides import choose_model  # and this Hydra
+        from keep_agent.overrides import choose_agent  # and this Hydra
 
-        brain = brain_of([f"planner={planner}", *choose_model(model), *overrides])
+        brain = brain_of(choose_agent(planner, model, overrides))
         made = cls(brain.planner(name), name, ahead, record=record)
         made._owns = True
         return made
@@ -121,8 +121,7 @@ class Agent(Asynchronous):
         :raises DataError: for a fact that cannot be remembered
         :raises CapacityError: there are more than ``limit`` things
         """
-        given = list(facts)
-        return self._engine.run(partial(self._observe, given))
+        return self._engine.run(partial(self._observe, listed(facts)))
 
     def plan(
         self,
@@ -145,33 +144,37 @@ class Agent(Asynchronous):
         """
         asked = time.perf_counter()
         instruction, skills = checked_request(instruction, skills)
+        check_number("after", after)
         return self._engine.run(partial(self._plan, instruction, skills, asked, ready or (lambda entry: None), after))
 
     def report(self, outcome: Outcome, number: int | None = None) -> None:
         """What became of the last decision.
 
         :param number: the decision's; reporting on the same one twice does no harm then
-        :raises ConfigError: there is no decision to report on, or it is another
+        :raises ConfigError: there is no decision to report on, or it is another; or ``outcome`` is no `Outcome`
         """
-        check_message(outcome.message)
+        check_report(outcome, number)
         self._engine.run(partial(self._report, outcome, number))
 
     def finish(self, success: bool) -> None:
-        """The task has ended, with the decision that nobody has reported on. Nothing, if there is none."""
-        self._engine.run(partial(self._finish, success))
+        """The task has ended, with the decision that nobody has reported on. Nothing, if there is none.
+
+        :raises ConfigError: ``success`` is neither True nor False
+        """
+        self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     # -- what is remembered ----------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write what is remembered to a file, whole or not at all. Keys and values are encoded again after `load`."""
-        write_memory(Path(path), self.dump())
+        write_memory(memory_path(path), self.dump())
 
     def load(self, path: str | Path) -> None:
         """Remember what `save` wrote, and nothing else.
 
         :raises DataError: the file is none, is damaged, or is written in another prompt style; nothing has changed
         """
-        self.restore(read_memory(Path(path)))
+        self.restore(read_memory(memory_path(path)))
 
     def dump(self) -> dict[str, Any]:
         """What is remembered and what is under way, as plain data for `restore`."""
@@ -396,7 +399,8 @@ class Agent(Asynchronous):
             return
         if self._open is None or number not in (None, self._number):
             which = "there is none" if self._open is None else f"the last one is number {self._number}"
-            raise ConfigError(f"no decision {number or ''} to report on: {which}; plan first, then report once")
+            named = "" if number is None else f" {number}"
+            raise ConfigError(f"no decision{named} to report on: {which}; plan first, then report once")
         done = self._open.decision.skill == DONE
         self._tell(outcome)
         if done and outcome.ok:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+from envs.outcome import Outcome
 from keep_agent.errors import ConfigError, DataError
 from planners.prompt import clean
 
@@ -22,7 +23,7 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
     """The instruction, and the skills without repetitions. Raises ConfigError for texts that cannot be."""
     if not _is_text(instruction, LONGEST):
         raise ConfigError(f"instruction={instruction!r:.80}: give one to {LONGEST} characters of text")
-    if isinstance(skills, str) or not 1 <= len(skills) <= MOST:
+    if isinstance(skills, str) or not isinstance(skills, Collection) or not 1 <= len(skills) <= MOST:
         raise ConfigError(f"skills={skills!r:.80}: give a list of 1 to {MOST} skills that make sense now")
     for skill in skills:
         if not _is_text(skill, SKILL) or not on_one_line(skill):
@@ -32,11 +33,25 @@ def checked_request(instruction: str, skills: Sequence[str]) -> tuple[str, tuple
     return instruction, tuple(dict.fromkeys(skills))
 
 
-def check_message(message: str) -> None:
-    """Raises ConfigError for what cannot be told. Blank text is no message."""
-    blank = isinstance(message, str) and not message.strip()
-    if not blank and not _is_text(message, LONGEST):
+def check_report(outcome: Outcome, number: int | None) -> None:
+    """Raises ConfigError for what cannot be told. A blank text is no message."""
+    check_outcome(outcome)
+    check_number("number", number)
+    message = outcome.message
+    if message.strip() and not _is_text(message, LONGEST):
         raise ConfigError(f"message={message!r:.80}: give up to {LONGEST} characters of text")
+
+
+def check_outcome(outcome: Outcome) -> None:
+    """Raises ConfigError for anything else."""
+    if not isinstance(outcome, Outcome):
+        raise ConfigError(f"outcome={outcome!r:.80}: give an Outcome, such as Outcome(False, 'the fridge is locked')")
+
+
+def check_number(name: str, number: int | None) -> None:
+    """Raises ConfigError for what is no decision's number. None is allowed: no decision is named."""
+    if number is not None and type(number) is not int:
+        raise ConfigError(f"{name}={number!r:.80}: give the number of a decision, or None")
 
 
 def digest(instruction: str, skills: Sequence[str]) -> str:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from envs.outcome import Outcome, checked_flag
 from keep_agent.api import Decision
+from keep_agent.asked import check_outcome
 from keep_agent.errors import ConfigError, KeepError
-from keep_agent.facts import NAMES
-from keep_agent.memory_file import MAGIC
+from keep_agent.facts import NAMES, listed
+from keep_agent.memory_file import MAGIC, memory_path
 from memory.disk.atomic import write_atomic
 
 try:
@@ -23,7 +25,6 @@ except ImportError as error:
     raise ConfigError("the client needs httpx: pip install 'keep-agent[server]'") from error
 
 if TYPE_CHECKING:
-    from envs.outcome import Outcome
     from planners.styles import FactView
 
 AGAIN = (429, 503)  # the server said when to come again
@@ -63,7 +64,7 @@ class Client:
     """A connection to a server. Close it, or use it as a context manager. Safe to call from several threads.
 
     A request is sent again while the server is too busy, is not up, answers too late or loses the connection: none
-    does harm twice. Every error is a ServerError.
+    does harm twice. Every error is a ServerError; a value of the wrong type is refused before anything is sent.
 
     :param timeout: seconds for one answer
     :param patience: seconds after the first failure in which a request is sent again; so a call takes at most this and
@@ -194,7 +195,7 @@ class RemoteAgent:
         self._number: int | None = None  # of the last decision
 
     def observe(self, facts: Iterable[FactView | Mapping[str, Any]]) -> None:
-        self._tell("observe", {"facts": [_row(fact) for fact in facts]})
+        self._tell("observe", {"facts": [_row(fact) for fact in listed(facts)]})
 
     def plan(
         self,
@@ -224,10 +225,13 @@ class RemoteAgent:
         return found
 
     def report(self, outcome: Outcome) -> None:
+        """Tell what became of the last decision. Raises ConfigError for what is no `Outcome`."""
+        check_outcome(outcome)
         self._tell("report", {"ok": outcome.ok, "message": outcome.message, "number": self._last()})
 
     def finish(self, success: bool) -> None:
-        self._tell("finish", {"success": success})
+        """End the task. Raises ConfigError for a ``success`` that is neither True nor False."""
+        self._tell("finish", {"success": checked_flag("success", success)})
         self._number = None  # a decision whose answer was lost is over as well
 
     def about(self) -> About:
@@ -235,14 +239,15 @@ class RemoteAgent:
 
     def save(self, path: str | Path) -> None:
         """Write what the agent remembers to a file here; `Agent.load` reads it, too."""
+        target = memory_path(path)
         content = self._client.send("GET", f"{self._path}/memory").content
         if not content.startswith(MAGIC.encode()):
             raise _foreign(content[:80].decode(errors="replace"))
-        write_atomic(Path(path), content)
+        write_atomic(target, content)
 
     def load(self, path: str | Path) -> None:
         """Let the agent remember what `save` wrote, and nothing else."""
-        self._client.ask("PUT", f"{self._path}/memory", _about, content=Path(path).read_bytes())
+        self._client.ask("PUT", f"{self._path}/memory", _about, content=memory_path(path).read_bytes())
         self._number = None
 
     def _last(self) -> int:

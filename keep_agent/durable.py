@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envs.outcome import Outcome
+from envs.outcome import Outcome, checked_flag
 from keep_agent.agent import Agent
 from keep_agent.api import Decision
 from keep_agent.errors import ConfigError, DataError
@@ -85,7 +85,7 @@ class DurableAgent:
     def finish(self, success: bool) -> None:
         with self._open():
             self.agent.finish(success)
-            self._keep("finish", success=success)
+            self._keep("finish", success=checked_flag("success", success))  # numpy's cannot be written as JSON
 
     def dump(self) -> dict[str, Any]:
         with self._open():

@@ -25,6 +25,13 @@ UNTOLD = (
 NAMES = tuple(field.name for field in fields(Fact))
 
 
+def listed(facts: Iterable[FactView | Mapping[str, Any]]) -> list[FactView | Mapping[str, Any]]:
+    """Several facts as a list, none of them checked. Raises DataError for what is not several, such as one fact."""
+    if isinstance(facts, str | Mapping) or not isinstance(facts, Iterable):
+        raise DataError(f"facts={facts!r:.80}: give a list of facts, such as [Fact('mug_1', 'object', 'mug')]")
+    return list(facts)
+
+
 def checked_facts(
     facts: Iterable[FactView | Mapping[str, Any]], category_of: Callable[[str], str | None]
 ) -> list[Fact]:
@@ -72,15 +79,23 @@ def _words(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
 def _check(fact: Fact) -> None:
     if fact.category not in CATEGORIES:
         raise DataError(f"fact {fact.id!r:.80} has category {fact.category!r:.80}; use {', '.join(CATEGORIES)}")
-    named = {"id": [fact.id], "type": [fact.type], "place": [fact.place or "-"], "holds": [fact.holds or "-"]}
-    for name, words in {**named, "states": fact.states, "sees": fact.sees}.items():
+    related = {"place": _given(fact.place), "holds": _given(fact.holds), "sees": fact.sees}
+    for name, words in {"id": [fact.id], "type": [fact.type], "states": fact.states, **related}.items():
         for word in words:
             if not isinstance(word, str) or not WORD.fullmatch(word) or not on_one_line(word):
                 raise DataError(
                     f"fact {fact.id!r:.80} has {name}={word!r:.80}; give a word of up to 64 characters without spaces "
                     "or slashes, such as mug_1"
                 )
+    for name, ids in related.items():
+        if fact.id in ids:
+            raise DataError(f"fact {fact.id!r} has {name}={fact.id!r}: name another thing than itself")
     if OURS.fullmatch(fact.id):
         raise DataError(f"fact id {fact.id!r} is what the planner calls segments of its own; use another")
     if not isinstance(fact.gone, bool):
         raise DataError(f"fact {fact.id!r} has gone={fact.gone!r:.80}; give true or false")
+
+
+def _given(id: str | None) -> tuple[str, ...]:
+    """The id of another thing, if one is named."""
+    return () if id is None or id == "" else (id,)

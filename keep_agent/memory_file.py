@@ -8,11 +8,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from keep_agent.errors import CorruptError, DataError
+from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import parsed, reading, writing
 from memory.disk.atomic import clean, write_atomic
 
 MAGIC = "keep-agent memory 1 sha256:"
+
+
+def memory_path(path: str | Path) -> Path:
+    """Raises ConfigError for what names no file."""
+    if not isinstance(path, str | Path) or not Path(path).name or "\0" in str(path):
+        raise ConfigError(f"path={path!r:.80}: name a file, such as 'kitchen.memory'")
+    return Path(path)
 
 
 def write_memory(path: Path, state: Mapping[str, Any]) -> None:

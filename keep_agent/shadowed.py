@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +12,30 @@ from keep_agent.errors import ConfigError
 
 PACKAGES = ("envs", "memory", "planners", "configs")
 HOME = Path(__file__).resolve().parents[1]
+MODULE = r"(.* )?-\w*m ?(keep_agent|eval|planners|memory|envs)(\.\w+)*"  # of ours, behind -m
+SCRIPT = r".*[/\\]keep-(agent|eval-\w+|train-\w+)(\.exe)?"  # that was installed with us
+BAD_INPUT = 2  # exit code
+
+
+def check_packages_at_start() -> None:
+    """`check_packages` when `keep_agent` is imported: a command of ours ends with the sentence, without a traceback."""
+    try:
+        check_packages()
+    except ConfigError as error:
+        if not is_command(sys.orig_argv, sys.argv):
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(BAD_INPUT)
+
+
+def is_command(original: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Whether a process runs one of our modules by ``python -m``, or an installed command of ours.
+
+    :param original: its whole command line
+    :param arguments: its ``sys.argv``, which has one entry for the program where ``original`` has one or two
+    """
+    program = " ".join(original[-len(arguments) - 1 :][:2])
+    return re.fullmatch(f"{MODULE}|{SCRIPT}", program, re.DOTALL) is not None
 
 
 def check_packages() -> None:

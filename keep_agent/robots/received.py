@@ -29,7 +29,7 @@ def member(message: Any, *names: str) -> Any:
     found = message
     for name in names:
         if not isinstance(found, Mapping) or name not in found:
-            raise DataError(f"{message!r:.80} has no {'.'.join(names)}; send a message of the topic's type")
+            raise DataError(f"{message!r:.80} has no field {'.'.join(names)!r}; send one that has it")
         found = found[name]
     return found
 
@@ -40,7 +40,13 @@ def text_of(message: Any, name: str) -> str:
     return "" if value is None else str(value).encode("utf-8", "replace").decode()
 
 
-def flag_of(message: Any, name: str, default: bool) -> bool:
-    """Whether a field is true. NaN, which some bridges send for a missing number, is not."""
-    value = message.get(name, default) if isinstance(message, Mapping) else default
-    return bool(value) and value == value
+def flag_of(message: Any, name: str) -> bool:
+    """Whether a field is true: a ``bool``, a ``uint8`` of 0 or 1, or a ``std_msgs/Bool``.
+
+    Raises DataError for a missing field and for every other value: text such as "false" would count as true.
+    """
+    value = member(message, name)
+    flag = value["data"] if isinstance(value, Mapping) and value.keys() == {"data"} else value
+    if isinstance(flag, int) and flag in (0, 1):  # a bool is an int
+        return bool(flag)
+    raise DataError(f"{name}={value!r:.80} is neither true nor false; send a bool")

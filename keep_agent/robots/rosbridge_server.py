@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
 from keep_agent.robots.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
@@ -89,8 +90,14 @@ class RosbridgeServer:
         return {"skill": answer.skill, "ok": answer.ok, "report": answer.report}
 
     def _report(self, request: Any) -> dict[str, Any]:
-        answer = self.service.report(flag_of(request, "ok", default=False), text_of(request, "message"))
-        return {"ok": answer.ok, "report": answer.report}
+        """Pass on what became of a skill: a failure, and an answer that says so, if the request does not tell."""
+        ok, message, wrong = False, text_of(request, "message"), ""
+        try:
+            ok = flag_of(request, "ok")
+        except DataError as error:
+            message = wrong = str(error)
+        answer = self.service.report(ok, message)
+        return {"ok": answer.ok and not wrong, "report": answer.report or wrong}
 
     def _execute(
         self, goal: Mapping[str, Any], feedback: Callable[[Mapping[str, Any]], None], stopped: Callable[[], bool]

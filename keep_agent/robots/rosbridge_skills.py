@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
@@ -12,24 +13,31 @@ from threading import Event, Lock, Timer
 from typing import Any, Literal, Protocol
 
 from envs.outcome import Outcome, failed
+from keep_agent.errors import DataError
 from keep_agent.robots.errors import RobotError, SkillLost
 from keep_agent.robots.received import flag_of, member, text_of
 from keep_agent.robots.rosbridge import Bridge
 
+log = logging.getLogger(__name__)
 HALT = 2.0  # seconds for the answer of a service that cancels
 Kind = Literal["ros2_action", "ros1_action", "service"]
 SUCCEEDED, CANCELED = 4, 5  # of action_msgs/GoalStatus, ROS 2
 # of actionlib_msgs/GoalStatus, ROS 1
-REACHED = "3"
-ENDS = {"2": "preempted", REACHED: "no", "4": "aborted", "5": "rejected", "8": "recalled", "9": "lost"}
+REACHED = 3
+ENDS = {2: "preempted", REACHED: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a robot's messages call things. The defaults are those of our own action."""
+    """Names of the fields in a robot's messages. The defaults are those of our own action.
+
+    :param ok: the field that says whether the skill worked. None for a type without such a field, as an empty response
+        (std_srvs/Empty) or an empty result (move_base) is: the skill has worked if the service answers, or the action's
+        status is "succeeded"
+    """
 
     skill: str = "task"  # of the goal, or the request
-    ok: str = "success"  # of the result, or the response
+    ok: str | None = "success"  # of the result, or the response
     message: str = "report"
     feedback: str = "current_status"
 
@@ -37,14 +45,24 @@ class Fields:
         return {self.skill: skill}
 
     def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
-        """``ended_well``: what the protocol says; a result that says no has the last word."""
-        values = values if isinstance(values, Mapping) else {self.message: str(values or "")}
-        ok = ended_well and flag_of(values, self.ok, default=True)
-        message = text_of(values, self.message)
+        """The outcome that a result or response tells. One that does not tell whether the skill worked is a failure.
+
+        :param ended_well: what the protocol says; the result may only contradict a success
+        :param otherwise: the message of a failure that comes without one
+        """
+        try:
+            ok = ended_well and (self.ok is None or flag_of(values, self.ok))
+        except DataError as error:
+            return failed(f"the robot does not say whether it worked: {error}, or name its field with Fields(ok=...)")
+        said = values if isinstance(values, Mapping) else {self.message: values or None}
+        message = text_of(said, self.message)
         return Outcome(True, message) if ok else failed(message or otherwise)
 
     def sentence(self, values: Any) -> str:
         return text_of(values, self.feedback)
+
+
+TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
 
 
 class PendingSkill:
@@ -158,9 +176,10 @@ class Ros1Action:
         pending = self._mine(message)
         if pending is None:
             return
-        status = text_of(message["status"], "status")
-        word = text_of(message["status"], "text") or f"the robot says {ENDS.get(status, status)}"
-        pending.settle(self.fields.outcome(message.get("result", {}), status == REACHED, word))
+        status = message["status"].get("status")
+        known = type(status) is int and status in ENDS
+        word = text_of(message["status"], "text") or f"the robot says {ENDS[status] if known else repr(status)}"
+        pending.settle(self.fields.outcome(message.get("result", {}), known and status == REACHED, word))
 
 
 class ServiceCall:
@@ -184,7 +203,15 @@ class ServiceCall:
         if self._cancel is None:
             raise RobotError(f"service {self._service.name} cannot be cancelled: name one that does it (cancel=...)")
         answered = Event()
+
+        def hear(outcome: Outcome) -> None:
+            if not outcome.ok:
+                log.warning("service %s does not cancel: %s", self._cancel.name, outcome.message)
+            answered.set()
+
         self._cancel.call(
-            self.bridge.library.ServiceRequest(), lambda response: answered.set(), lambda error: answered.set()
+            self.bridge.library.ServiceRequest(),
+            lambda response: hear(TRIGGERED.outcome(response, True, "the robot does not say why")),
+            lambda error: hear(failed(str(error))),
         )
         answered.wait(HALT)  # what is begun next must not be what it ends

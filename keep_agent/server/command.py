@@ -19,6 +19,7 @@ from keep_agent.server.address import address_of, listening
 from keep_agent.server.folder import claimed
 from keep_agent.server.limits import Limits
 from keep_agent.server.logs import set_up
+from keep_agent.server.refusable_socket import RefusableSocket
 from keep_agent.server.settings import AgentLimits, Settings
 from keep_agent.server.timed_protocol import TimedProtocol
 from keep_agent.server.token_file import load_tokens
@@ -88,7 +89,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app, http=TimedProtocol, log_config=None, access_log=False, server_header=False,
         timeout_graceful_shutdown=GRACE,
-        h11_max_incomplete_event_size=HEADERS, ws_max_size=settings.limits.body_bytes, ws="websockets-sansio",
+        h11_max_incomplete_event_size=HEADERS, ws_max_size=settings.limits.body_bytes, ws=RefusableSocket,
     )  # fmt: skip
 
 

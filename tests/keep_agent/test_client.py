@@ -14,8 +14,8 @@ from envs.outcome import Outcome
 from keep_agent import client as module
 from keep_agent.agent import Agent
 from keep_agent.brain import brain_of
-from keep_agent.client import PATIENCE, TIMEOUT, Client, ServerError
-from keep_agent.errors import ConfigError, StaleError
+from keep_agent.client import PATIENCE, TIMEOUT, Client, RemoteAgent, ServerError
+from keep_agent.errors import ConfigError, KeepError, StaleError
 
 URL = "http://robots.test"
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
@@ -162,6 +162,22 @@ def test_patience_begins_with_the_first_failure(clock: Clock) -> None:
     with pytest.raises(ServerError, match="come again"):
         client(counted).agents()
     assert 28 <= clock.now <= PATIENCE and len(asked) == 16
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda agent: agent.report(False),
+        lambda agent: agent.report({"ok": False}),
+        lambda agent: agent.finish("no"),
+        lambda agent: agent.observe(None),
+        lambda agent: agent.save(None),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(agent: Agent, call: Callable[[RemoteAgent], Any]) -> None:
+    remote = client(served(agent)).agent("kitchen")
+    with pytest.raises(KeepError, match="give|name"):
+        call(remote)
 
 
 def test_names_are_no_paths_and_no_questions() -> None:

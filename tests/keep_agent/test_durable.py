@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -335,3 +336,10 @@ def test_killed_at_any_moment_it_has_lost_no_call(tiny_model: Path, tmp_path: Pa
     assert again.agent.number >= acknowledged
     again.close()
     brain.engine.close()
+
+
+def test_a_task_that_numpy_says_has_failed_is_kept(opened: Callable[..., DurableAgent]) -> None:
+    agent = opened()
+    agent.plan("get the mug", SKILLS)
+    agent.finish(np.bool_(False))
+    assert opened().dump() == agent.dump()

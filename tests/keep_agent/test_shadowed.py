@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from keep_agent.shadowed import is_command
 from tests.test_imports import ROOT
 
 MAKE = "import gymnasium; gymnasium.make('keep_agent:Alfred-v0')"
-STARTS = [("-c", "import keep_agent"), ("-c", "from keep_agent import Agent"), ("-c", MAKE), ("-m", "eval.alfred")]
+STARTS = [
+    ("-c", "import keep_agent"),
+    ("-c", "from keep_agent import Agent"),
+    ("-c", MAKE),
+    ("-m", "eval.alfred"),
+    ("-m", "keep_agent.cli"),
+]
 
 
 def start(cwd: Path, *command: str, path: str = "") -> subprocess.CompletedProcess[str]:
@@ -33,7 +40,32 @@ def test_a_package_of_the_same_name_is_named_with_its_place(
     done = start(tmp_path, *command)
     said = done.stderr.splitlines()[-1]
     assert done.returncode != 0 and "No module named" not in done.stderr
+    assert ("Traceback" in done.stderr) == (command[0] == "-c")  # an import raises, a command ends
+    assert command[0] == "-c" or (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert str(own) in said and "is not keep-agent's" in said and "-P" in said and "keep-eval-alfred" in said
+
+
+P = "/usr/bin/python3"
+
+
+@pytest.mark.parametrize(
+    ("original", "arguments", "expected"),
+    [
+        ([P, "-m", "keep_agent.cli", "methods"], ["-m", "methods"], True),
+        ([P, "-m", "eval.alfred"], ["/ours/eval/alfred.py"], True),
+        ([P, "-Wignore", "-mplanners.train", "--data", "x"], ["-m", "--data", "x"], True),
+        ([P, "-Bm", "eval.suite"], ["-m"], True),
+        ([P, "/venv/bin/keep-eval-alfred", "a"], ["/venv/bin/keep-eval-alfred", "a"], True),
+        ([P, "-m", "pytest", "keep_agent.cli"], ["-m", "keep_agent.cli"], False),
+        ([P, "-m", "theirs.eval"], ["-m"], False),
+        ([P, "eval.py", "-m", "eval.alfred"], ["eval.py", "-m", "eval.alfred"], False),
+        ([P, "-c", "import keep_agent"], ["-c"], False),
+        ([P], [""], False),
+        ([P, "theirs.py"], [], False),
+    ],
+)
+def test_only_our_own_commands_end_the_process(original: list[str], arguments: list[str], expected: bool) -> None:
+    assert is_command(original, arguments) is expected
 
 
 def test_one_that_was_imported_before_is_found_too(tmp_path: Path) -> None:

@@ -159,10 +159,14 @@ def _stepped(controller: Controller, action: str, arguments: dict[str, Any]) -> 
 
 
 def _reply(event: Event) -> Reply:
+    """Raises `ThorAnswer` where it does not say whether the action worked: text such as "false" would count as true."""
     metadata = event.metadata
+    worked = metadata["lastActionSuccess"]
+    if not isinstance(worked, bool):
+        raise ThorAnswer(f"lastActionSuccess={worked!r:.80} is neither true nor false")
     others = event.third_party_camera_frames
     return Reply(
-        bool(metadata["lastActionSuccess"]),
+        worked,
         metadata["errorMessage"] or "",
         metadata["actionReturn"],
         metadata,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keep_agent.server.problems import Refused
 from keep_agent.server.tokens import Access
-from memory.disk.names import checked
+from memory.disk.names import checked, is_safe
 
 HEADER = "X-Agent-ID"
 TAKEN = ("persist_", "coord_")  # ids of agents of scenarios begin so (`Scenario.memory_key`)
@@ -17,12 +17,15 @@ class BadAgent(Refused):
 
 
 def agent_of(access: Access, *named: str | None, hints: Sequence[str | None] = ()) -> str:
-    """The first id that is ``named``, else the first of ``hints`` that the token may use, else the token's only agent.
+    """The first id that is ``named``, else the first usable one of ``hints``, else the token's only agent.
+
+    A hint is usable if it can be an agent's id and the token is for that agent; vendors' clients fill these fields for
+    other purposes. Every other hint counts as not given.
 
     :raises Forbidden: the token is not for this agent, whether there is one or not
     :raises ConfigError: the id is no safe name
     """
-    usable = (hint for hint in hints if hint is not None and access.may(hint))
+    usable = (hint for hint in hints if hint is not None and _can_be(hint) and access.may(hint))
     agent = next((name for name in (*named, *usable) if name is not None), access.only)
     if agent is None:
         raise BadAgent(f"whose memory is it? Name an agent by the header {HEADER}")
@@ -30,3 +33,7 @@ def agent_of(access: Access, *named: str | None, hints: Sequence[str | None] = (
     if agent.startswith(TAKEN):
         raise BadAgent(f"ids that begin with {' or '.join(TAKEN)} are those of scenarios' agents; use another")
     return agent
+
+
+def _can_be(agent: str) -> bool:
+    return is_safe(agent) and not agent.startswith(TAKEN)

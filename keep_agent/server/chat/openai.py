@@ -58,8 +58,8 @@ class OpenAIRoutes:
     ) -> Response:  # fmt: skip
         """Answer greedily. The agent is named by the header, else by ``user``.
 
-        Where neither is given it is ``prompt_cache_key``, else ``safety_identifier``, if the token may use that agent,
-        else the token's only agent.
+        Where neither is given it is ``prompt_cache_key``, else ``safety_identifier``, if that can be an agent's id and
+        the token may use that agent, else the token's only agent.
         """
         hints = asked.prompt_cache_key, asked.safety_identifier
         agent = agent_of(caller, agent_id, asked.user, hints=hints)

@@ -62,8 +62,12 @@ class Completion(VendorModel):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="The agent whose memory it is, unless the header X-Agent-ID names one")
-    prompt_cache_key: str | None = Field(None, description="The agent, if neither the header nor user names one")
-    safety_identifier: str | None = Field(None, description="The agent, if nothing else names one")
+    prompt_cache_key: str | None = Field(
+        None, description="The agent, if neither the header nor user names one; ignored if it cannot be an agent's id"
+    )
+    safety_identifier: str | None = Field(
+        None, description="The agent, if nothing else names one; ignored if it cannot be an agent's id"
+    )
 
 
 class CachedTokens(BaseModel):

@@ -17,7 +17,7 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain
-from keep_agent.errors import CapacityError, ConfigError, DataError, StaleError
+from keep_agent.errors import CapacityError, ConfigError, DataError, KeepError, StaleError
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 
 METHODS = "keep", "full_recompute", "cacheblend", "sparsex", "prefix_cache", "h2o"
@@ -153,6 +153,10 @@ def test_a_failure_without_a_reason_reaches_the_prompt(agent: Agent, brain: Call
         ({"id": "mug_1", "category": "object", "type": "mug", "color": "red"}, "color"),
         ({"id": "mug_1", "category": "object", "type": "mug", "gone": "no"}, "gone"),
         ({"id": "cabinet_1", "category": "object", "type": "cabinet"}, "was a receptacle"),
+        ({"id": "box_1", "category": "object", "type": "box", "place": "box_1"}, "place='box_1'.*than itself"),
+        ({"id": "box_1", "category": "object", "type": "box", "holds": "box_1"}, "holds='box_1'.*than itself"),
+        ({"id": "box_1", "category": "object", "type": "box", "sees": ["a", "box_1"]}, "sees='box_1'.*than itself"),
+        ({"id": "mug_1", "category": "object", "type": "mug", "place": 0}, "place=0"),
         (7, "no id"),
     ],
 )
@@ -165,6 +169,46 @@ def test_a_wrong_fact_is_named_and_nothing_of_its_batch_is_remembered(agent: Age
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        lambda agent: agent.observe(None),
+        lambda agent: agent.observe(MUG_FACT),
+        lambda agent: agent.observe({"id": "mug_1", "category": "object", "type": "mug"}),
+        lambda agent: agent.plan("get the mug", SKILLS, after="1"),
+        lambda agent: agent.plan("get the mug", SKILLS, after=True),
+        lambda agent: agent.report(False),
+        lambda agent: agent.report("failed"),
+        lambda agent: agent.report({"ok": False}),
+        lambda agent: agent.report(Outcome(False), number="1"),
+        lambda agent: agent.finish("no"),
+        lambda agent: agent.finish(None),
+        lambda agent: agent.finish(0),
+        lambda agent: agent.save(None),
+        lambda agent: agent.save(""),
+        lambda agent: agent.load(b"x"),
+        lambda agent: agent.load("\0"),
+        lambda agent: agent.restore(None),
+        lambda agent: Agent.from_config(overrides="prompt.style=linked"),
+        lambda agent: Agent.from_config(overrides=[7]),
+        lambda agent: Agent.from_config(model=None),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_and_changes_nothing(agent: Agent, call: Callable[[Agent], Any]) -> None:
+    agent.plan("get the mug", SKILLS)
+    before = agent.dump()
+    with pytest.raises(KeepError, match="give|name|agent's memory"):
+        call(agent)
+    assert agent.dump() == before
+
+
+def test_a_report_on_nothing_is_refused_in_one_sentence(agent: Agent) -> None:
+    with pytest.raises(ConfigError, match="^no decision to report on: there is none"):
+        agent.report(Outcome(True))
+    with pytest.raises(ConfigError, match="^no decision 4 to report on"):
+        agent.report(Outcome(True), 4)
+
+
+@pytest.mark.parametrize(
     ("instruction", "skills", "named"),
     [
         ("", SKILLS, "instruction"),
@@ -173,6 +217,8 @@ def test_a_wrong_fact_is_named_and_nothing_of_its_batch_is_remembered(agent: Age
         ("\ud800", SKILLS, "instruction"),
         ("get it", [], "skills"),
         ("get it", "done", "skills"),
+        ("get it", None, "skills"),
+        ("get it", 7, "skills"),
         ("get it", ["done", "go\nhome"], "one line"),
         ("get it", ["done", "go\u2028home"], "one line"),
         ("get it", ["done", "go\x85home"], "one line"),

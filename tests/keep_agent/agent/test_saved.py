@@ -75,9 +75,9 @@ def test_the_longest_that_can_be_told_can_be_saved_and_loaded(brain: Callable[..
     one.plan("\u0130" * 1900, ["x" * 200])  # two characters each, in lower case
     one.report(Outcome(False, "y" * 2000))
     one.finish(False)
-    one.observe([Fact(word, "object", word, word, states=("unseen", *[word] * 63))])
+    one.observe([Fact(word, "object", word, "p" * 64, states=("unseen", *[word] * 63))])
     one.observe(
-        [Fact(word, "object", word, word, states=(word,) * 64), Fact("a", "agent", word, word, word, sees=seen)]
+        [Fact(word, "object", word, "p" * 64, states=(word,) * 64), Fact("a", "agent", word, word, word, sees=seen)]
     )
     other.restore(one.dump())
     assert other.dump() == one.dump()

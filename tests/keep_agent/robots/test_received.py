@@ -16,6 +16,7 @@ from keep_agent.robots.received import flag_of, member, text_of
 from keep_agent.robots.rosbridge import Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_server import RosbridgeServer
+from keep_agent.robots.rosbridge_skills import Fields
 from tests.keep_agent.robots.bridge import SUCCEEDED, StandIn
 from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, ScriptRobot
 from tests.keep_agent.robots.test_rosbridge_executor import actionlib_robot, wait_for_facts
@@ -51,9 +52,8 @@ def test_odd_facts_and_skills_are_ignored(robot: StandIn, bridge: Bridge, caplog
     ("values", "outcome"),
     [
         ({"success": True, "report": "a\ud800b"}, Outcome(True, "a?b")),
-        ({"success": nan, "report": None}, failed("the robot says no")),
         ({"success": True, "report": None, "pose": {"x": nan}}, Outcome(True)),
-        (None, Outcome(True)),
+        ({"success": False, "report": None}, failed("the robot says no")),
     ],
 )
 def test_an_odd_result_still_ends_a_skill(robot: StandIn, bridge: Bridge, values: Any, outcome: Outcome) -> None:
@@ -98,4 +98,52 @@ def test_a_field_is_read_whatever_there_is() -> None:
     for odd in (None, {}, {"a": None}, {"a": []}):
         with pytest.raises(DataError, match=r"a\.b"):
             member(odd, "a", "b")
-        assert (text_of(odd, "c"), flag_of(odd, "c", True), flag_of(odd, "c", False)) == ("", True, False)
+        assert text_of(odd, "c") == ""
+        with pytest.raises(DataError, match="no field 'c'"):
+            flag_of(odd, "c")
+
+
+@pytest.mark.parametrize("true", [True, 1, {"data": True}, {"data": 1}])
+def test_a_flag_is_a_bool_a_uint8_or_a_message_of_one(true: Any) -> None:
+    false = {"data": False} if isinstance(true, dict) else type(true)(0)
+    assert [flag_of({"ok": value}, "ok") for value in (true, false)] == [True, False]
+    assert [Fields(ok="ok").outcome({"ok": value}, True, "no").ok for value in (true, false)] == [True, False]
+
+
+NO_FLAGS: list[Any] = ["false", "False", "true", "0", "1", "failed", "", [False], [True], None, -1, 2, 1.0, nan, {}]
+NO_FLAGS += [{"data": "false"}, {"data": [0]}, {"value": True}, {"data": True, "more": 1}]
+NO_RESULTS = [{"success": value} for value in NO_FLAGS]
+NO_RESULTS += [{}, {"sucess": True}, {"ok": True}, "Error: gripper", None, [], 5, nan, True]
+
+
+@pytest.mark.parametrize("values", NO_RESULTS, ids=repr)
+def test_a_result_without_a_flag_is_a_failure_that_says_what_came(values: Any) -> None:
+    outcome = Fields().outcome(values, True, "the robot does not say why")
+    assert not outcome.ok and "success" in outcome.message and "Fields(ok=" in outcome.message
+    received = values["success"] if isinstance(values, dict) and "success" in values else values
+    assert repr(received) in outcome.message
+
+
+def test_a_result_with_the_flag_in_another_field_is_a_failure() -> None:
+    outcome = Fields(ok="fine").outcome({"success": True, "report": "waved"}, True, "")
+    assert not outcome.ok and "no field 'fine'" in outcome.message
+
+
+@pytest.mark.parametrize("values", [{}, {"success": False}, {"pose": 1}, None])
+def test_where_no_field_is_named_the_protocol_decides(values: Any) -> None:
+    fields = Fields(ok=None)
+    assert fields.outcome(values, True, "") == Outcome(True)
+    assert fields.outcome(values, False, "the robot says aborted") == failed("the robot says aborted")
+
+
+def test_a_protocol_that_says_no_needs_no_flag() -> None:
+    assert Fields().outcome("no such action", False, "") == failed("no such action")
+    assert Fields().outcome({"success": "?", "report": "no arm"}, False, "") == failed("no arm")
+
+
+@pytest.mark.parametrize("status", ["3", 3.0, True, None, [3], {}])
+def test_a_goal_status_is_a_number(robot: StandIn, bridge: Bridge, status: Any) -> None:
+    actionlib_robot(robot, status, {"result": {"success": True}})
+    executor = RosbridgeExecutor(bridge, ("wave",), kind="ros1_action")
+    robot.subscribed("/execute_skill/result", "/execute_skill/feedback")
+    assert executor.execute("wave", lambda text: None) == failed(f"the robot says {status!r}")

@@ -63,7 +63,7 @@ def wait_for_facts(executor: RosbridgeExecutor) -> None:
         ((ABORTED, {"success": False, "report": "no arm"}), failed("no arm")),
         ((ABORTED, {}), failed("the robot says aborted")),
         ((SUCCEEDED, {"success": False, "report": "fell"}), failed("fell")),
-        ((SUCCEEDED, {}), Outcome(True)),
+        ((SUCCEEDED, {"success": True}), Outcome(True)),
         (ValueError("no such action type"), failed("no such action type")),
     ],
 )
@@ -151,6 +151,22 @@ def test_a_service_carries_a_skill_out(robot: StandIn, bridge: Bridge) -> None:
     executor = RosbridgeExecutor(bridge, ["wave", "nod"], kind="service", name="/do", type="a/Do", fields=fields)
     assert executor.execute("wave", lambda text: None) == Outcome(True, "said so")
     assert executor.execute("nod", lambda text: None) == failed("said so")
+
+
+def test_a_service_without_a_flag_has_worked_when_it_answers(robot: StandIn, bridge: Bridge) -> None:
+    robot.services["/do"] = lambda args: {}
+    choices = {"kind": "service", "name": "/do", "type": "std_srvs/Empty"}
+    assert RosbridgeExecutor(bridge, WAVE, fields=Fields(ok=None), **choices).execute("wave", print) == Outcome(True)
+    assert "no field 'success'" in RosbridgeExecutor(bridge, WAVE, **choices).execute("wave", print).message
+
+
+def test_a_service_that_does_not_cancel_is_logged(
+    robot: StandIn, bridge: Bridge, caplog: pytest.LogCaptureFixture
+) -> None:
+    robot.services["/halt"] = lambda args: {"success": False, "message": "the brake is broken"}
+    executor = RosbridgeExecutor(bridge, WAVE, kind="service", name="/do", type="a/Do", cancel="/halt")
+    executor._client.cancel()
+    assert "service /halt does not cancel: the brake is broken" in caplog.text
 
 
 def test_a_service_that_is_not_there_is_a_failure(robot: StandIn, bridge: Bridge) -> None:

@@ -168,6 +168,19 @@ def test_plans_reports_and_facts(robot: StandIn, bridge: Bridge) -> None:
     server.close()
 
 
+@pytest.mark.parametrize("request_", [{"ok": "true"}, {"ok": None}, {"success": True}, {}, {"ok": -1, "message": "x"}])
+def test_a_report_that_does_not_say_whether_it_worked_counts_as_a_failure(
+    robot: StandIn, bridge: Bridge, request_: dict
+) -> None:
+    planner = ScriptPlanner(["wave"])
+    server = RosbridgeServer(bridge, planner, ScriptRobot(), limits=QUICK)
+    robot.call("/keep_agent/plan", {"instruction": "greet", "skills": ["wave"]})
+    answer = robot.call("/keep_agent/report", request_)
+    assert not answer["ok"] and "ok" in answer["report"]
+    assert planner.named("report") == [(failed(answer["report"]),)]
+    server.close()
+
+
 def test_no_plan_while_a_task_is_on(robot: StandIn, bridge: Bridge) -> None:
     server, body, _ = hanging(bridge)
     goal(robot, "first", "wave")

@@ -15,6 +15,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from keep_agent.server.refusable_socket import RefusableSocket
 from tests.waiting import PATIENCE
 
 
@@ -65,7 +66,8 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
 
     :param grace: seconds for requests in the works when the server is to end
     """
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=grace, **knobs))
+    given = {"ws": RefusableSocket, "log_level": "warning", "timeout_graceful_shutdown": grace, **knobs}
+    server = uvicorn.Server(uvicorn.Config(app, port=0, **given))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

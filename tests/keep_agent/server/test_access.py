@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from websockets.sync.client import connect
 
 from keep_agent.server.access import RULES, Caller, Need, Rule
 from keep_agent.server.app import make_app
+from keep_agent.server.problems import Busy, answer_to
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import Served, serving, status
 
@@ -29,6 +31,11 @@ async def socket(websocket: WebSocket, agent: str, caller: Caller) -> None:
     await websocket.accept()
     await websocket.send_text(caller.name)
     await websocket.close()
+
+
+@router.websocket("/agents/{agent}/full")
+async def full(websocket: WebSocket) -> None:
+    await websocket.send_denial_response(answer_to(websocket.url.path, Busy("too many at once", 1)))
 
 
 @router.post("/broken")
@@ -98,6 +105,27 @@ def test_a_socket_is_refused_before_it_opens(closed: Served, token: str, name: s
     ):  # fmt: skip
         pass
     assert refused.value.response.status_code == code
+
+
+REFUSALS = (
+    ("/agents/a/socket", "", 401),
+    ("/agents/b/socket", "token-a", 403),
+    ("/agents/a/full", "token-a", 429),
+    ("/agents/a/nothing", "token-a", 403),
+)
+
+
+def test_a_socket_that_is_refused_leaves_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app([router], tokens=TOKENS, rules=AGENT_RULES)
+    with serving(app, log_config=None) as served:  # at its end everything is logged
+        for path, token, code in REFUSALS:
+            with pytest.raises(InvalidStatus) as refused, connect(
+                f"ws://127.0.0.1:{served.port}{path}", additional_headers=bearer(token)
+            ):  # fmt: skip
+                pass
+            assert refused.value.response.status_code == code
+            assert path.endswith("nothing") or b"error" in refused.value.response.body
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_socket_opens_with_a_token(closed: Served) -> None:

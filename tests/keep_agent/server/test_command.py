@@ -10,8 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 
+from keep_agent.server.command import _config
 from keep_agent.server.folder import claimed
+from keep_agent.server.refusable_socket import RefusableSocket
+from keep_agent.server.settings import Settings
+from keep_agent.server.timed_protocol import TimedProtocol
 from keep_agent.server.tokens import VARIABLE
 from tests.keep_agent.viewer.traces import opening, write
 
@@ -31,6 +36,11 @@ def refused(*arguments: str) -> str:
     done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, env=environment)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     return done.stderr
+
+
+def test_requests_and_websockets_are_of_our_own_protocols() -> None:
+    config = _config(FastAPI(), Settings())
+    assert (config.http, config.ws) == (TimedProtocol, RefusableSocket)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ class Stuck:
 def ended_under_load(app: FastAPI, asked: Callable[[Served], Any], busy: Callable[[], bool]) -> Iterator[list[Any]]:
     """What ``asked`` gives, several times at once, of a server that is told to end when it is ``busy``."""
     with ThreadPoolExecutor(REQUESTS) as pool:
-        with serving(app, grace=0, log_config=None, ws="websockets-sansio") as served:
+        with serving(app, grace=0, log_config=None) as served:
             asking = [pool.submit(asked, served) for _ in range(REQUESTS)]
             until(busy)
         yield [one.result() for one in asking]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from keep_agent.server.chat.caller import BadAgent, agent_of
+from keep_agent.server.tokens import OPEN, Access
 from tests.keep_agent.server.conftest import TOKENS, Build, Serve
 from tests.keep_agent.server.serving import Served
 from tests.keep_agent.server.test_chat import ANTHROPIC, OPENAI, anthropic, asked, openai
@@ -100,6 +102,19 @@ def test_newer_fields_for_a_user_name_the_agent_where_nothing_else_does(served: 
     asked(served, OPENAI, unnamed(openai("")) | {field: f"by-{field}"})
     assert cached(asked(served, OPENAI, openai(f"by-{field}"))) > 0
     assert cached(asked(served, OPENAI, openai(f"not-{field}", **{field: f"by-{field}"}))) == 0
+
+
+NO_IDS = ["my app: v1/é", "hash@x.y", "x" * 5000, "", "..", "nul", "a\n", "persist_1", "coord_x"]
+
+
+@pytest.mark.parametrize("text", NO_IDS, ids=lambda text: repr(text[:12]))
+def test_a_hint_that_cannot_be_an_id_counts_as_not_given(text: str) -> None:
+    hints = text, "kitchen"
+    assert agent_of(OPEN, None, None, hints=hints) == "kitchen"
+    assert agent_of(OPEN, "hall", None, hints=hints) == "hall"
+    assert agent_of(Access("one", frozenset({"b"})), None, None, hints=[text]) == "b"
+    with pytest.raises(BadAgent, match="whose memory is it"):
+        agent_of(OPEN, None, None, hints=[text, None])
 
 
 def test_newer_fields_for_a_user_name_only_agents_that_the_token_may_use(serve: Serve) -> None:
