@@ -14,7 +14,14 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
 from keep_agent.files import loading, reason
@@ -22,7 +29,7 @@ from memory.choices import DTYPES, INITS
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
-from memory.engine.files import ModelFiles, model_files, refuse_adapter
+from memory.engine.files import GENERATION, ModelFiles, model_files, refuse_adapter
 from memory.engine.prepacked import prepack
 from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
@@ -139,27 +146,28 @@ def _read(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model on its device, and transformers' report of what it found."""
     with files.view() as view:  # with its configuration: the one that a hub gave before may be outdated
-        return _read_view(view, files.folder, dtype, device, packing)
+        return _read_view(view, files, dtype, device, packing)
 
 
 def _read_view(
-    view: Path, folder: Path, dtype: torch.dtype, device: torch.device, packing: Packing | None
+    view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
+    config = _private(_config(str(view)))
     read = partial(
-        AutoModelForCausalLM.from_pretrained,
-        view,
-        config=_private(_config(str(view))),
+        MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
+        None,  # no folder: it would be mapped
+        config=config,
+        state_dict=files.tensors(),
+        generation_config=GenerationConfig.from_pretrained(view) if (view / GENERATION).is_file() else None,
         dtype=dtype,
         attn_implementation=NAME,
-        use_safetensors=True,
-        trust_remote_code=False,
         ignore_mismatched_sizes=True,  # reported, and refused with names instead of a bare RuntimeError
         output_loading_info=True,
     )
     if packing is None:
         module, report = read()
         return module.to(device), report
-    with packing.explain(folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
+    with packing.explain(files.folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
         return read(**packing.loading(device, dtype))
 
 

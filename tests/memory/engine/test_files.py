@@ -16,8 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from keep_agent.errors import ModelError
+from memory.choices import DTYPES
 from memory.disk.sums import sha256, write_sums
-from memory.engine.families import tiny_model
+from memory.engine.engine import Engine
+from memory.engine.families import FAMILIES, tiny_model
 from memory.engine.files import model_files, weight_files
 from memory.engine.load import load_model
 from memory.tokenizer import load_tokenizer
@@ -142,6 +144,46 @@ def test_a_file_that_changes_while_it_is_loaded_is_noticed(folder: Path) -> None
         change(folder / "config.json")
     with model_files(folder).view():
         pass
+
+
+def test_writing_that_keeps_size_and_mtime_is_noticed_while_a_file_is_loaded(folder: Path) -> None:
+    found, path = model_files(folder), min(folder.glob("*.safetensors"))
+    before = path.stat()
+    with pytest.raises(ModelError, match=rf"{path.name} was changed while the model was loaded"), found.view():
+        while path.stat().st_ctime_ns == before.st_ctime_ns:  # clocks of files tick
+            with path.open("r+b") as file:
+                file.seek(-4, os.SEEK_END)
+                file.write(b"\0\0\0\0")
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def mapped(folder: Path) -> list[str]:
+    """Mappings of files below ``folder`` in this process."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+
+
+def overwrite(folder: Path) -> None:
+    """Change every byte of the weights in place, then cut the files short."""
+    for path in folder.glob("*.safetensors"):
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+            file.flush()
+            file.truncate(10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are listed by Linux only")
+@pytest.mark.parametrize(
+    ("family", "dtype"), [*(("qwen2", dtype) for dtype in DTYPES), *((family, "bfloat16") for family in FAMILIES[1:])]
+)
+def test_what_becomes_of_the_files_does_not_reach_a_loaded_model(family: str, dtype: str, tmp_path: Path) -> None:
+    ids = torch.arange(20)
+    tiny_model(family, layers=2).module.to(getattr(torch, dtype)).save_pretrained(tmp_path, max_shard_size="100KB")
+    with Engine(load_model(tmp_path, dtype), "inline") as engine:
+        assert not mapped(tmp_path)
+        before = engine.forward_plain(ids)
+        overwrite(tmp_path)
+        assert torch.equal(engine.forward_plain(ids), before)
 
 
 def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> None:
