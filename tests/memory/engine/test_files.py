@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from keep_agent.errors import ModelError
 from memory.choices import DTYPES
-from memory.disk.sums import sha256, write_sums
+from memory.disk.sums import check_sums, sha256, write_sums
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
 from memory.engine.files import model_files, weight_files
@@ -213,14 +213,33 @@ def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> No
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"abc\n", r"SHA256SUMS has a line without a file name \('abc'\)"),
-        (b"\xff\xfe a\n", "SHA256SUMS is damaged: it is not UTF-8 text"),
+        (b"abc\n", r"SHA256SUMS has a line that is not a SHA-256 and a file name \('abc'\)"),
+        (b"0" * 63 + b"  config.json\n", r"SHA256SUMS has a line that is not a SHA-256 and a file name \('000"),
+        (b"\xff\xfe a\n", "cannot load the checksums in .*SHA256SUMS .UnicodeDecodeError"),
+        (b"", "SHA256SUMS is empty; fetch or build it again, or remove it"),
+        (b" \n\n", "SHA256SUMS is empty"),
+        (b"0" * 64 + b"  ../outside\n", r"SHA256SUMS names '\.\./outside', which is not in its folder"),
+        (b"0" * 64 + b"  /outside\n", "SHA256SUMS names '/outside', which is not in its folder"),
     ],
 )
-def test_a_broken_list_of_checksums_is_named(folder: Path, content: bytes, match: str) -> None:
-    (folder / "SHA256SUMS").write_bytes(content)
-    with pytest.raises(ModelError, match=match):
-        load_model(folder)
+def test_a_broken_list_of_checksums_is_named(tmp_path: Path, content: bytes, match: str) -> None:
+    (tmp_path / "SHA256SUMS").write_bytes(content)
+    with pytest.raises(ModelError, match=match) as caught:
+        check_sums(tmp_path / "SHA256SUMS")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_list_of_checksums_that_is_no_file_is_named(tmp_path: Path) -> None:
+    check_sums(tmp_path / "SHA256SUMS")
+    (tmp_path / "SHA256SUMS").mkdir()
+    with pytest.raises(ModelError, match=r"cannot load the checksums in .*SHA256SUMS .IsADirectoryError"):
+        check_sums(tmp_path / "SHA256SUMS")
+
+
+def test_checksums_may_be_in_upper_case(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    write_sums(tmp_path / "SHA256SUMS", {"*file": sha256(b"content").upper()})
+    check_sums(tmp_path / "SHA256SUMS")
 
 
 def test_an_index_does_not_lead_out_of_its_folder(folder: Path) -> None:
