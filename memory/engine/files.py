@@ -71,6 +71,10 @@ class ModelFiles:
                 link.parent.mkdir(exist_ok=True, parents=True)
                 link.symlink_to(path.absolute())
             yield Path(name)
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raises ModelError if one of the files is no longer what was hashed."""
         for path, stamp in self.stamps.items():
             if not path.is_file() or _stamp(path) != stamp:
                 raise ModelError(f"{path} was changed while the model was loaded; load it again once it is complete.")

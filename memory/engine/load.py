@@ -38,11 +38,15 @@ from memory.engine.spec import ModelSpec, check_supported, make_spec
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model the engine owns, and where its files lie (None for random weights without a folder)."""
+    """A model the engine owns, and the files it was loaded from (None for random weights)."""
 
     name: str
     decoder: Decoder
-    folder: Path | None = None
+    files: ModelFiles | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        return self.files.folder if self.files else None
 
     @property
     def spec(self) -> ModelSpec:
@@ -93,12 +97,12 @@ def from_config(
     return wrap(module, name, f"random:{seed}:{where.type}")
 
 
-def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None, files: str = "") -> LoadedModel:
-    """Take over a model built with our attention; ``revision`` names its weights, ``files`` all that was loaded."""
+def wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
+    """Take over a model built with our attention; ``revision`` names its weights, ``files`` are those it came from."""
     module.eval().requires_grad_(False)
-    spec = make_spec(module, revision, files)
+    spec = make_spec(module, revision, files.key if files else "")
     prepack(module.model.layers)
-    return LoadedModel(name, Decoder(module, spec), folder)
+    return LoadedModel(name, Decoder(module, spec), files)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -134,7 +138,7 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
     files = model_files(folder)
     module, report = _read(files, dtype, device, packing)
     _check_report(folder, report)
-    loaded = wrap(module, name, files.weights_key, folder, files.key)
+    loaded = wrap(module, name, files.weights_key, files)
     if packing:
         with packing.explain(folder, device):
             settle(module, dtype)

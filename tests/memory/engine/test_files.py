@@ -271,6 +271,15 @@ def test_a_file_of_another_format_says_what_is_loaded(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"{", b"[]"])
+def test_a_damaged_generation_configuration_is_not_passed_over(folder: Path, content: bytes) -> None:
+    """It says which tokens end an answer."""
+    (folder / "generation_config.json").write_bytes(content)
+    with pytest.raises(ModelError, match="cannot load model") as caught:
+        load_model(folder)
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
 def _nested(path: Path) -> None:
     path.write_text('{"model_type": "qwen2", "x": ' + "[" * 100_000)
 
