@@ -26,6 +26,7 @@ from transformers import (
 from keep_agent.errors import ConfigError, ModelError, check_choice
 from keep_agent.files import loading, reason
 from memory.choices import DTYPES, INITS
+from memory.engine.allocator import freed_at_once
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
@@ -75,7 +76,7 @@ def load_model(
     """
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
     check_choice("model.init", init, INITS)
-    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"):
+    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), freed_at_once():
         if init == "random":
             return _random(name, dtype, device, seed, quantization)
         return _pretrained(name, dtype, device, quantization)
