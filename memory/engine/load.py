@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -163,9 +164,10 @@ def _read_view(
         None,  # no folder: it would be mapped
         config=config,
         state_dict=files.tensors(),
-        generation_config=GenerationConfig.from_pretrained(view) if (view / GENERATION).is_file() else None,
+        generation_config=_generation(files.folder / GENERATION),
         dtype=dtype,
         attn_implementation=NAME,
+        trust_remote_code=False,
         ignore_mismatched_sizes=True,  # reported, and refused with names instead of a bare RuntimeError
         output_loading_info=True,
     )
@@ -174,6 +176,14 @@ def _read_view(
         return module.to(device), report
     with packing.explain(files.folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
         return read(**packing.loading(device, dtype))
+
+
+def _generation(file: Path) -> GenerationConfig | None:
+    """What a file says of generating; None without one. Raises ModelError for a damaged one."""
+    if not file.is_file():
+        return None
+    with loading(file, "fetch it again"):
+        return GenerationConfig.from_dict(json.loads(file.read_text("utf-8")))
 
 
 def _check_report(folder: Path, report: dict[str, Any]) -> None:
