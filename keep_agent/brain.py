@@ -177,7 +177,10 @@ def make_tokenizer(model: DictConfig, loaded: LoadedModel) -> PreTrainedTokenize
     has_own = model.tokenizer or loaded.folder is not None or Path(name).is_dir()
     if not has_own and model.init == "random":
         name = str(BUNDLED)
-    return load_tokenizer(name, loaded.spec.vocab)
+    tokenizer = load_tokenizer(name, loaded.spec.vocab)
+    if loaded.files is not None:
+        loaded.files.check_unchanged()  # the tokenizer was hashed with the weights
+    return tokenizer
 
 
 def _place(model: DictConfig) -> str:

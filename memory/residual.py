@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import nn
 from torch.nn import functional
@@ -17,6 +17,7 @@ from torch.nn import functional
 from keep_agent.errors import ModelError
 from keep_agent.files import loading
 from memory.disk.atomic import write_atomic
+from memory.disk.tensorfile import open_tensors
 
 SHIPPED = Path(__file__).parent / "retention" / "heads"
 FORMAT = "keep-agent retention head 2"
@@ -94,7 +95,7 @@ def load_head(name: str) -> ResidualHead:
     path = SHIPPED / f"{name}.safetensors"
     path = path if path.is_file() else Path(name)
     try:
-        with safe_open(path, "pt") as file:
+        with open_tensors(path) as file:
             metadata, tensors = file.metadata() or {}, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         known = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.safetensors"))) or "none"

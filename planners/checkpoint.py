@@ -12,12 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ModelError
 from keep_agent.files import loading
+from memory.disk import tensorfile
 from memory.disk.atomic import alone
 from memory.disk.sums import CHECKSUMS, check_sums, digests_of, read_sums, sha256, write_sums
 from memory.disk.versions import latest, new_version
@@ -149,7 +150,7 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
 def read_tensors(file: Path) -> dict[str, torch.Tensor]:
     """Tensors of a file by name. Raises ModelError for a damaged one."""
     with loading(file, RESTORE):
-        return load_file(file)
+        return tensorfile.read_tensors(file)
 
 
 @torch.no_grad()

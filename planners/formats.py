@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
+from memory.chat_template import parts_around
 from planners.prompt import (
     CUE,
     FOCUS,
@@ -176,10 +177,13 @@ class PlainFormat:
         return self._splice.tokenizer.decode(ids)
 
 
-def template_parts(tokenizer: PreTrainedTokenizerBase, *contents: str) -> list[str]:
-    """What the chat template puts around and between the places marked ``HERE`` in turns of user and model."""
-    turns = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
-    return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True).split(HERE)
+def template_parts(tokenizer: PreTrainedTokenizerBase, *contents: str, **values: bool) -> list[str]:
+    """What the chat template puts around and between the places marked ``HERE`` in turns of user and model.
+
+    Raises ModelError as `parts_around` does.
+    """
+    turns = [(("user", "assistant")[i % 2], content) for i, content in enumerate(contents)]
+    return parts_around(tokenizer, HERE, turns, **values)
 
 
 INTRODUCTION = (

@@ -34,6 +34,9 @@ STAGE_MAY = {
 TRAINERS = ("memory/retention/trainer.py",)  # stand beside a stage, and drive the engine to train it
 
 
+MAPPING = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load_model"}  # unless told not to
+
+
 def sources(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
@@ -142,3 +145,8 @@ def test_training_needs_no_more_than_its_four_libraries(tmp_path: Path) -> None:
         "runpy.run_module('planners.train', run_name='__main__')"
     )
     assert "--data" in run_python(code, tmp_path)
+
+
+def test_files_of_tensors_are_opened_by_the_module_that_does_not_map_them() -> None:
+    openers = {path.name for room in ROOMS for path in sources(room) if MAPPING & set(imports(path))}
+    assert openers == {"tensorfile.py"}

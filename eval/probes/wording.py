@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planners.formats import PlainFormat, Splicer
+from planners.formats import HERE, PlainFormat, Splicer, template_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_HERE = "\u241f"  # stands for the turn's text while a chat template is rendered; never reaches the model
 
 
 class TextFormat:
@@ -26,9 +24,7 @@ class TextFormat:
         if not getattr(tokenizer, "chat_template", None):
             self._context, self.turn = PlainFormat(tokenizer, start).context(), "\n"
             return
-        before, self.turn = tokenizer.apply_chat_template(
-            [{"role": "user", "content": _HERE}], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        ).split(_HERE)
+        before, self.turn = template_parts(tokenizer, HERE, enable_thinking=False)
         first = [] if start is None else [self._splice.token(start)]
         self._context = first + self._splice.raw(before)
 

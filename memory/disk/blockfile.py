@@ -81,6 +81,8 @@ def open_blocks(path: Path) -> BlockFile:
 class BlockFile:
     """A mapped file; make it with `open_blocks`. It stays whole while another takes its place or it is deleted.
 
+    It does not if somebody writes into it or shortens it: `write_blocks` never does.
+
     The mapping is private: what is written into a tensor by mistake stays in this process and never reaches the file.
     It ends with the last tensor that looks at it, and holds one file descriptor until then. Threads may share it.
     """

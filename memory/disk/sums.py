@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from keep_agent.errors import ModelError
+from keep_agent.files import loading
 
 CHECKSUMS = "SHA256SUMS"
+LINE = re.compile(r"([0-9a-fA-F]{64})\s+\*?(.+)")
+REMEDY = "fetch or build it again"
 
 
 def sha256(content: bytes) -> str:
@@ -29,22 +33,31 @@ def write_sums(path: Path, digests: Mapping[str, str]) -> None:
 
 
 def read_sums(path: Path) -> dict[Path, str]:
-    """SHA-256 by file, as a list has it; empty where there is no list.
+    """SHA-256 by file, as a list has it, in lower case; empty where there is no list. None of the files is opened.
 
-    :raises ModelError: the list cannot be read, or names a file that is not there
+    :raises ModelError: the list cannot be read or lists nothing, or names a file that is not in its folder
     """
-    if not path.is_file():
+    if not path.exists():
         return {}
-    try:
-        lines = [line.split(maxsplit=1) for line in path.read_text("utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{path} is damaged: it is not UTF-8 text ({error}); fetch or build it again.") from error
-    if broken := [" ".join(pair) for pair in lines if len(pair) != 2]:
-        raise ModelError(f"{path} has a line without a file name ({broken[0]!r}); fetch or build it again.")
-    listed = {path.parent / name.strip().lstrip("*"): digest for digest, name in lines}
+    with loading(f"the checksums in {path}", REMEDY):
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise ModelError(f"{path} is empty; {REMEDY}, or remove it if the files are not to be checked.")
+    listed = dict(_entry(path, line) for line in lines)
     if missing := [file for file in listed if not file.is_file()]:
         raise ModelError(f"{missing[0]} is listed in {path} but missing; restore it, or take its line out of the list.")
     return listed
+
+
+def _entry(path: Path, line: str) -> tuple[Path, str]:
+    """The file and the SHA-256 of a line of ``path``."""
+    found = LINE.fullmatch(line.strip())
+    if found is None:
+        raise ModelError(f"{path} has a line that is not a SHA-256 and a file name ({line.strip()!r:.100}); {REMEDY}.")
+    digest, name = found.groups()
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ModelError(f"{path} names {name!r:.100}, which is not in its folder; {REMEDY}.")
+    return path.parent / name, digest.lower()
 
 
 def check_sums(path: Path, found: Mapping[Path, str] | None = None) -> None:

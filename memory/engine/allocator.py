@@ -1,4 +1,4 @@
-"""Keep the memory that a layer frees for the next one.
+"""Allocator settings: memory that a layer frees is kept for the next one, what loading frees is given back.
 
 A layer's activations are some megabytes, freed and asked for again and again. glibc maps such blocks anew each time, or
 gives the end of a thread's heap back, and every page of it faults when it is written next: 5 to 8 % of a prefill on a
@@ -9,22 +9,43 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # names of malloc.h
 KEPT = 1 << 30  # bytes that stay with the process
 LARGEST = 32 << 20  # bytes of a block that comes from the heap; glibc takes no more for an answer
+WEIGHT = 256 << 10  # the same while a model is loaded
 
 
 @cache
 def keep_freed_memory() -> bool:
     """Tell the process's allocator so; whether it listens. Does so once, and only on Linux with glibc."""
+    wishes = ((M_MMAP_THRESHOLD, LARGEST), (M_TRIM_THRESHOLD, KEPT), (M_ARENA_MAX, 1))
+    told = [_tell(option, value) for option, value in wishes]
+    return all(told)
+
+
+@contextmanager
+def freed_at_once() -> Iterator[None]:
+    """Give blocks of the size of weights back to the system when they are freed.
+
+    Several threads read a model's weights, and each tensor is freed once it is converted or laid out for the processor.
+    In the heaps of those threads they would stay with the process: as much as the model once more.
+    """
+    _tell(M_MMAP_THRESHOLD, WEIGHT)
+    try:
+        yield
+    finally:
+        _tell(M_MMAP_THRESHOLD, LARGEST)
+
+
+def _tell(option: int, value: int) -> bool:
+    """Set one of glibc's options; whether it was taken."""
     if not sys.platform.startswith("linux"):
         return False
     try:
-        tell = ctypes.CDLL(None).mallopt
+        return ctypes.CDLL(None).mallopt(option, value) == 1
     except (OSError, AttributeError):  # another C library
         return False
-    wishes = ((M_MMAP_THRESHOLD, LARGEST), (M_TRIM_THRESHOLD, KEPT), (M_ARENA_MAX, 1))
-    told = [tell(option, value) == 1 for option, value in wishes]
-    return all(told)

@@ -2,7 +2,8 @@
 
 Libraries look for more in a folder than a model's weights (a single file before shards, shards of a distributed run,
 adapters), and for other things with every version. So they are given a view of the folder that holds the hashed files
-and no others: what is hashed is what is loaded.
+and no others, and the tensors of the weights one by one: what is hashed is what is loaded. Nothing is mapped, so what
+becomes of the files afterwards does not reach the model.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from keep_agent.errors import ModelError
 from memory.disk.sums import CHECKSUMS, check_sums, digests_of, read_sums, sha256
+from memory.disk.tensorfile import open_tensors
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-CONFIG, ADAPTER = "config.json", "adapter_config.json"
+CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
 BESIDE = (  # patterns of what is loaded with the weights
-    CONFIG, "generation_config.json", INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
+    CONFIG, GENERATION, INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
     "merges.txt", "tekken.json", "*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*",
 )  # fmt: skip
 FOREIGN = ("*.bin", "*.pt", "*.gguf")  # weights in formats that are not loaded
@@ -51,6 +54,11 @@ class ModelFiles:
         named = sorted((path.relative_to(self.folder).as_posix(), self.digests[path]) for path in files)
         return sha256(json.dumps(named).encode())
 
+    def tensors(self) -> dict[str, Any]:
+        """Slices of safetensors by name: each reads its tensor from the weights when it is indexed."""
+        files = [open_tensors(path) for path in self.weights]
+        return {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118
+
     @contextmanager
     def view(self) -> Iterator[Path]:
         """A temporary folder with links to these files, to load from.
@@ -63,6 +71,10 @@ class ModelFiles:
                 link.parent.mkdir(exist_ok=True, parents=True)
                 link.symlink_to(path.absolute())
             yield Path(name)
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raises ModelError if one of the files is no longer what was hashed."""
         for path, stamp in self.stamps.items():
             if not path.is_file() or _stamp(path) != stamp:
                 raise ModelError(f"{path} was changed while the model was loaded; load it again once it is complete.")
@@ -143,12 +155,13 @@ def _present(path: Path) -> Path:
 def _check_header(path: Path) -> None:
     """Raises ModelError for a file that is truncated or no safetensors."""
     try:
-        with safe_open(path, framework="pt"):
+        with open_tensors(path):
             pass
     except (SafetensorError, OSError) as error:
         raise ModelError(f"weight file {path} is corrupt ({error}); fetch or build it again.") from error
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
+    """Identity, size and times of a file. Nobody can set its ctime back: it tells of writing that kept the others."""
     stat = path.stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

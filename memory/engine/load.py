@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -14,15 +15,23 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
 from keep_agent.files import loading, reason
 from memory.choices import DTYPES, INITS
+from memory.engine.allocator import freed_at_once
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
-from memory.engine.files import ModelFiles, model_files, refuse_adapter
+from memory.engine.files import GENERATION, ModelFiles, model_files, refuse_adapter
 from memory.engine.prepacked import prepack
 from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
@@ -31,11 +40,15 @@ from memory.engine.spec import ModelSpec, check_supported, make_spec
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model the engine owns, and where its files lie (None for random weights without a folder)."""
+    """A model the engine owns, and the files it was loaded from (None for random weights)."""
 
     name: str
     decoder: Decoder
-    folder: Path | None = None
+    files: ModelFiles | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        return self.files.folder if self.files else None
 
     @property
     def spec(self) -> ModelSpec:
@@ -64,7 +77,7 @@ def load_model(
     """
     name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
     check_choice("model.init", init, INITS)
-    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"):
+    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), freed_at_once():
         if init == "random":
             return _random(name, dtype, device, seed, quantization)
         return _pretrained(name, dtype, device, quantization)
@@ -86,12 +99,12 @@ def from_config(
     return wrap(module, name, f"random:{seed}:{where.type}")
 
 
-def wrap(module: PreTrainedModel, name: str, revision: str, folder: Path | None = None, files: str = "") -> LoadedModel:
-    """Take over a model built with our attention; ``revision`` names its weights, ``files`` all that was loaded."""
+def wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
+    """Take over a model built with our attention; ``revision`` names its weights, ``files`` are those it came from."""
     module.eval().requires_grad_(False)
-    spec = make_spec(module, revision, files)
+    spec = make_spec(module, revision, files.key if files else "")
     prepack(module.model.layers)
-    return LoadedModel(name, Decoder(module, spec), folder)
+    return LoadedModel(name, Decoder(module, spec), files)
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -127,7 +140,7 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
     files = model_files(folder)
     module, report = _read(files, dtype, device, packing)
     _check_report(folder, report)
-    loaded = wrap(module, name, files.weights_key, folder, files.key)
+    loaded = wrap(module, name, files.weights_key, files)
     if packing:
         with packing.explain(folder, device):
             settle(module, dtype)
@@ -139,19 +152,21 @@ def _read(
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model on its device, and transformers' report of what it found."""
     with files.view() as view:  # with its configuration: the one that a hub gave before may be outdated
-        return _read_view(view, files.folder, dtype, device, packing)
+        return _read_view(view, files, dtype, device, packing)
 
 
 def _read_view(
-    view: Path, folder: Path, dtype: torch.dtype, device: torch.device, packing: Packing | None
+    view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
+    config = _private(_config(str(view)))
     read = partial(
-        AutoModelForCausalLM.from_pretrained,
-        view,
-        config=_private(_config(str(view))),
+        MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
+        None,  # no folder: it would be mapped
+        config=config,
+        state_dict=files.tensors(),
+        generation_config=_generation(files.folder / GENERATION),
         dtype=dtype,
         attn_implementation=NAME,
-        use_safetensors=True,
         trust_remote_code=False,
         ignore_mismatched_sizes=True,  # reported, and refused with names instead of a bare RuntimeError
         output_loading_info=True,
@@ -159,8 +174,16 @@ def _read_view(
     if packing is None:
         module, report = read()
         return module.to(device), report
-    with packing.explain(folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
+    with packing.explain(files.folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
         return read(**packing.loading(device, dtype))
+
+
+def _generation(file: Path) -> GenerationConfig | None:
+    """What a file says of generating; None without one. Raises ModelError for a damaged one."""
+    if not file.is_file():
+        return None
+    with loading(file, "fetch it again"):
+        return GenerationConfig.from_dict(json.loads(file.read_text("utf-8")))
 
 
 def _check_report(folder: Path, report: dict[str, Any]) -> None:

@@ -45,9 +45,13 @@ class Prepacked(nn.Module):
 
 
 def prepack(layers: nn.Module) -> None:
-    """Replace the linear layers of ``layers`` where the machine has products for them; quantised ones stay."""
-    for parent in [*layers.modules()]:
-        for name, child in [*parent.named_children()]:
+    """Replace the linear layers of ``layers`` where the machine has products for them; quantised ones stay.
+
+    One after the other: each gives its memory back before the next is laid out.
+    """
+    for parent in [module for module in layers.modules() if type(module) is not nn.Linear]:
+        for name in [name for name, _ in parent.named_children()]:
+            child = getattr(parent, name)
             if type(child) is nn.Linear and _can_be(child):
                 setattr(parent, name, Prepacked(child))
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save
 from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, ModelError
 from keep_agent.files import loading
 from memory.disk.atomic import clean, write_atomic
+from memory.disk.tensorfile import open_tensors
 from memory.engine.engine import Engine
 from memory.engine.load import load_model
 from memory.replay import Example, Moment, Words, replay
@@ -237,7 +237,7 @@ def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
     :raises ModelError: it is damaged
     """
-    with loading(file, REMEDY), safe_open(file, "pt") as content:
+    with loading(file, REMEDY), open_tensors(file) as content:
         metadata = content.metadata() or {}
         tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
         due = checksum(tensors, metadata["progress"], metadata["settings"])

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from keep_agent.assemble import make_planner
-from keep_agent.brain import make_model
+from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from keep_agent.loop import run_episode
 from keep_agent.results import PARTS, EpisodeResult
@@ -199,6 +199,16 @@ def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> Non
     settings = config(tmp_path, "planner=keep", "model.init=random")
     with pytest.raises(ModelError, match=r"the tokenizer of .*model\.tokenizer"):
         make_planner(settings)
+
+
+def test_a_tokenizer_that_was_replaced_since_it_was_hashed_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    settings = config(folder).model
+    loaded = make_model(settings)
+    make_tokenizer(settings, loaded)
+    (folder / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes() + b"\n")
+    with pytest.raises(ModelError, match=r"tokenizer\.json was changed while the model was loaded; load it again"):
+        make_tokenizer(settings, loaded)
 
 
 def test_settings_a_planner_does_not_know_are_refused(tiny_model: Path) -> None:

@@ -27,7 +27,7 @@ class JudgedEngine(Engine):
     """An engine on another device whose references are computed on the CPU."""
 
     def __init__(self, model: LoadedModel, device: str, transport: str = "auto", importance: str = "before") -> None:
-        on_device = LoadedModel(model.name, Decoder(copy.deepcopy(model.module).to(device), model.spec), model.folder)
+        on_device = LoadedModel(model.name, Decoder(copy.deepcopy(model.module).to(device), model.spec), model.files)
         super().__init__(on_device, transport, importance=importance)
         self.model = model
 

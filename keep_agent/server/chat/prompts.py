@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jinja2 import TemplateError
-
+from keep_agent.errors import ModelError
 from keep_agent.server.problems import Refused
+from memory.chat_template import render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,18 +28,14 @@ def prompt_of(tokenizer: PreTrainedTokenizerBase, messages: Sequence[ChatMessage
     """The text up to where the assistant speaks. Without the beginning that each prompt has by itself (BOS).
 
     :param go_on: the last message is the assistant's, and is not over yet
+    :raises BadMessages: the chat template refuses them, or fails
     """
     if tokenizer.chat_template is None:
         return _plain(messages, go_on)
-    rows = [{"role": said.role, "content": said.content} for said in messages]
     try:
-        text = tokenizer.apply_chat_template(
-            rows, tokenize=False, add_generation_prompt=not go_on, continue_final_message=go_on
-        )
-    except (TemplateError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise BadMessages(f"messages do not fit the model's chat template ({reason}); give other roles") from error
-    assert isinstance(text, str)
+        text = render(tokenizer, [(said.role, said.content) for said in messages], go_on)
+    except ModelError as error:  # which of the two is wrong cannot be told
+        raise BadMessages(str(error)) from error
     return text.removeprefix(tokenizer.bos_token or "")
 
 

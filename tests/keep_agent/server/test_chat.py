@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from keep_agent.server.chat.detokenizer import Detokenizer
+from keep_agent.server.chat.prompts import BadMessages, ChatMessage, prompt_of
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
 from tests.keep_agent.server.conftest import Serve
@@ -160,6 +162,14 @@ def test_what_is_no_model_or_too_much_is_refused(served: Served) -> None:
     assert "stop" not in asked(served, OPENAI, openai("m", stop=["x"] * 9), 400)["error"]["type"]
     assert asked(served, OPENAI, openai("m"))["usage"]["prompt_tokens_details"]["cached_tokens"] == 0  # none was kept
     assert [model["id"] for model in served.http.get("/v1/models").json()["data"]] == ["tiny"]
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ raise_exception('roles must alternate') }}", 5])
+def test_what_the_chat_template_does_not_take_is_a_bad_request(chat: PreTrainedTokenizerFast, template: Any) -> None:
+    failing = PreTrainedTokenizerFast(tokenizer_object=chat.backend_tokenizer, chat_template=template)
+    with pytest.raises(BadMessages, match="the model's chat template makes no prompt of these messages"):
+        prompt_of(failing, [ChatMessage("user", "go")])
+    assert BadMessages.status == 400
 
 
 def test_whose_rows_is_said_by_header_then_body_then_token(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""What a layer frees, the next one gets: pages do not fault again."""
+"""What a layer frees, the next one gets: pages do not fault again. What loading frees goes back to the system."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is not at work here")
 
 SCRIPT = """
 import json, resource, sys, threading
@@ -34,8 +36,39 @@ def faults(said: str) -> tuple[bool, int]:
     return told, count
 
 
+MAPPED = """
+import ctypes, json
+from memory.engine.allocator import freed_at_once
+
+libc, size = ctypes.CDLL(None), 1 << 20
+libc.malloc.restype = ctypes.c_void_p
+
+class Given(ctypes.Structure):  # struct mallinfo2; hblkhd: bytes of blocks with a mapping of their own
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
+                                                     "fsmblks", "uordblks", "fordblks", "keepcost")]
+
+libc.mallinfo2.restype = Given
+
+def mapped():
+    before = libc.mallinfo2().hblkhd
+    assert libc.malloc(ctypes.c_size_t(size))
+    return libc.mallinfo2().hblkhd - before >= size
+
+with freed_at_once():
+    loading = mapped()
+print(json.dumps([loading, mapped()]))
+"""
+
+
+@glibc
+def test_blocks_of_weights_are_mapped_each_while_a_model_is_loaded() -> None:
+    """In a new process: the heap of this one may have room for such a block."""
+    done = subprocess.run([sys.executable, "-c", MAPPED], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [True, False]
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is not at work here")
+@glibc
 def test_freed_memory_stays() -> None:
     """In one of several processes at least: a machine that takes memory back by itself lets its pages fault again."""
     runs = [faults("told") for _ in range(5)]

@@ -16,8 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from keep_agent.errors import ModelError
-from memory.disk.sums import sha256, write_sums
-from memory.engine.families import tiny_model
+from memory.choices import DTYPES
+from memory.disk.sums import check_sums, sha256, write_sums
+from memory.engine.engine import Engine
+from memory.engine.families import FAMILIES, tiny_model
 from memory.engine.files import model_files, weight_files
 from memory.engine.load import load_model
 from memory.tokenizer import load_tokenizer
@@ -144,6 +146,46 @@ def test_a_file_that_changes_while_it_is_loaded_is_noticed(folder: Path) -> None
         pass
 
 
+def test_writing_that_keeps_size_and_mtime_is_noticed_while_a_file_is_loaded(folder: Path) -> None:
+    found, path = model_files(folder), min(folder.glob("*.safetensors"))
+    before = path.stat()
+    with pytest.raises(ModelError, match=rf"{path.name} was changed while the model was loaded"), found.view():
+        while path.stat().st_ctime_ns == before.st_ctime_ns:  # clocks of files tick
+            with path.open("r+b") as file:
+                file.seek(-4, os.SEEK_END)
+                file.write(b"\0\0\0\0")
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert path.stat().st_size == before.st_size and path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def mapped(folder: Path) -> list[str]:
+    """Mappings of files below ``folder`` in this process."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+
+
+def overwrite(folder: Path) -> None:
+    """Change every byte of the weights in place, then cut the files short."""
+    for path in folder.glob("*.safetensors"):
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+            file.flush()
+            file.truncate(10)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="mappings are listed by Linux only")
+@pytest.mark.parametrize(
+    ("family", "dtype"), [*(("qwen2", dtype) for dtype in DTYPES), *((family, "bfloat16") for family in FAMILIES[1:])]
+)
+def test_what_becomes_of_the_files_does_not_reach_a_loaded_model(family: str, dtype: str, tmp_path: Path) -> None:
+    ids = torch.arange(20)
+    tiny_model(family, layers=2).module.to(getattr(torch, dtype)).save_pretrained(tmp_path, max_shard_size="100KB")
+    with Engine(load_model(tmp_path, dtype), "inline") as engine:
+        assert not mapped(tmp_path)
+        before = engine.forward_plain(ids)
+        overwrite(tmp_path)
+        assert torch.equal(engine.forward_plain(ids), before)
+
+
 def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> None:
     names = [path.name for path in folder.iterdir()]
     sums = {name: sha256((folder / name).read_bytes()) for name in names}
@@ -171,14 +213,33 @@ def test_whatever_stands_in_the_list_of_checksums_is_checked(folder: Path) -> No
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"abc\n", r"SHA256SUMS has a line without a file name \('abc'\)"),
-        (b"\xff\xfe a\n", "SHA256SUMS is damaged: it is not UTF-8 text"),
+        (b"abc\n", r"SHA256SUMS has a line that is not a SHA-256 and a file name \('abc'\)"),
+        (b"0" * 63 + b"  config.json\n", r"SHA256SUMS has a line that is not a SHA-256 and a file name \('000"),
+        (b"\xff\xfe a\n", "cannot load the checksums in .*SHA256SUMS .UnicodeDecodeError"),
+        (b"", "SHA256SUMS is empty; fetch or build it again, or remove it"),
+        (b" \n\n", "SHA256SUMS is empty"),
+        (b"0" * 64 + b"  ../outside\n", r"SHA256SUMS names '\.\./outside', which is not in its folder"),
+        (b"0" * 64 + b"  /outside\n", "SHA256SUMS names '/outside', which is not in its folder"),
     ],
 )
-def test_a_broken_list_of_checksums_is_named(folder: Path, content: bytes, match: str) -> None:
-    (folder / "SHA256SUMS").write_bytes(content)
-    with pytest.raises(ModelError, match=match):
-        load_model(folder)
+def test_a_broken_list_of_checksums_is_named(tmp_path: Path, content: bytes, match: str) -> None:
+    (tmp_path / "SHA256SUMS").write_bytes(content)
+    with pytest.raises(ModelError, match=match) as caught:
+        check_sums(tmp_path / "SHA256SUMS")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_list_of_checksums_that_is_no_file_is_named(tmp_path: Path) -> None:
+    check_sums(tmp_path / "SHA256SUMS")
+    (tmp_path / "SHA256SUMS").mkdir()
+    with pytest.raises(ModelError, match=r"cannot load the checksums in .*SHA256SUMS .IsADirectoryError"):
+        check_sums(tmp_path / "SHA256SUMS")
+
+
+def test_checksums_may_be_in_upper_case(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    write_sums(tmp_path / "SHA256SUMS", {"*file": sha256(b"content").upper()})
+    check_sums(tmp_path / "SHA256SUMS")
 
 
 def test_an_index_does_not_lead_out_of_its_folder(folder: Path) -> None:
@@ -208,6 +269,15 @@ def test_a_file_of_another_format_says_what_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(tiny_model("qwen2", layers=2).module.config.to_json_string())
     with pytest.raises(ModelError, match=r"found model\.gguf: convert it"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]"])
+def test_a_damaged_generation_configuration_is_not_passed_over(folder: Path, content: bytes) -> None:
+    """It says which tokens end an answer."""
+    (folder / "generation_config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"cannot load .*generation_config\.json .*; fetch it again") as caught:
+        load_model(folder)
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def _nested(path: Path) -> None:

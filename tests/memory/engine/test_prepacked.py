@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -43,6 +44,21 @@ def test_the_same_bit_by_bit(rows: int) -> None:
         assert type(again) is nn.Linear and torch.equal(again.weight, one.weight)
         assert (again.bias is None) == (one.bias is None) and (again.bias is None or again.bias is not other.bias)
         assert (again.in_features, again.out_features) == (one.in_features, one.out_features)
+
+
+@needs_products
+def test_each_layer_is_freed_before_the_next_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = layers_of((64, 64), (64, 64), (64, 64))
+    plain, alive = [weakref.ref(layer) for layer in layers], []
+    reorder = Prepacked.__init__
+
+    def counting(self: Prepacked, linear: nn.Linear) -> None:
+        alive.append(sum(layer() is not None for layer in plain))
+        reorder(self, linear)
+
+    monkeypatch.setattr(Prepacked, "__init__", counting)
+    prepack(layers)
+    assert alive == [3, 2, 1]
 
 
 def test_other_dtypes_and_kinds_stay() -> None:
