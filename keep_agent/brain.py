@@ -11,11 +11,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
-from keep_agent.compose import compose_settings
+from keep_agent.compose import compose_agent
 from keep_agent.errors import ConfigError
 from keep_agent.examples import make_examples
-from keep_agent.overrides import expand_model
-from keep_agent.settings import check_settings
 from memory.component_names import METHOD, TARGET
 from memory.components import component
 from memory.encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
@@ -80,10 +78,11 @@ def format_of(
 
 def brain_of(overrides: Sequence[str]) -> Brain:
     """The brain of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or what Hydra raises."""
-    config = compose_settings("agent", expand_model(overrides))
-    if config.planner.kind != "kv":
-        raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
-    check_settings(config, {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}, ("eval.threads",), ())
+    return agent_brain(compose_agent(overrides))
+
+
+def agent_brain(config: DictConfig) -> Brain:
+    """The brain of what `compose_agent` gave. Raises KeepError."""
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
     return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
