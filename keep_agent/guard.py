@@ -56,8 +56,9 @@ def _terminable() -> Iterator[None]:
 def one_line(error: Exception) -> str:
     """The message without line breaks. Of Hydra and OmegaConf: the cause, the key and the options, nothing else."""
     text = str(error)
-    if isinstance(error, OmegaConfBaseException) and error.full_key:
-        text = f"{error.full_key}: {text.splitlines()[0]}; correct its value"
+    if isinstance(error, OmegaConfBaseException):
+        key = f"{error.full_key}: " if error.full_key else ""
+        text = f"{key}{text.partition(chr(10))[0]}; correct the value"
     if isinstance(error, OverrideParseException):
         text = unreadable(error.override)
     if isinstance(error, ConfigCompositionException) and error.__cause__ is not None:

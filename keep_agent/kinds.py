@@ -146,7 +146,7 @@ def _fits(key: str, value: Any, wanted: Collection[Kind], argument: bool) -> boo
 
     :param argument: of a component
     """
-    if argument and (value is None or not {*wanted} - {Kind.NULL}):
+    if argument and Kind.GROUP not in wanted and (value is None or not {*wanted} - {Kind.NULL}):
         return True
     elements = kinds().get(f"{key}[]", frozenset())
     if isinstance(value, list) and Kind.LIST in wanted and elements:

@@ -139,7 +139,7 @@ BAD = [
     (("planner=random", "eval.resume=/no/where"), ["/no/where"]),
     (("planner=keep", "memory.recompute.schedule.average=7"), ["average=7", "use 0 to 1"]),
     (("planner=keep", "memory.grouping.bound=0"), ["bound=0", "at least 1"]),
-    (("planner=keep", "memory.grouping.window=x"), ["memory.grouping", "cannot be made"]),
+    (("planner=keep", "memory.grouping.window=x"), ["memory.grouping.window=x", "whole number"]),
     (("planner=random", "eval.episodes=x"), ["eval.episodes=x", "whole number"]),
     (("planner=random", "eval.seed=-1"), ["eval.seed=-1", "from 0"]),
     (("planner=random", "eval.threads=0"), ["eval.threads=0", "or null"]),
