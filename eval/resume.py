@@ -27,8 +27,8 @@ OF_THE_RUN = ("weights", "episodes")  # what a run found and wrote down
 LATER = (*CREW, "eval.shard", "eval.frames", "prompt.goal")  # which an older run does not have
 OTHER = ("env", "memory", "planner", "wandb")  # of which a run has another choice, or none
 MODELS = ("engine", "model")  # without which a planner that has no model plays
-NEEDED = ("env.data", "env.id", "env.limit", "env.observability", "env.skills", "env.split", "env.stream")
-CHOSEN = ("planner.kind", "planner.name")
+ENV = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
+NEEDED = (*ENV, "planner", "planner.kind", "planner.name")  # of these, whatever the choice
 CLASS = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # in an override
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
@@ -71,7 +71,7 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
     with _read_from(file):
         check_groups(saved)
     like = [key for key in _keys(OmegaConf.to_container(config, resolve=False)) if not within(key, OTHER)]
-    like += [key for key in (*NEEDED, *CHOSEN) if key.partition(".")[0] in config]
+    like += [key for key in NEEDED if key.partition(".")[0] in config]
     if _at(saved, "planner.kind") == "kv":
         like.append("memory")
     else:

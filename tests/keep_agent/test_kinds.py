@@ -52,7 +52,7 @@ WRONG = {
 RIGHT = [
     "env.thor.field_of_view=60 memory.grouping.threshold=1 engine.chunk_megabytes=2 eval.ray.num_gpus=0.5",
     "eval.frames=null eval.threads=2 eval.shard=0/2 prompt.goal=true planner.retry=null model.device=cuda:1",
-    "memory=semantic memory/storage=disk memory.storage.budget_bytes=null memory.storage.folder=kv memory.storage.bits=4",
+    "memory/storage=disk memory.storage.budget_bytes=null memory.storage.folder=kv memory.storage.bits=4",
     "memory=memart memory.retrieval.layers=[1,2]",
     "memory/storage=tiers memory.storage.pins=[a,b] memory.storage.quotas={robot:0.5} memory.storage.ttl_seconds=9",
     "memory/recompute=none memory.recompute._target_=tests.Mine +memory.recompute.max_hops=few",
