@@ -82,9 +82,7 @@ def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
         change_object(folder / CONFIG, two_episodes)  # as if it had been stopped behind the first
     refused = {
         (): f"cannot choose an address: if it is yours, give env.simulator='{server.url}'",
-        (
-            f"env.simulator={server.url}",
-        ): "a file that is written: if it is yours, give env.record='a.jsonl'",
+        (f"env.simulator={server.url}",): "a file that is written: if it is yours, give env.record='a.jsonl'",
         (f"env.simulator={server.url}", "env.record=a.jsonl"): "a.jsonl is there already",
         (f"env.simulator={server.url}", "env.record=b.jsonl"): "start the simulator",
     }
