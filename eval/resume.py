@@ -68,6 +68,8 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
 
     :param config: a config of the command, whatever its values
     """
+    if "eval" not in saved:
+        raise DataError(f"{file} is of a run of another command; resume it with that one")
     with _read_from(file):
         check_groups(saved)
     like = [key for key in _keys(OmegaConf.to_container(config, resolve=False)) if not within(key, OTHER)]

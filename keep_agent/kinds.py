@@ -82,7 +82,7 @@ def faults(values: Mapping[str, Any], place: str = "") -> Iterator[Fault]:
         here = f"{place}.{key}".lstrip(".")
         wanted = kinds().get(here, frozenset()) | kinds().get(f"{target}.{key}", frozenset())
         if wanted and not _fits(here, value, wanted, target is not None):
-            yield here, value, wanted
+            yield here, value, wanted | kinds().get(f"{here}[]", frozenset())
         else:
             for inner, below in _below(value, here):
                 yield from faults(inner, below)

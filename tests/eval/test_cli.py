@@ -149,7 +149,7 @@ BAD = [
     (("planner=random", "env.stream=two"), ["env.stream=two", "whole number"]),
     (("planner=random", "env.id=Wizard-v0"), ["Wizard-v0", "keep_agent:Alfred-v0"]),
     (("planner=random", "prompt.examples=-1"), ["prompt.examples=-1", "from 0"]),
-    (("planner=keep", "model.device=wizard"), ["model.device='wizard'", "cpu"]),
+    (("planner=keep", "model.device=wizard"), ["model.device=wizard", "cpu"]),
     (("planner=random", "eval.out=/proc/no"), ["/proc/no", "can be written"]),
 ]
 
