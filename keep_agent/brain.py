@@ -70,8 +70,9 @@ def format_of(
 ) -> Format:
     """The prompt format of a config. Raises ConfigError for one that cannot be."""
     learned = bool(getattr(model.module.config, SAYS_GOALS, False))
-    goals = learned if prompt.goal is None else prompt.goal
-    if prompt.goal and prompt.format == "lota":
+    goal = prompt.get("goal")  # an older run has none
+    goals = learned if goal is None else goal
+    if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
     return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
 

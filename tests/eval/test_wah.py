@@ -83,13 +83,14 @@ def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
     refused = {
         (): f"cannot choose an address: if it is yours, give env.simulator='{server.url}'",
         (f"env.simulator={server.url}",): "a file that is written: if it is yours, give env.record='a.jsonl'",
-        (f"env.simulator={server.url}", "env.record=a.jsonl"): "a.jsonl is there already",
         (f"env.simulator={server.url}", "env.record=b.jsonl"): "start the simulator",
     }
     for given, said in refused.items():
         code, _, err = call(wah.main, f"eval.resume={folder}", *given)
         assert code == BAD_INPUT and said in err
     with StandIn(home) as server:
+        code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=a.jsonl")
+        assert code == BAD_INPUT and "a.jsonl is there already" in err
         resumed = (f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=b.jsonl")
         assert call(wah.main, *resumed)[0] == 0
     assert len(played("runs")) > 0 and Path("a.jsonl").stat().st_size > 0 and Path("b.jsonl").stat().st_size > 0
