@@ -14,6 +14,7 @@ KEY=VALUE are overrides of `python -m eval.alfred`; those that would change noth
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,21 +45,28 @@ TABLES, CURVE = ("methods", "families", "tokenizer"), ("ratios", "reach", "plot"
 
 
 def _shares(text: str) -> list[float]:
-    """Numbers from 0 to 1, none for ``own``; argparse turns the ValueError into a usage message."""
+    """Numbers from 0 to 1, none for ``own``."""
     if text == "own":
         return []
-    shares = [float(part) for part in text.split(",")]
+    shares = [_number(part) for part in text.split(",")]
     if not all(0 <= share <= 1 for share in shares):
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text} does not work; give shares from 0 to 1, as in 0,0.1,0.5, or own")
     return shares
 
 
 def _share(text: str) -> float:
-    """Percent as a share; argparse turns the ValueError into a usage message."""
-    share = float(text) / 100
-    if not 0 < share <= 1:
-        raise ValueError(text)
-    return share
+    """Percent as a share."""
+    if not 0 < _number(text) <= 100:
+        raise argparse.ArgumentTypeError(f"{text} does not work; give percent above 0, up to 100")
+    return _number(text) / 100
+
+
+def _number(text: str) -> float:
+    """NaN, which no comparison holds for, where the text is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def parser() -> argparse.ArgumentParser:

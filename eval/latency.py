@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 
 from eval.cli import hydra_command
 from keep_agent.console import make_console
+from keep_agent.settings import check_values
 
 
 def main() -> None:
@@ -18,6 +19,7 @@ def main() -> None:
 
 
 def _evaluate(config: DictConfig, folder: Path, given: Sequence[str]) -> None:
+    check_values(config)
     from eval.timing.run import evaluate  # here: it loads torch, and what is mistyped is refused before
 
     evaluate(config, folder, make_console(), given)

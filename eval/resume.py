@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
+from eval.outside import check_outside
 from eval.overrides import key_of, within
-from keep_agent.errors import ConfigError
-from keep_agent.literal import as_config, as_override, literal, looked_up
-from keep_agent.runfolder import RunFolder
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.kinds import check_groups, check_kinds
+from keep_agent.literal import as_config, literal, looked_up
+from keep_agent.runfolder import AGAIN, CONFIG, RunFolder
 from memory.component_names import check_names, named_classes
 from memory.encoder import chosen_encoder, warn_of_fallback
 
@@ -21,10 +24,11 @@ THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server
 CREW = ("eval.workers", "eval.launcher", "eval.ray")  # who plays
 ELSEWHERE = ("bertscore", "env.simulator", "env.record", *CREW, *THOR)  # may be another when a run is resumed elsewhere
 OF_THE_RUN = ("weights", "episodes")  # what a run found and wrote down
-PROGRAMS = {  # settings that start a program or join one, with the values that are safe whoever wrote them
-    "env.thor.executable": (None, "stand-in"),
-    "eval.ray.address": (None, "auto"),
-}
+LATER = (*CREW, "eval.shard", "eval.frames", "prompt.goal")  # which an older run does not have
+OTHER = ("env", "memory", "planner", "wandb")  # of which a run has another choice, or none
+MODELS = ("engine", "model")  # without which a planner that has no model plays
+ENV = ("env", *(f"env.{key}" for key in ("data", "id", "limit", "observability", "skills", "split", "stream")))
+NEEDED = (*ENV, "planner", "planner.kind", "planner.name")  # of these, whatever the choice
 CLASS = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # in an override
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
@@ -33,17 +37,69 @@ def begin(
     kind: type[Folder], config: DictConfig, given: Sequence[str], check: Callable[[DictConfig], None]
 ) -> tuple[Folder | None, DictConfig]:
     """The run that ``config`` goes on with, if any, and the config that counts: checked, with its torch threads set."""
-    path = Path(config.eval.resume) if config.eval.resume else None
-    wanted = None if path or config.planner.kind != "kv" else OmegaConf.select(config, "prompt.encoder")
-    if "prompt" in config:  # a run that goes on elsewhere, or is compared, is one of the encoder that it had
-        config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
-    if path is not None:
-        config = resumed_config(config, kind.saved(path), given)
+    if config.eval.resume is None:
+        check(config)
+        if config.planner.kind == "kv" and "prompt" in config:
+            warn_of_fallback(config.prompt.encoder)
+        _name_encoder(config)
+        use_threads(config)
+        return None, config
+    check_kinds(OmegaConf.to_container(config, resolve=True))
+    path = Path(config.eval.resume)
+    saved = kind.saved(path)
+    check_saved(saved, config, str(path / CONFIG))
+    _name_encoder(config)
+    config = resumed_config(config, saved, given)
+    with _read_from(path / CONFIG):
+        check_kinds(saved)
     check(config)
-    if wanted is not None:
-        warn_of_fallback(wanted)
     use_threads(config)
-    return (kind.resume(path) if path is not None else None), config
+    return kind.resume(path), config
+
+
+def _name_encoder(config: DictConfig) -> None:
+    """Write down what ``auto`` is here: a run that goes on elsewhere, or is compared, is one of the encoder it had."""
+    if "prompt" in config:
+        config.prompt.encoder = literal(chosen_encoder(config.prompt.encoder))
+
+
+def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None:
+    """Raises DataError unless what a run has saved has the settings of its command, in groups as that has them.
+
+    :param config: a config of the command, whatever its values
+    """
+    if "eval" not in saved:
+        raise DataError(f"{file} is of a run of another command; resume it with that one")
+    with _read_from(file):
+        check_groups(saved)
+    like = [key for key in _keys(OmegaConf.to_container(config, resolve=False)) if not within(key, OTHER)]
+    like += [key for key in NEEDED if key.partition(".")[0] in config]
+    if _at(saved, "planner.kind") == "kv":
+        like.append("memory")
+    else:
+        like = [key for key in like if not within(key, MODELS)]
+    for key in like:
+        above, _, last = key.rpartition(".")
+        parent = _at(saved, above) if above else saved
+        if isinstance(parent, Mapping) and last not in parent and key not in LATER:
+            raise DataError(f"{file}: there is no {key}; {AGAIN}")
+
+
+def _keys(tree: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """All dotted keys, those of groups before those in them."""
+    for key, value in tree.items():
+        yield f"{place}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{place}{key}.")
+
+
+@contextmanager
+def _read_from(file: Path | str) -> Iterator[None]:
+    """A ConfigError of what was read becomes a DataError that names the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise DataError(f"{file}: {error}") from error
 
 
 def use_threads(config: DictConfig, processes: int = 1) -> None:
@@ -64,8 +120,6 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     ``given`` are the overrides of the command line. What they set must be as it was; raises ConfigError naming what
     is not.
     """
-    if "eval" not in saved:
-        raise ConfigError(f"{config.eval.resume} holds a run of another command; resume it with that one")
     here, there = OmegaConf.to_container(config, resolve=True), dict(saved)
     changed: dict[str, str] = {}
     keys = [key_of(override) for override in given]
@@ -86,7 +140,7 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
     for key in keys:
         if within(key, ELSEWHERE):  # a null that nobody asked for takes nothing back
             _copy(merged, key, config)
-    _check_programs(merged, config)
+    check_outside(merged, config, given, str(config.eval.resume))
     return merged
 
 
@@ -96,25 +150,17 @@ def classes_of(config: DictConfig, given: Sequence[str]) -> set[str]:
     return chosen.union(*(CLASS.findall(override) for override in given))
 
 
-def check_composed(config: DictConfig, chosen: Collection[str], run: Path) -> None:
-    """Raises ConfigError for a config composed of what a run has saved that names other classes than ours and the
-    ``chosen``, or looks anything up.
+def check_composed(config: DictConfig, asked: DictConfig, given: Sequence[str], run: Path) -> None:
+    """Raises ConfigError for a config composed of what a run has saved that names other classes than ours, looks
+    anything up, or reaches outside, where the command line does not.
+
+    :param asked: the command line's own config; ``given`` are its overrides
     """
     plain = OmegaConf.to_container(config, resolve=False)
-    check_names(plain, chosen, str(run))
+    check_names(plain, classes_of(asked, given), str(run))
     for text in looked_up(plain):
         raise ConfigError(f"{run} has the setting {text!r}, and nothing is looked up for a run folder: start a new run")
-
-
-def _check_programs(merged: DictConfig, config: DictConfig) -> None:
-    """Raises ConfigError where a saved config would start or join a program that the command line does not name."""
-    for key, harmless in PROGRAMS.items():
-        value = OmegaConf.select(merged, key)
-        if value not in harmless and value != OmegaConf.select(config, key):
-            raise ConfigError(
-                f"{config.eval.resume} was run with {key}={value}, and a run folder cannot choose a program: if it is "
-                f"yours, give {as_override(key, str(value))} on the command line"
-            )
+    check_outside(config, asked, given, str(run))
 
 
 def _copy(merged: DictConfig, key: str, config: DictConfig) -> None:

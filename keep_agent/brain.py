@@ -11,11 +11,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from transformers.utils.logging import disable_progress_bar
 
-from keep_agent.compose import compose_settings
+from keep_agent.compose import compose_agent
 from keep_agent.errors import ConfigError
 from keep_agent.examples import make_examples
-from keep_agent.overrides import expand_model
-from keep_agent.settings import check_settings
 from memory.component_names import METHOD, TARGET
 from memory.components import component
 from memory.encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
@@ -72,18 +70,20 @@ def format_of(
 ) -> Format:
     """The prompt format of a config. Raises ConfigError for one that cannot be."""
     learned = bool(getattr(model.module.config, SAYS_GOALS, False))
-    goals = learned if prompt.goal is None else prompt.goal
-    if prompt.goal and prompt.format == "lota":
+    goal = prompt.get("goal")  # an older run has none
+    goals = learned if goal is None else goal
+    if goal and prompt.format == "lota":
         raise ConfigError("prompt.goal=true does not work with prompt=lota, which asks for no goal; leave it out")
     return make_format(prompt.format, tokenizer, examples, prompt.start, goals)
 
 
 def brain_of(overrides: Sequence[str]) -> Brain:
     """The brain of ``configs/agent.yaml`` with ``overrides``. Raises KeepError, or what Hydra raises."""
-    config = compose_settings("agent", expand_model(overrides))
-    if config.planner.kind != "kv":
-        raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
-    check_settings(config, {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}, ("eval.threads",), ())
+    return agent_brain(compose_agent(overrides))
+
+
+def agent_brain(config: DictConfig) -> Brain:
+    """The brain of what `compose_agent` gave. Raises KeepError."""
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
     return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))

@@ -19,7 +19,7 @@ from rich.table import Table
 
 import keep_agent
 from keep_agent.console import make_console
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
 from memory.component_names import STAGES
 
@@ -97,14 +97,19 @@ HELP = (
 )
 
 
+def _run(command: str, arguments: Sequence[str]) -> None:
+    check_choice("keep-agent COMMAND", command, COMMANDS)
+    COMMANDS[command](arguments, make_console())
+
+
 def main() -> None:
     """Exit code 2: bad input, one line on standard error; 130: interrupted."""
     parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
-    parser.add_argument("command", choices=list(COMMANDS), help=HELP)
+    parser.add_argument("command", metavar=f"{{{','.join(COMMANDS)}}}", help=HELP)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; COMMAND --help lists them")
     given = parser.parse_args()
-    code = guarded(lambda: COMMANDS[given.command](given.arguments, make_console()))
+    code = guarded(lambda: _run(given.command, given.arguments))
     if code:
         sys.exit(code)
 

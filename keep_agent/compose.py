@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
+from keep_agent.errors import ConfigError
 from keep_agent.known import check_known
+from keep_agent.overrides import expand_model
+from keep_agent.settings import check_settings
+
+AGENTS_LEAST = {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}
 
 
 def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
@@ -15,3 +20,15 @@ def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
     check_known(name, overrides)
     with initialize_config_module("configs", version_base="1.3"):
         return compose(name, list(overrides))
+
+
+def compose_agent(overrides: Sequence[str]) -> DictConfig:
+    """``configs/agent.yaml`` with ``overrides``, checked before anything is loaded.
+
+    Raises ConfigError, or what Hydra raises; `keep_agent.brain.load_brain` needs what passes.
+    """
+    config = compose_settings("agent", expand_model(overrides))
+    check_settings(config, AGENTS_LEAST, ("eval.threads",), ())
+    if config.planner.kind != "kv":
+        raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
+    return config

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from keep_agent.errors import KeepError
+from keep_agent.literal import unreadable
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -53,8 +54,15 @@ def _terminable() -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """The message without line breaks; Hydra's list of options is kept, its search path is not."""
+    """The message without line breaks. Of Hydra and OmegaConf: the cause, the key and the options, nothing else."""
     text = str(error)
+    if isinstance(error, OmegaConfBaseException):
+        key = f"{error.full_key}: " if error.full_key else ""
+        text = f"{key}{text.partition(chr(10))[0]}; correct the value"
+    if isinstance(error, OverrideParseException):
+        text = unreadable(error.override)
+    if isinstance(error, ConfigCompositionException) and error.__cause__ is not None:
+        text = f"{text}: {str(error.__cause__).splitlines()[0]}"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
         return f"unknown {group} {name!r}; choose one of: {', '.join(sorted(o for o in error.options if o[0] != '_'))}"

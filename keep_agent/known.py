@@ -14,13 +14,16 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
 from keep_agent.errors import ConfigError, did_you_mean
+from keep_agent.literal import unreadable
 from keep_agent.settings import check_word
+from memory.component_names import TARGET
 
 HYDRAS = "hydra"  # its own settings; Hydra checks them itself
-TARGET = "_target_"
+ARGUMENTS = "memory."  # those of a component may be left to its class
 
 
 class UnknownSetting(ConfigError):
@@ -36,7 +39,7 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
     :raises UnknownSetting: for a key
     :raises ConfigError: for an option of a config group, or for the value of a setting that takes certain words
     """
-    given = [one for one in OverridesParser.create().parse_overrides(list(overrides)) if not _is_hydras(one)]
+    given = [one for one in _parsed(overrides) if not _is_hydras(one)]
     path = [f"hydra.searchpath=[{','.join(folders)}]"] if folders else []
     with initialize_config_module("configs", version_base="1.3"):
         groups = Groups(GlobalHydra.instance().config_loader(), name, path)
@@ -51,6 +54,14 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         _check_key(one, tree, groups, opened)
         for value in _values(one):
             check_word(one.key_or_group, value)
+
+
+def _parsed(overrides: Sequence[str]) -> list[Override]:
+    """Raises ConfigError for what Hydra's grammar cannot read."""
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise ConfigError(unreadable(error.override)) from error
 
 
 class Groups:
@@ -71,18 +82,24 @@ class Groups:
                 yield from self.names(group)
 
     def check(self, override: Override) -> None:
-        """Raises ConfigError for an option that the group of ``override`` does not have."""
+        """Raises ConfigError unless ``override`` chooses an option that its group has."""
         group = override.key_or_group
         options = self._loader.get_group_options(group, config_name=self._name, overrides=self._path)
-        for value in _values(override):
-            for option in value if isinstance(value, list) else [value]:
-                if option is not None and str(option) not in options:
-                    public = sorted(one for one in options if not one.startswith("_"))
-                    hint = did_you_mean(str(option), public)
-                    raise ConfigError(f"unknown {group} {str(option)!r}; choose one of: {', '.join(public)}{hint}")
+        public = sorted(one for one in options if not one.startswith("_"))
+        choose = f"choose one of: {', '.join(public)}"
+        if override.is_delete():
+            raise ConfigError(f"{override.input_line} takes away settings that are needed; {choose}")
+        for option in _values(override):
+            if option is None or isinstance(option, list | dict):
+                raise ConfigError(f"{override.input_line} is no choice of one {group}; {choose}")
+            if str(option) not in options:
+                raise ConfigError(f"unknown {group} {str(option)!r}; {choose}{did_you_mean(str(option), public)}")
 
 
 def _is_hydras(override: Override) -> bool:
+    """Whether Hydra reads it. Raises ConfigError where it would replace all that Hydra needs."""
+    if override.key_or_group == HYDRAS:
+        raise ConfigError(f"{override.input_line} replaces all of Hydra's own settings; give {HYDRAS}.KEY=VALUE")
     return override.key_or_group.replace("/", ".").split(".")[0] == HYDRAS
 
 
@@ -110,11 +127,19 @@ def _check_key(override: Override, tree: Any, groups: Groups, opened: Sequence[s
         return  # a class of the caller's own says itself what it takes
     found, node = _find(tree, key.split("."))
     group = key.replace(".", "/")
-    replaced = found and isinstance(node, Mapping) and isinstance(override.value(), str)
-    if replaced and not groups.has(override.key_or_group) and groups.has(group):
-        raise ConfigError(f"{override.input_line} replaces settings by a word; did you mean {group}=...?")
     if not found:
         raise UnknownSetting(f"{override.input_line}: there is no setting {key!r}{_hint(key, tree, groups)}")
+    if isinstance(node, Mapping) and not groups.has(override.key_or_group):
+        _check_replaced(override, key, group if groups.has(group) else "")
+    if override.is_delete() and not key.startswith(ARGUMENTS):
+        raise ConfigError(f"{override.input_line} takes away a setting that is read; give {key}=VALUE")
+
+
+def _check_replaced(override: Override, key: str, group: str) -> None:
+    """Raises ConfigError for an override that leaves one value, or none, where there are settings."""
+    if override.is_delete() or not all(isinstance(value, Mapping) for value in _values(override)):
+        meant = f"; did you mean {group}=...?" if group else f"; give {key}.NAME=VALUE"
+        raise ConfigError(f"{override.input_line} takes the place of settings{meant}")
 
 
 def _find(tree: Any, parts: Sequence[str]) -> tuple[bool, Any]:

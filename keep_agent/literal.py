@@ -47,6 +47,13 @@ def _escaped(text: str) -> str:
     return INTERPOLATION.sub(r"\1\1\\${", text)
 
 
+def unreadable(override: str) -> str:
+    """The sentence for an override that Hydra's grammar cannot read."""
+    key, _, value = override.partition("=")
+    quotes = f'; put a value with special characters in quotes, as in "{as_override(key, value)}"' if value else ""
+    return f"{override} cannot be read as KEY=VALUE{quotes}"
+
+
 def looked_up(value: Any) -> Iterator[str]:
     """The texts, at any depth of a config's values, in which OmegaConf would look something up."""
     if isinstance(value, str) and any(len(found[1]) % 2 == 0 for found in INTERPOLATION.finditer(value)):

@@ -10,9 +10,21 @@ from omegaconf import DictConfig, OmegaConf
 from envs.worlds import without_simulator, world_of
 from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.frames import ENDINGS
+from keep_agent.kinds import check_groups, check_kinds
 from keep_agent.logging_wandb import MODES
 from keep_agent.model_names import check_model
-from memory.choices import CONTEXTS, DTYPES, IMPORTANCE, INITS, LAYOUTS, QUANTIZATIONS, REDUCTIONS, TRANSPORTS
+from memory.choices import (
+    CONTEXTS,
+    DEVICES,
+    DTYPES,
+    IMPORTANCE,
+    INITS,
+    LAYOUTS,
+    QUANTIZATIONS,
+    REDUCTIONS,
+    TRANSPORTS,
+)
+from memory.component_names import check_classes
 from planners.base import POLICIES
 from planners.formats import FORMATS
 from planners.styles import STYLES
@@ -28,10 +40,11 @@ LEAST = {
     "prompt.budget": 1,
     "prompt.examples": 0,
 }
+MOST = {"eval.threads": 4096}
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
 SWITCHES = ("eval.trace", "eval.progress")
 OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
-MODEL = "model.name"
+MODEL, DEVICE = "model.name", "model.device"
 WORDS = {
     "engine.importance": IMPORTANCE,
     "engine.transport": TRANSPORTS,
@@ -58,6 +71,7 @@ def check_settings(
     switches: Collection[str] = SWITCHES,
 ) -> None:
     """Raises ConfigError that names the setting, its value and what it may be."""
+    check_groups(OmegaConf.to_container(config, resolve=True))
     for key, bound in least.items():
         value = OmegaConf.select(config, key)
         if value is None and key in optional:
@@ -65,23 +79,45 @@ def check_settings(
         if not isinstance(value, int) or isinstance(value, bool) or value < bound:
             null = ", or null" if key in optional else ""
             raise ConfigError(f"{key}={value} does not work; give a whole number from {bound} on{null}")
+        if value > MOST.get(key, value):
+            raise ConfigError(f"{key}={value} is too many; give {MOST[key]} at most")
     for key in (*switches, *OWN_SWITCHES):
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
-    for key in (*WORDS, MODEL):
+    for key in (*WORDS, MODEL, DEVICE):
         if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
             check_word(key, OmegaConf.select(config, key))
+    check_values(config)
     if "env" in config:
         world_of(config.env.id).setting(**without_simulator(config.env))
 
 
+def check_values(config: DictConfig) -> None:
+    """Raises ConfigError for a value of another kind than its setting's, or a component that cannot be one."""
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    check_kinds(plain)
+    check_classes(plain.get("memory"), "memory")
+
+
 def check_word(key: str, value: Any) -> None:
-    """Raises ConfigError for the value of a setting that takes certain words, or names a model, and not this one."""
+    """Raises ConfigError for the value of a setting that takes certain words, and not this one; for the name of a
+    model or device that none can have.
+    """
     if key == MODEL and isinstance(value, str):
         check_model(value)
+    if key == DEVICE and isinstance(value, str):
+        check_device(key, value)
     words = WORDS.get(key)
     if words is None or value in words or (value is None and key in OR_NULL):
         return
     null = " or null" if key in OR_NULL else ""
     raise ConfigError(f"{key}={value} does not work; give {', '.join(words)}{null}{did_you_mean(str(value), words)}")
+
+
+def check_device(key: str, name: str) -> None:
+    """Raises ConfigError for the name of no kind of device; whether there is such a device here, torch says."""
+    kind, _, number = name.partition(":")
+    if kind not in DEVICES or (name != kind and not number.isdecimal()):
+        hint = did_you_mean(kind, DEVICES)
+        raise ConfigError(f"{key}={name} is no device; give auto, cpu or cuda, with a number such as cuda:1{hint}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError
@@ -31,6 +35,30 @@ def check_names(values: Any, known: Collection[str] = (), source: str = "this co
                 f"{source} names {name!r} under {place}, which is no component of this package; if it is a class of "
                 f"yours, give {place}={name}, or what chose it, on the command line too"
             )
+
+
+def check_classes(values: Any, place: str = "") -> None:
+    """Raises ConfigError for a class named in ``values``, at any depth, that cannot be a component, by its name alone.
+
+    Nothing is imported, torch least of all: a class that is there is looked at when it is made.
+    """
+    for key, name in named_classes(values, place):
+        if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")) or "." not in name:
+            raise ConfigError(f"{key}={name!r} is no dotted name of a class: give one, such as {METHOD}")
+        if not _is_there(name):
+            raise ConfigError(
+                f"{key}={name!r} is no component: name a class with the methods of a stage, such as those in "
+                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here"
+            )
+
+
+def _is_there(name: str) -> bool:
+    """Whether it is one of our classes, or of a package that can be found; the standard library has no components."""
+    package, *inner, last = name.split(".")
+    if package != "memory":
+        return package not in sys.stdlib_module_names and (package in sys.modules or find_spec(package) is not None)
+    file = Path(__file__).parent.joinpath(*inner).with_suffix(".py")
+    return is_own(name) and file.is_file() and bool(re.search(rf"^class {last}\b", file.read_text("utf-8"), re.M))
 
 
 def named_classes(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from eval.overrides import key_of, within
 from eval.plots import check_figure
-from eval.resume import begin, classes_of
+from eval.resume import begin
 from eval.run import versions
 from eval.tables import show
 from eval.timing.bar import steps_bar
@@ -41,7 +41,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     model that cannot be loaded here is a refused cell.
     """
     shown = {key: config.latency[key] for key in SHOWN}
-    chosen = classes_of(config, given)
+    asked = config
     earlier, config = begin(LatencyFolder, config, [one for one in given if not within(key_of(one), SHOWN_KEYS)], check)
     config.latency.update(shown)
     overrides = passed_on(list(config.get("overrides", given)))
@@ -50,7 +50,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     with tempfile.TemporaryDirectory(prefix="keep-latency-") as scratch:
         composer = Composer(config, overrides, Path(scratch))
         if earlier is not None:
-            composer.check(chosen, earlier.path)
+            composer.check(asked, given, earlier.path)
         recordings = Recordings(composer.setting)
         recordings[0]  # that there is one
         if config.latency.plot:

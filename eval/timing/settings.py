@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import product
@@ -23,7 +23,7 @@ from eval.variants import compose_variants, names
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.literal import literal
 from keep_agent.overrides import choose_model
-from keep_agent.settings import LEAST, OPTIONAL, check_settings
+from keep_agent.settings import LEAST, OPTIONAL, check_device, check_settings
 from memory.choices import DTYPES
 from memory.engine.shapes import SHAPES
 from planners.checkpoint import PLANNERS
@@ -65,6 +65,8 @@ def check(config: DictConfig) -> None:
         values = listed(chosen[key])
         if not values or len(set(values)) < len(values):
             raise ConfigError(f"latency.{key}={chosen[key]} is empty or names something twice; name each once")
+    for device in listed(chosen.devices):
+        check_device("latency.devices", device)
     for dtype in listed(chosen.dtypes):
         check_choice("latency.dtypes", dtype, DTYPES)
     if chosen.store is not None and chosen.store < max(listed(chosen.segments)):
@@ -141,11 +143,11 @@ class Composer:
             with _aside():
                 self._configs[tier, model] = compose_variants(wanted, given, METHODS_OWN)
 
-    def check(self, chosen: Collection[str], run: Path) -> None:
-        """Raises ConfigError for what no run folder may name, where the ``run`` says what is composed."""
+    def check(self, asked: DictConfig, given: Sequence[str], run: Path) -> None:
+        """Raises as `check_composed` does, where the ``run`` says what is composed."""
         for configs in self._configs.values():
             for config in configs.values():
-                check_composed(config, chosen, run)
+                check_composed(config, asked, given, run)
 
     @property
     def setting(self) -> DictConfig:

@@ -11,10 +11,10 @@ from pathlib import Path
 import platformdirs
 import uvicorn
 from fastapi import FastAPI
+from omegaconf import DictConfig
 from rich.console import Console
 
-from keep_agent.known import check_known
-from keep_agent.overrides import expand_model
+from keep_agent.compose import compose_agent
 from keep_agent.server.address import address_of, listening
 from keep_agent.server.folder import claimed
 from keep_agent.server.limits import Limits
@@ -59,24 +59,24 @@ def main(arguments: Sequence[str], console: Console) -> None:
     Whatever can be checked without the model is, before anything that takes a while is imported or loaded.
     """
     given = parser().parse_intermixed_args(arguments)
-    check_known("agent", expand_model(given.overrides))
+    config = compose_agent(given.overrides)
     tokens = load_tokens(given.tokens)
     check_bind(given.host, tokens)
     settings = _settings(given)
     with closing(listening(given.host, given.port)) as listener:
         claimed(given.folder).close()  # the registry claims it again when the model is there
         set_up()
-        server = uvicorn.Server(_config(_service(given, tokens, settings), settings))
+        server = uvicorn.Server(_config(_service(config, given.folder, tokens, settings), settings))
         _announce(console, given, address_of(listener, given.host), tokens)
         with suppress(KeyboardInterrupt):  # which is how it is asked to end, and has by then
             server.run(sockets=[listener])
 
 
-def _service(given: argparse.Namespace, tokens: TokenSource, settings: Settings) -> FastAPI:
-    from keep_agent.brain import brain_of  # here: these load torch
+def _service(config: DictConfig, folder: Path, tokens: TokenSource, settings: Settings) -> FastAPI:
+    from keep_agent.brain import agent_brain  # here: these load torch
     from keep_agent.server.service import make_service
 
-    return make_service(brain_of(given.overrides), given.folder, tokens, settings)
+    return make_service(agent_brain(config), folder, tokens, settings)
 
 
 def _settings(given: argparse.Namespace) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -18,6 +18,7 @@ from keep_agent.errors import ConfigError
 from keep_agent.server.problems import CLOSING, Refused, TooLarge, TooSlow, answer, kind_of, status_of
 from keep_agent.server.scan import check_json
 
+MOST = 1 << 40  # of any limit
 FAREWELL = 2.0  # seconds for which a refused body is still taken, and thrown away: else clients miss the answer
 
 
@@ -43,9 +44,10 @@ class Limits:
     large: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        knobs = self.body_bytes, self.body_seconds, self.send_seconds, self.depth, self.requests, self.per_agent
-        if min(*knobs, *self.large.values()) <= 0:
-            raise ConfigError(f"{self}: each limit must be more than 0")
+        knobs = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "large"}
+        for name, limit in [*knobs.items(), *self.large.items()]:
+            if not 0 < limit <= MOST:
+                raise ConfigError(f"{name}={limit} does not work; give a number above 0, up to {MOST}")
 
     def most(self, path: str) -> int:
         return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), self.body_bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from keep_agent.errors import ConfigError
 from keep_agent.server.access import AGENTS
@@ -10,6 +10,7 @@ from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.limits import Limits
 
 MEMORY_BYTES = 16 << 20  # of a memory that is put in
+MOST = 1 << 31  # of anything that is counted
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class AgentLimits:
     things: int = 5000
 
     def __post_init__(self) -> None:
-        if min(self.agents, self.awake, self.things) < 1:
-            raise ConfigError(f"{self}: each must be 1 or more")
+        for name, count in asdict(self).items():
+            if not 1 <= count <= MOST:
+                raise ConfigError(f"{name}={count} does not work; give a whole number from 1 to {MOST}")
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ BAD = [
     (("planner=random", "eval.resume=/no/where"), ["/no/where"]),
     (("planner=keep", "memory.recompute.schedule.average=7"), ["average=7", "use 0 to 1"]),
     (("planner=keep", "memory.grouping.bound=0"), ["bound=0", "at least 1"]),
-    (("planner=keep", "memory.grouping.window=x"), ["memory.grouping", "cannot be made"]),
+    (("planner=keep", "memory.grouping.window=x"), ["memory.grouping.window=x", "whole number"]),
     (("planner=random", "eval.episodes=x"), ["eval.episodes=x", "whole number"]),
     (("planner=random", "eval.seed=-1"), ["eval.seed=-1", "from 0"]),
     (("planner=random", "eval.threads=0"), ["eval.threads=0", "or null"]),
@@ -149,7 +149,7 @@ BAD = [
     (("planner=random", "env.stream=two"), ["env.stream=two", "whole number"]),
     (("planner=random", "env.id=Wizard-v0"), ["Wizard-v0", "keep_agent:Alfred-v0"]),
     (("planner=random", "prompt.examples=-1"), ["prompt.examples=-1", "from 0"]),
-    (("planner=keep", "model.device=wizard"), ["model.device='wizard'", "cpu"]),
+    (("planner=keep", "model.device=wizard"), ["model.device=wizard", "cpu"]),
     (("planner=random", "eval.out=/proc/no"), ["/proc/no", "can be written"]),
 ]
 

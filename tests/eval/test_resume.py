@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,13 @@ from omegaconf import DictConfig, OmegaConf
 from envs.worlds import choices_of
 from eval.resume import begin, resumed_config
 from keep_agent.assemble import make_env, make_episodes, make_setting
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, DataError
 from keep_agent.examples import make_examples
 from keep_agent.runfolder import RunFolder
 from keep_agent.settings import check_settings
 
 THOR = {"width": 300, "gpu": 0, "display": None}
+PARTS = ("env", "eval", "planner", "prompt", "model", "engine", "memory")
 NEW = ("backend", "render", "thor")  # keys of env that older configs lack
 
 
@@ -88,3 +91,65 @@ def test_a_switch_that_hydra_reads_as_a_word_is_refused(setting: str) -> None:
         found = compose("alfred", ["planner=keep", setting])
     with pytest.raises(ConfigError, match=f"{setting} does not work; give true or false"):
         check_settings(found)
+
+
+def resume(path: Path, spoil: Callable[[dict[str, Any]], Any], *overrides: str) -> DictConfig:
+    """The config that counts when a run of KEEP with a spoilt ``config.json`` goes on."""
+    with initialize_config_module("configs", version_base="1.3"):
+        plain: dict[str, Any] = OmegaConf.to_container(compose("alfred", ["prompt.encoder=hashed"]), resolve=True)
+        spoil(plain)
+        RunFolder.create(path, plain).release()
+        given = [f"eval.resume={path}", *overrides]
+        return begin(RunFolder, compose("alfred", given), given, check_settings)[1]
+
+
+@pytest.mark.parametrize("value", [5, None, [], "text"])
+@pytest.mark.parametrize("key", [*PARTS, "env.thor", "eval.ray"])
+def test_settings_that_a_saved_config_has_no_longer_are_named(key: str, value: Any, tmp_path: Path) -> None:
+    def spoil(plain: dict[str, Any]) -> None:
+        above, _, last = key.rpartition(".")
+        (plain[above] if above else plain)[last] = value
+
+    with pytest.raises(DataError, match=rf"run/config\.json: {key}=.* does not work; give settings of its own"):
+        resume(tmp_path / "run", spoil)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(part for part in PARTS if part != "eval"),
+        *("env.id", "env.data", "planner.kind", "prompt.encoder", "eval.seed", "engine.transport", "eval.ray.num_cpus"),
+    ],
+)
+def test_a_setting_that_a_saved_config_lacks_is_named(key: str, tmp_path: Path) -> None:
+    def spoil(plain: dict[str, Any]) -> None:
+        above, _, last = key.rpartition(".")
+        for part in above.split(".") if above else ():
+            plain = plain[part]
+        del plain[last]
+
+    with pytest.raises(DataError, match=rf"run/config\.json: there is no {key}; restore the file"):
+        resume(tmp_path / "run", spoil)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"), [("eval", "seed", "x"), ("prompt", "encoder", 5), ("env", "data", 5)]
+)
+def test_a_saved_value_of_another_kind_is_named(part: str, key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"run/config\.json: {part}\.{key}={value} does not work"):
+        resume(tmp_path / "run", lambda plain: plain[part].update({key: value}))
+
+
+def test_a_value_of_the_command_line_is_not_said_to_be_of_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="^eval.workers=x does not work"):
+        resume(tmp_path / "run", lambda plain: None, "eval.workers=x")
+    assert resume(tmp_path / "again", lambda plain: None, "eval.workers=2").eval.workers == 2
+
+
+def test_a_planner_without_a_model_needs_none_of_its_settings(tmp_path: Path) -> None:
+    def spoil(plain: dict[str, Any]) -> None:
+        plain["planner"] = {"name": "random", "kind": "random"}
+        for key in ("memory", "model", "engine"):
+            del plain[key]
+
+    assert resume(tmp_path / "run", spoil).planner.kind == "random"

@@ -80,10 +80,16 @@ def test_a_run_goes_on_in_another_simulator(call: Command) -> None:
         assert call(wah.main, *run, f"env.simulator={server.url}", "env.record=a.jsonl", "eval.episodes=1")[0] == 0
         (folder,) = find_runs(Path("runs"))
         change_object(folder / CONFIG, two_episodes)  # as if it had been stopped behind the first
-    code, _, err = call(wah.main, f"eval.resume={folder}")
-    assert code == BAD_INPUT and "start the simulator" in err
+    refused = {
+        (): f"cannot choose an address: if it is yours, give env.simulator='{server.url}'",
+        (f"env.simulator={server.url}",): "a file that is written: if it is yours, give env.record='a.jsonl'",
+        (f"env.simulator={server.url}", "env.record=b.jsonl"): "start the simulator",
+    }
+    for given, said in refused.items():
+        code, _, err = call(wah.main, f"eval.resume={folder}", *given)
+        assert code == BAD_INPUT and said in err
     with StandIn(home) as server:
-        code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}")
+        code, _, err = call(wah.main, f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=a.jsonl")
         assert code == BAD_INPUT and "a.jsonl is there already" in err
         resumed = (f"eval.resume={folder}", f"env.simulator={server.url}", "env.record=b.jsonl")
         assert call(wah.main, *resumed)[0] == 0

@@ -22,7 +22,7 @@ TAKEN = [
     "+planner=keep",
     "++env.limit=3",
     "+memory/grouping=default",
-    "~env.limit",
+    "~memory.retrieval.recent",
     "hydra.run.dir=/tmp/x hydra/launcher=basic",
     "memory=sparsex memory.frozen.capacity_bytes=9",
     "memory/storage=tiers memory.storage.tiers.0.budget_bytes=9 +memory.storage.quotas.robot=0.5",

@@ -151,6 +151,39 @@ MORE = [
     ("eval.retention", "--methods h20", "'h2o'"),
     ("eval.sessions", "--out sessions.jsonl env.observability=partail", "'partial'"),
     ("planners.train", "--data x --out y --precision float23", "'float32'"),
+    ("keep_agent.cli", "servee", "'serve'"),
+    ("eval.fidelity", "planner=keep --reach 101", "percent above 0, up to 100"),
+    ("eval.fidelity", "planner=keep,kep", "'keep'"),
+]
+IMPOSSIBLE = [  # with what says how to go on
+    *(("eval.alfred", f"{group}=null", "choose one of") for group in ("memory", "engine", "planner", "env", "eval")),
+    ("eval.alfred", "planner=[keep]", "choose one of"),
+    ("eval.alfred", "~memory", "choose one of"),
+    ("eval.alfred", "~planner", "choose one of"),
+    ("eval.alfred", "~env.split", "env.split=VALUE"),
+    ("eval.alfred", "~memory.recompute", "memory/recompute="),
+    ("eval.alfred", "memory.recompute=null", "memory/recompute="),
+    ("eval.alfred", "env.thor=5", "env.thor.NAME=VALUE"),
+    ("eval.alfred", "hydra=5", "hydra.KEY=VALUE"),
+    ("eval.alfred", "planner=kéep", "planner='kéep'"),
+    ("eval.alfred", "eval.seed=${nope}", "correct the value"),
+    ("eval.alfred", "memory.recompute._target_=os.system", "methods of a stage"),
+    ("eval.alfred", "memory._target_=5", "memory.method.MemoryMethod"),
+    ("eval.alfred", "prompt.encoder=null", "give text"),
+    ("eval.alfred", "prompt.encoder=", "give text"),
+    ("eval.alfred", "eval.resume=5", "eval.resume='5'"),
+    ("eval.alfred", "eval.resume=true", "give text or null"),
+    ("eval.alfred", "eval.threads=99999999999", "4096 at most"),
+    ("eval.alfred", "model.device=nope", "give auto, cpu or cuda"),
+    ("eval.wah", "env.data=5", "give text or null"),
+    ("eval.latency", "latency.planners=5", "give a list or text"),
+    ("eval.locomo", "data=5", "give text or null"),
+    ("keep_agent.cli", "phases handover eval.out=5", "give text"),
+    ("keep_agent.cli", "serve --port 0 planner=random", "such as keep"),
+    ("keep_agent.cli", "serve --port 0 prompt.encoder=null", "give text"),
+    ("keep_agent.cli", "serve --port 0 eval.threads=99999999999", "4096 at most"),
+    ("keep_agent.cli", "serve --port 0 --agents 0", "agents=0"),
+    ("keep_agent.cli", "serve --port 0 --things 99999999999999999999", "from 1 to"),
 ]
 
 
@@ -158,7 +191,7 @@ MORE = [
 def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Answer]:
     """By command and words: exit code, what was imported of torch and transformers, what was said. In one process."""
     calls = [(module, word, [*NEEDED.get(module, []), word]) for module in documented() for word in REFUSED]
-    calls += [(module, words, words.split()) for module, words, _ in MORE]
+    calls += [(module, words, words.split()) for module, words, _ in (*MORE, *IMPOSSIBLE)]
     done = subprocess.run(
         [sys.executable, "-c", RUN_ALL], input=json.dumps([[module, *words] for module, _, words in calls]),
         cwd=tmp_path_factory.mktemp("commands"), capture_output=True, text=True,
@@ -184,6 +217,14 @@ def test_a_mistyped_value_is_refused_without_torch(
 ) -> None:
     code, loaded, said = answered[module, words]
     assert (code, loaded) == (2, []) and meant in said
+
+
+@pytest.mark.parametrize(("module", "words", "way"), IMPOSSIBLE, ids=[f"{m} {w}" for m, w, _ in IMPOSSIBLE])
+def test_what_cannot_be_is_refused_in_a_sentence_without_torch(
+    answered: dict[tuple[str, str], Answer], module: str, words: str, way: str
+) -> None:
+    code, loaded, said = answered[module, words]
+    assert (code, loaded, said.count("\n")) == (2, [], 1) and said.startswith("error: ") and way in said
 
 
 def test_methods_says_of_each_what_the_method_itself_says() -> None:

@@ -63,7 +63,10 @@ def test_what_tokens_and_hosts_lack_is_said_first(tmp_path: Path) -> None:
     assert f"{file} does not exist" in refused("serve", "--tokens", str(file), *port)
     file.write_text("{")
     assert f"{file} is not JSON" in refused("serve", "--tokens", str(file), *port)
-    assert "each limit must be more than 0" in refused("serve", "--requests", "0", *port)
+    assert "requests=0 does not work; give a number above 0" in refused("serve", "--requests", "0", *port)
+    assert "things=99999999999999 does not work; give a whole" in refused("serve", "--things", "9" * 14, *port)
+    assert "env.thor=5 takes the place of settings" in refused("serve", "env.thor=5", *port)
+    assert "planner=random has no model" in refused("serve", "planner=random", *port)
     with claimed(tmp_path / "server"):
         assert "another server or agent is at work" in refused("serve", "--folder", str(tmp_path / "server"), *port)
     write(tmp_path, [opening()])

@@ -1,0 +1,97 @@
+"""Settings that reach outside: a run folder chooses no program, no address and no place that is written to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+
+from eval.outside import FOLDER, OUTSIDE, check_outside
+from eval.resume import resumed_config
+from keep_agent.errors import ConfigError
+from keep_agent.kinds import kinds
+
+OUTWARD = {
+    *("folder", "path", "file", "dir", "out", "output", "url", "host", "port", "address", "simulator", "record"),
+    *("executable", "command", "display", "server", "proxy", "cache"),
+}
+HARMLESS = {
+    "eval.out": "of a new run; one that goes on stays in its folder",
+    "env.thor.server": "fifo or wsgi, both on this machine",
+}
+DISK = {"_target_": "memory.storage.disk.Disk", "folder": "elsewhere"}
+
+
+def config(command: str, *overrides: str) -> DictConfig:
+    with initialize_config_module("configs", version_base="1.3"):
+        return compose(command, ["eval.resume=RUN", *overrides])
+
+
+def resumed(saved: DictConfig, *given: str, command: str = "alfred") -> DictConfig:
+    return resumed_config(config(command, *given), OmegaConf.to_container(saved), list(given))
+
+
+def test_every_setting_that_sounds_like_it_is_decided_about() -> None:
+    found = {key for key in kinds() if OUTWARD & {*key.rpartition(".")[2].split("_")}}
+    folders = {key for key in found if key.startswith("memory.") and key.endswith(f".{FOLDER}")}
+    assert found - folders == OUTSIDE.keys() | HARMLESS.keys()
+    assert folders == {"memory.storage.disk.Disk.folder"}
+
+
+@pytest.mark.parametrize("key", OUTSIDE)
+def test_a_run_alone_chooses_none(key: str) -> None:
+    command = "wah" if key in ("env.simulator", "env.record") else "alfred"
+    saved = config(command, f"{key}=some")
+    with pytest.raises(ConfigError, match=rf"RUN was run with {key}=some, .* give {key}='some', .*command line"):
+        resumed(saved, command=command)
+    assert OmegaConf.select(resumed(saved, f"{key}=some", command=command), key) == "some"
+    for harmless in OUTSIDE[key][1]:
+        OmegaConf.update(saved, key, harmless)
+        resumed(saved, command=command)
+
+
+@pytest.mark.parametrize(
+    ("storage", "place"),
+    [
+        (DISK, "memory.storage.folder"),
+        ({"_target_": "memory.storage.tiers.Tiers", "tiers": [DISK]}, "memory.storage.tiers.0.folder"),
+    ],
+)
+def test_nor_a_folder_of_a_storage(storage: dict[str, Any], place: str) -> None:
+    saved = config("alfred")
+    saved.memory.storage = storage
+    with pytest.raises(ConfigError, match=f"{place}=elsewhere, and a run folder cannot choose a folder .*written"):
+        resumed(saved)
+    disk = ("memory/storage=disk", "memory.storage.folder=elsewhere")
+    assert resumed(config("alfred", *disk), *disk).memory.storage.folder == "elsewhere"
+    resumed(config("alfred", "memory/storage=tiers"))
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (["latency.planners=[keep,a:keep+memory/storage=disk+memory.storage.folder=/x]"], True),
+        (["latency.planners=['a:keep+memory.storage.folder=/x+memory/storage=disk']"], True),
+        (["latency.planners=[a:keep+memory.storage.folder=/xy]"], False),
+        (["eval.out=/x"], False),
+        ([], False),
+    ],
+)
+def test_a_folder_may_be_that_of_one_of_several_methods(given: Sequence[str], taken: bool) -> None:
+    saved = config("alfred", "memory/storage=disk", "memory.storage.folder=/x")
+    if taken:
+        check_outside(saved, config("latency"), given, "RUN")
+        return
+    with pytest.raises(ConfigError, match=r"memory\.storage\.folder=/x"):
+        check_outside(saved, config("latency"), given, "RUN")
+
+
+def test_nothing_is_written_or_asked_before_it_is_refused(tmp_path: Path) -> None:
+    saved = config("wah", f"env.record={tmp_path}/deep/record.jsonl")
+    with pytest.raises(ConfigError, match="env.record"):
+        resumed(saved, command="wah")
+    assert not list(tmp_path.iterdir())
