@@ -121,15 +121,14 @@ class LineFile:
         return self._chain.sum
 
     @classmethod
-    def at_end(cls, path: Path) -> LineFile:
+    def at_end(cls, path: Path, start: Chain) -> LineFile:
         """Behind the last whole line of a file, whose lines are not checked now. Raises CorruptError."""
         number, end, last = 0, 0, b""
         with reading(path), path.open("rb") as stream:
             for raw in stream:
                 if raw.endswith(b"\n"):
                     number, end, last = number + 1, end + len(raw), raw[-1 - TAIL : -1]
-        chain = Chain(*_told(last, path)) if number else Chain()
-        return cls(path, Line(number, end, {}, chain))
+        return cls(path, Line(number, end, {}, Chain(*_told(last, path))) if number else None, start)
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
         """Write lines and wait until they are on the disk; ``synced=False``: on their way to it.

@@ -32,12 +32,16 @@ class Mark:
     count: int
     link: int
 
+    def check_count(self, count: int, path: Path, remedy: str) -> None:
+        """Raises CorruptError if a file of ``count`` lines lacks some."""
+        if count < self.count:
+            raise CorruptError(
+                f"{path} lacks its last lines, {count + 1} to {self.count}, as {end_of(path).name} says; {remedy}"
+            )
+
     def check(self, lines: list[Line], path: Path, remedy: str) -> None:
         """Raises CorruptError if lines are missing, or are others."""
-        if len(lines) < self.count:
-            raise CorruptError(
-                f"{path} lacks its last lines, {len(lines) + 1} to {self.count}, as {end_of(path).name} says; {remedy}"
-            )
+        self.check_count(len(lines), path, remedy)
         if self.link != (lines[self.count - 1].chain.sum if self.count else self.start):
             raise CorruptError(f"{end_of(path)} is damaged (the checksum of line {self.count} is another); {remedy}")
 
@@ -98,18 +102,26 @@ def read_marks(path: Path) -> list[Mark]:
     return found if b"".join(map(bytes, found)) == raw else []
 
 
-def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
-    """The lines of a file whose chain begins with ``start``; none if it is still the one before (`announce`).
+def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
+    """The mark of a file whose chain begins with ``start``.
 
     :param owner: what the start belongs to, for errors
-    :raises CorruptError: a line, or the mark, is damaged, missing, or belongs to something else
+    :raises CorruptError: it is damaged, missing, or belongs to something else
     """
-    marks = read_marks(path)  # before the lines, which are written first
-    mark = next((one for one in marks if one.start == start.sum), None)
+    mark = next((one for one in read_marks(path) if one.start == start.sum), None)
     if mark is None:
         state = "is missing" if not end_of(path).exists() else f"is damaged, or does not belong to {owner}"
         raise CorruptError(f"{end_of(path)} {state}; {remedy}")
-    before = any(_fits(path, Chain(one.start, True)) for one in marks if one.start != start.sum)
+    return mark
+
+
+def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
+    """The lines of a file whose chain begins with ``start``; none if it is still the one before (`announce`).
+
+    Raises CorruptError as `find_mark` does, and for a line that is.
+    """
+    mark = find_mark(path, start, owner, remedy)  # before the lines, which are written first
+    before = any(_fits(path, Chain(one.start, True)) for one in read_marks(path) if one.start != start.sum)
     lines = [] if before else list(read_lines(path, remedy, start))
     mark.check(lines, path, remedy)
     return lines
