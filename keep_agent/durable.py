@@ -157,7 +157,8 @@ class DurableAgent:
             state = unpacked(content, str(path))
             bound = _is_bound(state, self.name, path)
             self.agent.restore(state, bounded=False)
-        calls = self._journal.read(self._start(content), f"{path} of agent {self.name!r}", new=not bound)
+        owner = f"{path} of agent {self.name!r}" if content else f"agent {self.name!r}, which has no {MEMORY}"
+        calls = self._journal.read(self._start(content), owner, new=not bound)
         self.agent.together(lambda: self._play(calls))
         if content and not bound:
             self._write()

@@ -46,7 +46,7 @@ CONTENTS = {
 
 def run_of(path: Path) -> Path:
     """The folder of a run with this file in it, and a whole config beside it."""
-    (path.parent / "config.json").touch()
+    (path.parent / "config.json").write_text("{}")
     return path.parent
 
 
