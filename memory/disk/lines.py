@@ -153,11 +153,12 @@ class LineFile:
         self.count, self.size, self._chain = self.count + len(lines), self.size + written, chain
 
     def restart(self, start: Chain) -> None:
-        """Begin again with an empty file, whose chain begins with ``start``."""
+        """Begin again with an empty file, whose chain begins with ``start``, also after a power cut."""
         self.start = start
         self.count, self.size, self._chain = 0, 0, replace(start)
-        with writing(self.path):
-            os.truncate(self.path, 0)
+        with writing(self.path), self.path.open("r+b", buffering=0) as stream:
+            os.ftruncate(stream.fileno(), 0)
+            os.fsync(stream.fileno())
 
     def cut(self) -> int:
         """Cut off what stands behind the last line now; how many bytes that was."""
