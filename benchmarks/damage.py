@@ -62,11 +62,13 @@ from keep_agent.viewer.runs import Library
 from memory.agents import AgentMemories
 from memory.disk.agents import entries
 from memory.disk.blockfile import open_blocks, write_blocks
+from memory.disk.marks import end_of
 from memory.engine.load import load_model
 from memory.engine.scheduler import Scheduler
 from memory.match import TokenizerCoder
 from planners.checkpoint import BUNDLED
 
+END = end_of(Path(EPISODES)).name
 OUTCOMES = ("same", "recomputed", "cut off", "refused", "silent", "raw")
 SKILLS = ["go to fridge 1", "done"]
 TEXT = "".join(f"mug mug_{number} cabinet_{number % 7}\n" for number in range(1, 120))
@@ -157,7 +159,7 @@ def agents(brain: Brain, folder: Path) -> Iterator[Target]:
 
     yield Target("memory of an agent, opened", kept / MEMORY, opened)
     yield Target("journal of an agent, opened", kept / JOURNAL, opened)
-    yield Target("last acknowledged call, opened", (kept / JOURNAL).with_suffix(".end"), opened)
+    yield Target("end mark of the journal, opened", end_of(kept / JOURNAL), opened)
     yield Target("Agent.save, loaded", saved, loaded)
 
 
@@ -200,10 +202,10 @@ def runs(folder: Path) -> Iterator[Target]:
     compared = lambda: repr(compare(*load_runs([run]) * 2))  # noqa: E731
     merged = lambda: asdict(load_part(run))  # noqa: E731
     readers: dict[str, tuple[Read, Sequence[str]]] = {
-        "resumed": (resumed, (CONFIG, EPISODES, TRACE, SUMMARY)),
-        "compared": (compared, (CONFIG, EPISODES, SUMMARY)),
-        "merged": (merged, (CONFIG, EPISODES, SUMMARY)),
-        "viewed": (viewed, (EPISODES, TRACE)),
+        "resumed": (resumed, (CONFIG, EPISODES, END, TRACE, SUMMARY)),
+        "compared": (compared, (CONFIG, EPISODES, END, SUMMARY)),
+        "merged": (merged, (CONFIG, EPISODES, END, SUMMARY)),
+        "viewed": (viewed, (CONFIG, EPISODES, END, TRACE)),
         "exported as HTML": (exported, (TRACE,)),
         "exported as MCAP": (logged, (TRACE,)),
         "read by eval.anatomy": (lambda: repr(anatomy(read_trace(run / TRACE))), (TRACE,)),

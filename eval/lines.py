@@ -1,4 +1,8 @@
-"""Files of one checked JSON line per episode that a stopped command goes on with."""
+"""Files of one checked JSON line per episode that a stopped command goes on with.
+
+``FILE.jsonl`` belongs to the settings in ``FILE.jsonl.json``: its chain of checksums begins with them. ``FILE.end``
+tells how many lines there are.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from typing import Any
 from keep_agent.errors import ConfigError
 from keep_agent.files import read_json
 from memory.disk.atomic import write_atomic
-from memory.disk.lines import LineFile, read_lines
+from memory.disk.lines import Chain, LineFile, encoded, read_lines
+from memory.disk.marks import MarkedFile, end_of, read_marked, read_marks
 
 REMEDY = "restore the file, or name another one"
 
@@ -19,13 +24,19 @@ def begin_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[d
     """``path`` to append to, and what its whole lines hold; half a line at its end is cut off.
 
     :raises ConfigError: it was made with another ``config``
-    :raises DataError: a line is damaged
+    :raises DataError: a line is damaged or missing, or the file belongs to other settings
     """
-    about = path.with_name(path.name + ".json")
-    if not path.exists():
+    about, end, start = path.with_name(path.name + ".json"), end_of(path), Chain.bound(encoded(config))
+    if not path.exists() and not any(mark.count for mark in read_marks(path)):
         write_atomic(about, json.dumps(config, indent=1))
-        return LineFile(path), []
-    if not about.exists() or read_json(about, f"delete it and {path}") != json.loads(json.dumps(config)):
-        raise ConfigError(f"{path} was made with other settings, see {about.name}; name another file, or delete both")
-    lines = list(read_lines(path, REMEDY))
-    return LineFile(path, lines[-1] if lines else None), [line.value for line in lines]
+        return MarkedFile.begin(path, start), []
+    if not about.exists() or read_json(about, f"delete it, {path} and {end}") != json.loads(json.dumps(config)):
+        raise ConfigError(
+            f"{path} was made with other settings, see {about.name}; name another file, or delete it, {about.name} and "
+            f"{end.name}"
+        )
+    if not end.exists():  # an older version wrote it
+        lines = list(read_lines(path, REMEDY))
+        return LineFile(path, lines[-1] if lines else None), [line.value for line in lines]
+    lines = read_marked(path, start, about.name, REMEDY)
+    return MarkedFile(path, lines[-1] if lines else None, start), [line.value for line in lines]

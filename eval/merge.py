@@ -31,14 +31,12 @@ from keep_agent.runfolder import (
     SUMMARY,
     TRACE,
     RunFolder,
-    check_trace,
-    committed_trace,
     find_runs,
     read_config,
     read_summary,
+    trace_lines,
 )
 from memory.disk.atomic import appearing
-from memory.disk.lines import read_lines
 
 SUMS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
 Span = tuple[int, int]  # of bytes in a file
@@ -130,13 +128,12 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
 def spans(trace: Path) -> dict[str, list[Span]]:
     """Places of the lines of each episode in a trace; none if there is none. Raises DataError for a damaged one."""
     found: dict[str, list[Span]] = defaultdict(list)
-    number = start = 0
-    for line in read_lines(trace, AGAIN):
+    start = 0
+    for line in trace_lines(trace):
         if not isinstance(line.value.get("episode"), str):
             raise DataError(f"{trace}:{line.number} is no entry of a trace (it names no episode); {AGAIN}")
         found[line.value["episode"]].append((start, line.end))
-        number, start = line.number, line.end
-    check_trace(trace.parent, number, committed_trace(trace.parent))
+        start = line.end
     return found
 
 

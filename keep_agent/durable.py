@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Any
 from envs.outcome import Outcome, checked_flag
 from keep_agent.agent import Agent
 from keep_agent.api import Decision
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.files import writing
 from keep_agent.journal import Journal
-from keep_agent.memory_file import read_memory, write_memory
+from keep_agent.memory_file import digest_of, packed, read_packed, unpacked, write_packed
 from keep_agent.trace import Entry, fact_entry
+from memory.disk.lines import Chain
 
 if TYPE_CHECKING:
     from planners.styles import FactView
 
 MEMORY, JOURNAL = "memory.json", "journal.jsonl"
+OWNER = "agent"  # in the memory file
 CALLS, BYTES = 500, 8 << 20  # in the journal, after which the whole memory is written
 
 
 class DurableAgent:
-    """`Agent`, with a folder: the memory as it was, and a journal of the calls since.
+    """`Agent`, with a folder of its own: the memory as it was, and a journal of the calls since.
 
     Killed at any moment and opened again, it remembers every call that has returned. Keys and values are encoded anew.
     Calls of several threads take turns.
@@ -39,6 +41,7 @@ class DurableAgent:
         :raises StorageError: it cannot be written
         :raises DataError: the folder holds another memory than this agent's planner can read, or a damaged one; or
             ``instead`` cannot be
+        :raises CorruptError: its files are damaged, or are not all this agent's and of one time
         """
         if instead is not None:
             agent.restore(instead)
@@ -47,7 +50,7 @@ class DurableAgent:
         self.agent, self.folder = agent, folder
         self._lock = threading.Lock()
         self._behind = False  # something was done that the journal does not hold
-        self._journal = Journal(folder / JOURNAL, anew=instead is not None)
+        self._journal = Journal(folder / JOURNAL)
         try:
             self._read() if instead is None else self._write()
         except BaseException:
@@ -130,25 +133,35 @@ class DurableAgent:
         if not behind:
             self._journal.append({"call": call, **values})
             self._behind = False
-        if behind or self._journal.number % CALLS == 0 or self._journal.size > BYTES:
+        if behind or self._journal.count >= CALLS or self._journal.size > BYTES:
             self._write()
 
     def _write(self) -> None:
-        if self._behind:
-            self._journal.number += 1  # of a line that was refused but may be there: it is in what is written now
-        write_memory(self.folder / MEMORY, {**self.agent.dump(), "journal": self._journal.number})
+        content = packed({**self.agent.dump(), OWNER: self.name})
+        start = self._start(content)
+        self._journal.announce(start)
+        write_packed(self.folder / MEMORY, content)
         self._behind = False
-        self._journal.restart()
+        self._journal.restart(start)
+
+    def _start(self, content: bytes) -> Chain:
+        """The beginning of this agent's journal behind a memory file; empty: behind none."""
+        return Chain.bound(f"{self.name}\n".encode() + digest_of(content))
 
     def _read(self) -> None:
-        """What the folder holds."""
-        path, kept = self.folder / MEMORY, 0
+        """What the folder holds. A memory that no journal is bound to is written again, so that one is."""
+        path = self.folder / MEMORY
+        content, bound = b"", False
         if path.exists():
-            state = read_memory(path)
+            content = read_packed(path)
+            state = unpacked(content, str(path))
+            bound = _is_bound(state, self.name, path)
             self.agent.restore(state, bounded=False)
-            kept = _number(state, path)
-        calls = self._journal.after(kept)
+        owner = f"{path} of agent {self.name!r}" if content else f"agent {self.name!r}, which has no {MEMORY}"
+        calls = self._journal.read(self._start(content), owner, new=not bound)
         self.agent.together(lambda: self._play(calls))
+        if content and not bound:
+            self._write()
 
     def _play(self, calls: Sequence[Mapping[str, Any]]) -> None:
         """What was called since the memory was written."""
@@ -170,8 +183,13 @@ class DurableAgent:
                     )
 
 
-def _number(state: Mapping[str, Any], path: Path) -> int:
-    number = state.get("journal")
-    if type(number) is not int or number < 0:
+def _is_bound(state: Mapping[str, Any], name: str, path: Path) -> bool:
+    """Whether a memory file names its agent; those of version 0.2 do not. Raises CorruptError if it is another's."""
+    if OWNER in state and state[OWNER] != name:
+        raise CorruptError(
+            f"{path} is the memory of agent {state[OWNER]!r}, not of {name!r}; restore its own, or give it to this "
+            "agent as a saved memory"
+        )
+    if OWNER not in state and "journal" not in state:
         raise DataError(f"{path} does not say which calls are in it; restore it as a file of an agent's save()")
-    return number
+    return OWNER in state

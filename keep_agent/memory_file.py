@@ -24,22 +24,36 @@ def memory_path(path: str | Path) -> Path:
 
 def write_memory(path: Path, state: Mapping[str, Any]) -> None:
     """Write a whole file or nothing; folders on the way are made."""
+    write_packed(path, packed(state))
+
+
+def write_packed(path: Path, content: bytes) -> None:
+    """Write what `packed` gave, as `write_memory` does."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     clean(path.parent)  # of what a killed writer left half done
-    write_atomic(path, packed(state))
+    write_atomic(path, content)
 
 
 def read_memory(path: Path) -> dict[str, Any]:
     """What `write_memory` wrote. Raises DataError for a file that is none, CorruptError for a damaged one."""
+    return unpacked(read_packed(path), str(path))
+
+
+def read_packed(path: Path) -> bytes:
+    """A file as it is, for `unpacked`. Raises DataError if it cannot be read."""
     with reading(path, "give one that save() wrote"):
-        raw = path.read_bytes()
-    return unpacked(raw, str(path))
+        return path.read_bytes()
 
 
 def packed(state: Mapping[str, Any]) -> bytes:
     body = json.dumps(state, separators=(",", ":"), ensure_ascii=False).encode()
     return f"{MAGIC}{sha256(body).hexdigest()}\n".encode() + body + b"\n"
+
+
+def digest_of(content: bytes) -> bytes:
+    """The line of what `packed` gave that holds its checksum."""
+    return content.partition(b"\n")[0]
 
 
 def unpacked(content: bytes, name: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from keep_agent.errors import CorruptError, KeepError
-from keep_agent.runfolder import CONFIG, TRACE
+from keep_agent.errors import DataError, KeepError
+from keep_agent.runfolder import CONFIG, TRACE, bound, opening
 from keep_agent.trace import Entry, agent_entry
 from memory.disk.lines import LineFile
 from memory.disk.sealed import write_sealed
@@ -78,8 +78,8 @@ class Recorder:
     def _last(self, trace: Path) -> LineFile:
         """The trace that an earlier process wrote, or a new one where its end is damaged."""
         try:
-            return LineFile.at_end(trace)
-        except CorruptError as error:
+            return LineFile.at_end(trace, opening(trace.parent))
+        except DataError as error:
             log.warning("the trace of agent %r begins anew: %s", self._agent, error)
             return self._begun()
 
@@ -89,8 +89,9 @@ class Recorder:
         number = folders[-1][0] if folders else 0
         made = self._root / f"{self._stem}.{number + 1}"
         made.mkdir(parents=True, exist_ok=True)
-        write_sealed(made / CONFIG, self._config)
-        trace = LineFile(made / TRACE)
+        config, start = bound(self._config)
+        write_sealed(made / CONFIG, config)
+        trace = LineFile(made / TRACE, None, start)
         trace.append([agent_entry(self._agent)], synced=False)
         for _, old in folders[: len(folders) + 1 - KEPT]:
             shutil.rmtree(old, ignore_errors=True)

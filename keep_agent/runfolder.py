@@ -1,5 +1,8 @@
 """Run folder: config, one committed line per episode, the trace, and the summary written last.
 
+All files belong to the config: their chains of checksums begin with it, and it names the run, so those of another run
+are refused. A mark beside ``episodes.jsonl`` tells how many lines there are, the summary which was the last.
+
 The line in ``episodes.jsonl`` is the commit mark of an episode: pictures and trace are written and synced before it,
 and it says how many lines the trace has by then. Opening an interrupted run drops whatever has no mark. So a run may be
 killed at any moment and resumed. Every file has checksums; what was committed and has changed since is refused.
@@ -11,21 +14,24 @@ import logging
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, ClassVar, Protocol, Self
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
 from keep_agent.frames import Frames, keep_frames
 from keep_agent.results import EpisodeResult
 from memory.disk.atomic import SUFFIX, clean, taken
-from memory.disk.lines import Line, LineFile, read_lines
+from memory.disk.lines import Chain, Line, LineFile, encoded, read_lines
+from memory.disk.marks import Mark, MarkedFile, end_of, find_mark, read_marked, read_marks
 from memory.disk.sealed import read_sealed, write_sealed
 
 CONFIG, EPISODES, TRACE, SUMMARY = "config.json", "episodes.jsonl", "trace.jsonl", "summary.json"
 TRACED = "trace"  # of a committed line: lines of the trace by then
-COMMITTED = "committed"  # of a summary: committed lines
+COMMITTED, LAST = "committed", "last"  # of a summary: committed lines, and the checksum of the last
+RUN = "run"  # of a saved config: tells a run from others of the same settings; older versions have none
 AGAIN = "restore the file, or start a new run"
 log = logging.getLogger(__name__)
 
@@ -54,6 +60,12 @@ class RunFolder:
         self.results = list(results)
         self._lines, self._trace = LineFile(path / self.lines), LineFile(path / TRACE)
 
+    def _go_on(self, start: Chain, line: Line | None = None, traced: Line | None = None) -> None:
+        """Append behind these lines from now on; None: at the front."""
+        kind = MarkedFile if start.sealed else LineFile
+        self._lines = kind(self.path / self.lines, line, start)
+        self._trace = LineFile(self.path / TRACE, traced, start)
+
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> Self:
         """A new folder; if ``path`` already holds a run, ``path-2``, ``path-3``, ... is taken."""
@@ -66,8 +78,12 @@ class RunFolder:
                 (candidate / CONFIG).touch(exist_ok=False)  # one of several runs that begin at once gets it
             except FileExistsError:
                 continue
-            write_sealed(candidate / CONFIG, config)
-            return cls(candidate, config)._claimed()
+            named, start = bound(config)
+            MarkedFile.begin(candidate / cls.lines, start)  # first: a run with a config has a mark
+            write_sealed(candidate / CONFIG, named)
+            run = cls(candidate, config)._claimed()
+            run._go_on(start)
+            return run
         raise ConfigError(f"{path} and its numbered neighbours all hold runs; choose another eval.out")
 
     @classmethod
@@ -75,13 +91,12 @@ class RunFolder:
         """An existing run with its finished episodes; a torn or unmarked tail is cut off, and reported."""
         run = cls(path, cls.saved(path))._claimed()
         clean(path)  # of what a killed run was about to write
-        lines = cls._committed(path)
+        start, lines = opening(path), cls._committed(path)
         if lines and not lines[-1].chain.sealed:
             log.warning("%s was made by a version without checksums: damage to it is not noticed", path)
         run.results = _results(lines, path / cls.lines, cls.result)
         ids = {result.id for result in run.results}
-        run._lines = LineFile(path / cls.lines, lines[-1] if lines else None)
-        run._trace = LineFile(path / TRACE, _last_committed(path / TRACE, lines, ids))
+        run._go_on(start, lines[-1] if lines else None, _last_committed(path / TRACE, start, lines, ids))
         for file in (run._lines, run._trace):
             if over := file.cut():
                 log.warning("%s: %d bytes without a commit mark are cut off", file.path, over)
@@ -113,14 +128,10 @@ class RunFolder:
 
     @classmethod
     def _committed(cls, path: Path) -> list[Line]:
-        """The committed lines. Raises CorruptError if one is damaged, or fewer are left than the summary tells of."""
-        lines = list(read_lines(path / cls.lines, AGAIN))
-        told = read_summary(path).get(COMMITTED) if (path / SUMMARY).exists() else None
-        if told is not None and told > len(lines):
-            raise CorruptError(
-                f"{path / cls.lines} has {len(lines)} whole lines of the {told} that {SUMMARY} was written of; restore "
-                f"the file, or delete {SUMMARY} and resume the run"
-            )
+        """The committed lines. Raises CorruptError if one is damaged, missing or another run's, or the summary is."""
+        lines = read_committed(path, cls.lines)
+        if (path / SUMMARY).exists():
+            _check_summary(path, lines, opening(path))
         return lines
 
     @property
@@ -149,22 +160,43 @@ class RunFolder:
     def discard(self) -> None:
         """Take back a run that could not begin."""
         (self.path / CONFIG).unlink()
+        end_of(self.path / self.lines).unlink(missing_ok=True)
         self.release()
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
         path = self.path / SUMMARY
-        write_sealed(path, {**summary, COMMITTED: self._lines.count})
+        last = {LAST: _shown(self._lines.link)} if self._lines.start.sealed else {}
+        write_sealed(path, {**summary, COMMITTED: self._lines.count} | last)
         return path
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """A run's config. Raises DataError when ``path`` is not a run folder."""
-    return read_sealed(path / CONFIG, "give a run folder that eval printed; a run whose config is lost cannot be used")
+    config = _saved_config(path)
+    config.pop(RUN, None)
+    return config
+
+
+def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
+    """A config as it is saved, with a name of the run's own, and what the chains of the run's files begin with."""
+    named = {**config, RUN: token_hex(8)}
+    return named, Chain.bound(encoded(named))
+
+
+def opening(path: Path) -> Chain:
+    """What the chains of a run's files begin with; nothing where an older version made it, or there is no config."""
+    config = _saved_config(path) if (path / CONFIG).exists() else {}
+    return Chain.bound(encoded(config)) if RUN in config else Chain()
+
+
+def _saved_config(path: Path) -> dict[str, Any]:
+    lost = "give a run folder that eval printed; a run whose config is lost cannot be used"
+    return read_sealed(path / CONFIG, lost, key=RUN)
 
 
 def read_summary(path: Path) -> dict[str, Any]:
     """A finished run's summary. Raises DataError."""
-    return read_sealed(path / SUMMARY, f"delete it and write it again with eval.resume={path}")
+    return read_sealed(path / SUMMARY, _write_again(path), key=LAST)
 
 
 def find_runs(path: Path) -> list[Path]:
@@ -175,25 +207,78 @@ def find_runs(path: Path) -> list[Path]:
     found = sorted(
         file.parent
         for file in path.rglob(CONFIG)
-        if (file.parent / EPISODES).exists() and not file.parent.name.endswith(SUFFIX)
+        if _has_results(file.parent) and not file.parent.name.endswith(SUFFIX)
     )
     if not found:
         raise DataError(f"no run under {path}: give a folder that holds {CONFIG} and {EPISODES}")
     return found
 
 
-def committed_trace(path: Path) -> int:
-    """Lines of its trace that a run's committed episodes tell of; 0 where none tells."""
-    last = 0
-    for line in read_lines(path / EPISODES, AGAIN):
-        last = line.value.get(TRACED, last)
-    return last
+def read_committed(path: Path, name: str) -> list[Line]:
+    """The committed lines of a run's file. Raises CorruptError if one is damaged, missing or another run's."""
+    start = opening(path)
+    if start.sealed:
+        return read_marked(path / name, start, f"{CONFIG} beside it", AGAIN)
+    return list(read_lines(path / name, AGAIN))
+
+
+def trace_lines(trace: Path) -> Iterator[Line]:
+    """The lines of a run's trace. Raises CorruptError if one is damaged, missing or another run's."""
+    path, number = trace.parent, 0
+    lines = read_committed(path, EPISODES) if _commits(path) else []
+    for line in read_lines(trace, AGAIN, opening(path)):
+        number = line.number
+        yield line
+    check_trace(path, number, _committed_trace(lines) or 0)
+
+
+def episodes_mark(path: Path) -> Mark | None:
+    """How many episodes of a run there must be; None where nothing tells. Raises CorruptError for a damaged mark."""
+    start = opening(path)
+    if not start.sealed or not _commits(path):
+        return None
+    return find_mark(path / EPISODES, start, f"{CONFIG} beside it", AGAIN)
+
+
+def _commits(path: Path) -> bool:
+    """Whether a folder is that of a run with episodes; an agent's trace on a server has none."""
+    return any(file.exists() for file in (path / EPISODES, end_of(path / EPISODES)))
+
+
+def _has_results(path: Path) -> bool:
+    return (path / EPISODES).exists() or any(mark.count for mark in read_marks(path / EPISODES))
+
+
+def _committed_trace(lines: Iterable[Line]) -> int | None:
+    """Lines of its trace that a run's committed lines tell of; None where none tells."""
+    return max((line.value[TRACED] for line in lines if TRACED in line.value), default=None)
 
 
 def check_trace(path: Path, lines: int, committed: int) -> None:
     """Raises CorruptError if the trace of a run has fewer lines than were committed."""
     if lines < committed:
         raise CorruptError(f"{path / TRACE} has {lines} whole lines of the {committed} that were committed; {AGAIN}")
+
+
+def _check_summary(path: Path, lines: Sequence[Line], start: Chain) -> None:
+    """Raises CorruptError if a summary was written of more lines than there are, or of another run's."""
+    summary = read_summary(path)
+    told = summary.get(COMMITTED)
+    if told is not None and (type(told) is not int or not 0 <= told <= len(lines)):
+        raise CorruptError(
+            f"{path} has {len(lines)} results of the {told} that {SUMMARY} was written of; restore the file, or delete "
+            f"{SUMMARY} and resume the run"
+        )
+    if start.sealed and summary.get(LAST) != _shown(lines[told - 1].chain.sum if told else start.sum):
+        raise CorruptError(f"{path / SUMMARY} belongs to another run, or another state of it; {_write_again(path)}")
+
+
+def _write_again(path: Path) -> str:
+    return f"delete it and write it again with eval.resume={path}"
+
+
+def _shown(link: int) -> str:
+    return f"{link:08x}"
 
 
 def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]:
@@ -208,13 +293,13 @@ def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]
     return results
 
 
-def _last_committed(path: Path, committed: Iterable[Line], ids: set[str]) -> Line | None:
+def _last_committed(path: Path, start: Chain, committed: Iterable[Line], ids: set[str]) -> Line | None:
     """The last line of a trace that was committed. Raises CorruptError for a line up to there that is damaged."""
-    told = max((line.value[TRACED] for line in committed if TRACED in line.value), default=None)
-    if told is None:  # an older version did not count
+    told = _committed_trace(committed)
+    if told is None and not start.sealed:  # an older version did not count
         kept = (line for line in read_lines(path, AGAIN) if line.value.get("episode") in ids)
     else:
-        kept = islice(read_lines(path, AGAIN), told)  # what stands behind may be anything
+        kept = islice(read_lines(path, AGAIN, start), told or 0)  # what stands behind may be anything
     last = next(iter(deque(kept, maxlen=1)), None)
     check_trace(path.parent, last.number if last else 0, told or 0)
     return last

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import DataError
 from keep_agent.results import StepNumbers, TaskOutcome
-from keep_agent.runfolder import AGAIN, check_trace, committed_trace
-from memory.disk.lines import read_lines
+from keep_agent.runfolder import trace_lines
 
 if TYPE_CHECKING:
     from keep_agent.loop import Episode
@@ -144,11 +143,8 @@ def fact_entry(fact: FactView) -> Entry:
 
 def read_trace(path: Path) -> Iterator[Entry]:
     """Entries of a run's trace. Raises DataError for a line that is damaged, missing or of another schema."""
-    number, committed = 0, committed_trace(path.parent)
-    for line in read_lines(path, AGAIN):
-        number = line.number
-        yield checked(line.value, path, number)
-    check_trace(path.parent, number, committed)
+    for line in trace_lines(path):
+        yield checked(line.value, path, line.number)
 
 
 def checked(entry: Entry, path: Path, number: int) -> Entry:

@@ -13,8 +13,9 @@ from typing import Any
 from keep_agent.errors import DataError
 from keep_agent.files import reading
 from memory.disk.lines import Chain
+from memory.disk.marks import read_marks
 
-REMEDY = "give sessions that eval.sessions wrote, or chats as OpenAI's API has them"
+REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
 ACTIONABLE = ("user", "tool", "function")
 Encode = Callable[[str], Sequence[int]]
 
@@ -63,7 +64,9 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
 
     :raises DataError: naming file and line
     """
-    opener, chain = gzip.open if path.suffix == ".gz" else open, Chain()
+    opener, plain = (gzip.open, path.with_suffix("")) if path.suffix == ".gz" else (open, path)
+    mark, number = next(iter(read_marks(plain)), None), 0
+    chain = Chain() if mark is None else Chain(mark.start, True)
     with reading(path), opener(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -75,6 +78,8 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
                 what = f"{type(error).__name__}: {error}"
                 raise DataError(f"{path}:{number} holds no tool-call session ({what}); {REMEDY}") from error
             yield session
+    if mark is not None:
+        mark.check_count(number, plain, REMEDY)
 
 
 def _session(entry: Mapping[str, Any], where: str, encode: Encode) -> ToolSession:

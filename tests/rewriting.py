@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memory.disk.lines import LineFile, read_lines
+from keep_agent.runfolder import COMMITTED, LAST, RUN, SUMMARY, TRACED, opening
+from memory.disk.lines import Chain, LineFile, read_lines
+from memory.disk.marks import MarkedFile, end_of
 from memory.disk.sealed import read_sealed, write_sealed
 
 Change = Callable[[dict[str, Any]], object]
 
 
 def change_object(file: Path, change: Change) -> None:
+    """Apply a change to the object in a file; lines that belong to it go on to do so."""
+    start, lines = opening(file.parent), sorted(file.parent.glob("*.jsonl"))
+    rows = {path: _rows(path, start) for path in lines}
     content = read_sealed(file, "")
     change(content)
     write_sealed(file, content)
+    for path in lines:
+        _write(path, rows[path])
 
 
 def change_lines(file: Path, *changes: Change) -> None:
     """Apply a change to each of the first lines; the others stay as they are."""
-    rows = [line.value for line in read_lines(file)]
+    rows = _rows(file, opening(file.parent))
     for row, change in zip(rows, changes, strict=False):
         change(row)
+    _write(file, rows)
+
+
+def keep_lines(file: Path, count: int) -> None:
+    """Leave the first lines of a file, as if the run had been killed behind them."""
+    _write(file, _rows(file, opening(file.parent))[:count])
+
+
+def as_of_version_0_2(run: Path) -> None:
+    """Make a run folder one that has no checksums, marks or counts."""
+    for file in run.glob("*.jsonl"):
+        rows = _rows(file, opening(run))
+        plain = [{key: value for key, value in row.items() if key != TRACED} for row in rows]
+        file.write_text("".join(json.dumps(row) + "\n" for row in plain))
+        end_of(file).unlink(missing_ok=True)
+    for file in run.glob("*.json"):
+        content = read_sealed(file, "")
+        file.write_text(json.dumps({key: content[key] for key in content if key not in (RUN, LAST, COMMITTED)}))
+
+
+def _rows(file: Path, start: Chain) -> list[dict[str, Any]]:
+    return [line.value for line in read_lines(file, start=start)]
+
+
+def _write(file: Path, rows: list[dict[str, Any]]) -> None:
+    start, marked = opening(file.parent), end_of(file).exists()
     file.unlink()
-    LineFile(file).append(rows)
+    out = MarkedFile.begin(file, start) if marked else LineFile(file, None, start)
+    out.append(rows)
+    summary = file.with_name(SUMMARY)
+    if marked and summary.exists():
+        write_sealed(summary, {**read_sealed(summary, ""), LAST: f"{out.link:08x}"})

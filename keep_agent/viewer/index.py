@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import DataError
-from keep_agent.runfolder import EPISODES, TRACED, check_trace
+from keep_agent.runfolder import AGAIN, EPISODES, TRACED, check_trace, episodes_mark, opening
 from keep_agent.trace import Entry, checked
 from keep_agent.viewer.history import History
 from keep_agent.viewer.lines import GrowingFile, Place
@@ -98,8 +98,15 @@ class TraceIndex:
 
     def _read(self) -> None:
         try:
-            for _, mark in self._marks.appended():  # before the trace, which is written first
+            if not self._file.count and not self._marks.count:
+                start = opening(self.path.parent)
+                self._file.forget(start)
+                self._marks.forget(start)
+            end = episodes_mark(self.path.parent)  # each before what is written before it
+            for _, mark in self._marks.appended():
                 self._committed = mark.get(TRACED, self._committed)
+            if end is not None:
+                end.check_count(self._marks.count, self._marks.path, AGAIN)
             for place, entry in self._file.appended():
                 self._take(place, checked(entry, self.path, place.number))
             check_trace(self.path.parent, self._file.count, self._committed)

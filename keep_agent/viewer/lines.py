@@ -42,9 +42,9 @@ class GrowingFile:
             return self._end > 0
         return self._end > 0 and ((status.st_dev, status.st_ino) != self._file or status.st_size < self._end)
 
-    def forget(self) -> None:
-        """Begin at the front again."""
-        self.count, self._end, self._chain = 0, 0, Chain()
+    def forget(self, start: Chain | None = None) -> None:
+        """Begin at the front again. ``start``: what the file's chain begins with."""
+        self.count, self._end, self._chain = 0, 0, replace(start or Chain())
 
     def appended(self) -> Iterator[tuple[Place, dict[str, Any]]]:
         """Lines that are whole and were not given yet. A missing file has none. Raises DataError for a damaged one."""

@@ -4,6 +4,9 @@ The last key of a line, ``sum``, is CRC-32 over the bytes before that key in thi
 line stays plain JSON for every reader, and a changed bit is noticed as well as a line that is missing, repeated or
 moved. It tells accidents, not forgery. A last line without a line break was never acknowledged: its writer was killed.
 
+A chain may begin with a text that names what the file belongs to (`Chain.bound`): then all lines have sums, and those
+of a file that belongs to something else are refused. `memory.disk.marks` notices lines that are missing at the end.
+
 Files of older versions have no sums. Their first line says so, and they are read, and gone on with, without.
 """
 
@@ -36,6 +39,11 @@ class Chain:
     sum: int = 0
     sealed: bool | None = None
 
+    @classmethod
+    def bound(cls, text: bytes) -> Chain:
+        """The beginning of a file that belongs to what ``text`` names; a line without a sum is none of it."""
+        return cls(zlib.crc32(text), True)
+
     def seal(self, value: Mapping[str, Any]) -> bytes:
         """The next line of a file, with its line break. ``value`` must not be empty."""
         body = encoded(value)[:-1]
@@ -52,7 +60,10 @@ class Chain:
             self.sealed = has
         self.sum = zlib.crc32(body, self.sum)
         if has != self.sealed or (has and tail != self._tail()):
-            raise CorruptError(f"{where} is damaged or a line before it is missing (its checksum is another); {remedy}")
+            raise CorruptError(
+                f"{where} is damaged, a line before it is missing, or the file belongs elsewhere (its checksum is "
+                f"another); {remedy}"
+            )
         value = parsed(line, where, remedy)
         if not isinstance(value, dict):
             raise DataError(f"{where} is no JSON object; {remedy}")
@@ -73,11 +84,14 @@ class Line:
     chain: Chain
 
 
-def read_lines(path: Path, remedy: str = "restore the file") -> Iterator[Line]:
-    """Read the whole lines of a file, none if there is no file. Raises CorruptError or DataError naming the line."""
+def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None = None) -> Iterator[Line]:
+    """Read the whole lines of a file, none if there is no file. Raises CorruptError or DataError naming the line.
+
+    :param start: what the file's chain begins with; None: nothing
+    """
     if not path.exists():
         return
-    chain, end = Chain(), 0
+    chain, end = replace(start or Chain()), 0
     with reading(path), path.open("rb") as stream:
         for number, raw in enumerate(stream, 1):
             if not raw.endswith(b"\n"):
@@ -92,24 +106,29 @@ class LineFile:
     """The end of a file of checked lines, to append to. What stands behind its last line is cut off by the next append.
 
     :param last: the line to go on behind; None: at the front
+    :param start: what the file's chain begins with; None: nothing
     """
 
-    def __init__(self, path: Path, last: Line | None = None) -> None:
-        self.path = path
-        self.count, self.size, self._chain = 0, 0, Chain()
+    def __init__(self, path: Path, last: Line | None = None, start: Chain | None = None) -> None:
+        self.path, self.start = path, start or Chain()
+        self.count, self.size, self._chain = 0, 0, replace(self.start)
         if last is not None:
             self.count, self.size, self._chain = last.number, last.end, replace(last.chain)
 
+    @property
+    def link(self) -> int:
+        """The checksum of all lines so far."""
+        return self._chain.sum
+
     @classmethod
-    def at_end(cls, path: Path) -> LineFile:
+    def at_end(cls, path: Path, start: Chain) -> LineFile:
         """Behind the last whole line of a file, whose lines are not checked now. Raises CorruptError."""
         number, end, last = 0, 0, b""
         with reading(path), path.open("rb") as stream:
             for raw in stream:
                 if raw.endswith(b"\n"):
                     number, end, last = number + 1, end + len(raw), raw[-1 - TAIL : -1]
-        chain = Chain(*_told(last, path)) if number else Chain()
-        return cls(path, Line(number, end, {}, chain))
+        return cls(path, Line(number, end, {}, Chain(*_told(last, path))) if number else None, start)
 
     def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
         """Write lines and wait until they are on the disk; ``synced=False``: on their way to it.
@@ -133,11 +152,13 @@ class LineFile:
             sync(self.path.parent)
         self.count, self.size, self._chain = self.count + len(lines), self.size + written, chain
 
-    def restart(self) -> None:
-        """Begin again with an empty file."""
-        self.count, self.size, self._chain = 0, 0, Chain()
-        with writing(self.path):
-            os.truncate(self.path, 0)
+    def restart(self, start: Chain) -> None:
+        """Begin again with an empty file, whose chain begins with ``start``, also after a power cut."""
+        self.start = start
+        self.count, self.size, self._chain = 0, 0, replace(start)
+        with writing(self.path), self.path.open("r+b", buffering=0) as stream:
+            os.ftruncate(stream.fileno(), 0)
+            os.fsync(stream.fileno())
 
     def cut(self) -> int:
         """Cut off what stands behind the last line now; how many bytes that was."""

@@ -1,6 +1,7 @@
 """Sealed JSON file: one object whose last key, ``sum``, is a checksum of the rest of the file.
 
-Files without that key are read unchecked: older versions wrote them, or somebody who changed one took the key out.
+Files without that key are read unchecked, unless they must have it: older versions wrote them, or somebody who changed
+one took the key out.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, body + _end(body))
 
 
-def read_sealed(path: Path, remedy: str) -> dict[str, Any]:
-    """The object of a file, without its checksum. Raises CorruptError for a damaged one, DataError for another."""
+def read_sealed(path: Path, remedy: str, key: str = "") -> dict[str, Any]:
+    """The object of a file, without its checksum. Raises CorruptError for a damaged one, DataError for another.
+
+    :param key: a file that has this one must have a checksum
+    """
     raw = read_bytes(path, remedy)
     body, end = raw[:-END], raw[-END:]
-    if (KEY in end or KIND in end) and end != _end(body):
-        raise CorruptError(
-            f"{path} is damaged or was changed (its checksum is another): restore it, or, if you changed it yourself, "
-            f"take the key 'sum' out; {remedy}"
-        )
+    sealed = KEY in end or KIND in end
+    if sealed and end != _end(body):
+        raise CorruptError(f"{path} is damaged or was changed (its checksum is another): restore it; {remedy}")
     value = parsed(raw, path, remedy)
     if not isinstance(value, dict):
         raise DataError(f"{path} is no JSON object; {remedy}")
+    if key in value and not sealed:
+        raise CorruptError(f"{path} has lost its checksum, the key 'sum': restore it; {remedy}")
     value.pop("sum", None)
     return value
 

@@ -74,7 +74,7 @@ def test_a_sweep_lets_go_of_each_model_before_the_next(call: Command, tiny_model
 def test_the_same_command_gives_the_same_run(call: Command) -> None:
     for out in ("a", "b"):
         assert call(alfred.main, "planner=random", "eval.episodes=3", f"eval.out={out}", "env.skills=grounded")[0] == 0
-    assert (the_run(Path("a")) / TRACE).read_text() == (the_run(Path("b")) / TRACE).read_text()
+    assert list(read_trace(the_run(Path("a")) / TRACE)) == list(read_trace(the_run(Path("b")) / TRACE))
 
 
 def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatc
     assert code == 130 and f"eval.resume={folder.resolve()}" in out.replace("\n", "")
     assert not (folder / SUMMARY).exists()
     assert call(alfred.main, f"eval.resume={folder}")[0] == 0
-    assert (folder / TRACE).read_text() == (the_run(Path("whole")) / TRACE).read_text()
+    assert list(read_trace(folder / TRACE)) == list(read_trace(the_run(Path("whole")) / TRACE))
     assert read(folder)["steps"] == read(the_run(Path("whole")))["steps"]
     assert not Path("outputs").exists()
 

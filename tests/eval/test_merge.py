@@ -17,8 +17,9 @@ from eval.shard import Shard
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, read_config
+from keep_agent.trace import read_trace
 from tests.eval.crew.runs import assert_done, assert_same, pictures, the_run
-from tests.rewriting import change_object
+from tests.rewriting import as_of_version_0_2, change_object, keep_lines
 
 Command = Callable[..., tuple[int, str, str]]
 SETTING = ("planner=expert", "eval.episodes=7")
@@ -58,7 +59,7 @@ def test_merged_shards_are_the_run(call: Command) -> None:
     assert code == 0 and f"run folder: {Path('new/merged').resolve()}" in out and ", shard" not in out
     merged, whole = Path("new/merged"), the_run("whole")
     assert_same(merged, whole)
-    assert (merged / TRACE).read_text() == (whole / TRACE).read_text()  # in the order of a single process
+    assert list(read_trace(merged / TRACE)) == list(read_trace(whole / TRACE))  # in the order of a single process
     configs = [read_config(run) for run in (merged, whole)]
     for config in configs:
         del config["eval"]["out"]
@@ -85,9 +86,8 @@ def test_shards_of_a_model_and_of_pictures(call: Command, tiny_model: Path) -> N
 def test_a_shard_is_resumed_as_that_shard(call: Command) -> None:
     play(call, 2, *SETTING)
     first, second = (the_run(f"shards/{number}") for number in range(2))
-    lines = (first / EPISODES).read_text().splitlines(keepends=True)
-    (first / EPISODES).write_text("".join(lines[:2]))
     (first / SUMMARY).unlink()
+    keep_lines(first / EPISODES, 2)
     code, _, err = call(merge.main, str(first), str(second), "--out", "merged")
     assert code == BAD_INPUT and "shard 0/2, lacks episodes 4, 6" in err and f"eval.resume={first.resolve()}" in err
     code, _, err = call(alfred.main, f"eval.resume={first}", "eval.shard=1/2")
@@ -100,15 +100,7 @@ def test_a_shard_is_resumed_as_that_shard(call: Command) -> None:
 def test_no_trace_is_no_trace(call: Command) -> None:
     play(call, 2, *SETTING, "eval.trace=false")
     assert_done(call(merge.main, "shards", "--out", "merged"))
-    assert sorted(path.name for path in Path("merged").iterdir()) == [CONFIG, EPISODES, SUMMARY]
-
-
-def unchecked(run: Path) -> None:
-    """Leave the checksums out, as older versions did, so that lines can be changed."""
-    for file in (run / EPISODES, run / TRACE):
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-        plain = [{key: value for key, value in row.items() if key not in ("sum", "trace")} for row in rows]
-        file.write_text("".join(json.dumps(row) + "\n" for row in plain))
+    assert sorted(path.name for path in Path("merged").iterdir()) == [CONFIG, "episodes.end", EPISODES, SUMMARY]
 
 
 def doubled(run: Path) -> None:
@@ -117,14 +109,14 @@ def doubled(run: Path) -> None:
 
 def renumbered(run: Path, index: int) -> None:
     """The last line of a run's episodes gets another number."""
-    unchecked(run)
+    as_of_version_0_2(run)
     *rest, last = (run / EPISODES).read_text().splitlines()
     lines = [*rest, json.dumps(json.loads(last) | {"index": index})]
     (run / EPISODES).write_text("".join(f"{line}\n" for line in lines))
 
 
 def repeated(run: Path) -> None:
-    unchecked(run)
+    as_of_version_0_2(run)
     with (run / EPISODES).open("a") as stream:
         stream.write((run / EPISODES).read_text().splitlines(keepends=True)[-1])
 
@@ -145,7 +137,7 @@ DAMAGE = [
     (lambda run: change_object(run / CONFIG, lambda c: c.update(episodes=8)), ["lacks episode 7"]),
     (lambda run: change_object(run / SUMMARY, lambda c: c.update(steps=1)), ["steps", "has changed"]),
     (lambda run: (run / SUMMARY).write_text("{"), ["summary.json is not JSON"]),
-    (lambda run: (run / TRACE).write_text("x\n"), ["trace.jsonl:1 is not JSON"]),
+    (lambda run: (run / TRACE).write_text("x\n"), ["trace.jsonl:1 is damaged"]),
     (lambda run: (run / TRACE).unlink(), ["trace.jsonl has 0 whole lines"]),
 ]
 
@@ -180,7 +172,7 @@ def test_what_is_not_one_whole_run_is_not_merged(
 def test_an_episode_of_another_shard_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
     for number in (1, 2):
-        unchecked(tmp_path / f"shards/{number}")
+        as_of_version_0_2(tmp_path / f"shards/{number}")
     for file in (EPISODES, TRACE):
         with (tmp_path / "shards/1" / file).open("a") as stream:
             stream.write((tmp_path / "shards/2" / file).read_text())
@@ -190,7 +182,7 @@ def test_an_episode_of_another_shard_is_found(call: Command, shards: Path, tmp_p
 
 def test_the_same_episode_under_two_numbers_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
     shutil.copytree(shards, tmp_path / "shards")
-    unchecked(tmp_path / "shards/1")
+    as_of_version_0_2(tmp_path / "shards/1")
     first = json.loads((shards / "2" / EPISODES).read_text().splitlines()[0])
     del first["sum"], first["trace"]
     file = tmp_path / "shards/1" / EPISODES

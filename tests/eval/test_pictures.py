@@ -86,7 +86,8 @@ def test_an_interrupted_run_ends_with_the_same_pictures(call: Command, monkeypat
     assert len(list((the_run("part") / FRAMES).iterdir())) == 2
     assert call(f"eval.resume={the_run('part')}")[0] == 0
     assert pictures(the_run("part")) == pictures(the_run("whole"))
-    assert (the_run("part") / TRACE).read_text() == (the_run("whole") / TRACE).read_text()
+    part, whole = (list(read_trace(the_run(name) / TRACE)) for name in ("part", "whole"))
+    assert part == whole
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:

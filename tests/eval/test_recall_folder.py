@@ -13,7 +13,7 @@ import pytest
 from eval.recall import parser, report
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
-from memory.disk.lines import read_lines
+from keep_agent.runfolder import read_committed
 from tests.rewriting import change_lines, change_object
 
 OPTIONS = ("--kinds", "needle,tracking", "--cues", "after", "--segments", "8", "--trials", "2", "prompt.encoder=hashed")
@@ -49,7 +49,7 @@ def torn(whole: Path, tmp_path: Path) -> Path:
 
 def test_the_same_command_asks_what_is_left(tiny_model: Path, whole: Path, torn: Path) -> None:
     recall(f"model={tiny_model}", *OPTIONS, *METHODS, "--out", str(torn), "--mark", "0.5", "eval.threads=1")
-    due, rows = ([line.value for line in read_lines(folder / "probes.jsonl")] for folder in (whole, torn))
+    due, rows = ([line.value for line in read_committed(folder, "probes.jsonl")] for folder in (whole, torn))
     assert len(rows) == ANSWERS and rows[1:] == due[1:] and rows[0]["prefill_tokens"] == 0.5
     expected, found = (json.loads((folder / "recall.json").read_text())["scores"] for folder in (whole, torn))
     assert found[1:] == expected[1:]

@@ -23,8 +23,11 @@ from envs.outcome import Outcome
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
-from keep_agent.errors import CapacityError, ConfigError, DataError, StorageError
+from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, StorageError
+from keep_agent.memory_file import read_memory, write_memory
 
+END = "journal.end"
+FILES = (MEMORY, JOURNAL, END)
 SKILLS = ("go to cabinet 1", "open cabinet 1", "done")
 
 
@@ -102,18 +105,133 @@ def test_opened_again_it_remembers_every_call(
 def test_a_torn_last_line_was_never_acknowledged(opened: Callable[..., DurableAgent], tmp_path: Path) -> None:
     agent = opened()
     agent.observe([Fact("mug_1", "object", "mug")])
-    whole = (tmp_path / "agent" / JOURNAL).read_bytes()
+    whole, mark = ((tmp_path / "agent" / name).read_bytes() for name in (JOURNAL, END))
     agent.observe([Fact("mug_2", "object", "mug")])
     both = (tmp_path / "agent" / JOURNAL).read_bytes()
     for size in range(len(whole), len(both)):
         copy = tmp_path / str(size)
         copy.mkdir()
         (copy / JOURNAL).write_bytes(both[:size])
+        (copy / END).write_bytes(mark)
         again = opened(copy)
         assert again.agent.segments == 1
         again.observe([Fact("mug_3", "object", "mug")])
         assert opened(copy).agent.segments == 2
     assert opened().agent.segments == 2
+
+
+@pytest.fixture
+def two(brain: Brain, tmp_path: Path) -> dict[str, Path]:
+    """Folders of two agents with a memory and two calls since, and an older copy of the first."""
+    folders = {name: tmp_path / name for name in ("pp", "qq")}
+    for name, folder in folders.items():
+        agent = DurableAgent(Agent(brain.planner(name), name, ahead=False), folder)
+        for number in range(4):
+            agent.observe([Fact(f"{name}_{number}", "object", "mug")])
+            if number == 1:
+                agent.compact()
+        if name == "pp":
+            shutil.copytree(folder, tmp_path / "older")
+            agent.compact()
+            agent.observe([Fact("pp_4", "object", "mug")])
+        agent.agent.close()
+        agent._journal.close()
+    return {**folders, "older": tmp_path / "older"}
+
+
+def reopened(brain: Brain, folder: Path, name: str = "pp") -> set[str]:
+    """Ids of what an agent remembers."""
+    agent = DurableAgent(Agent(brain.planner(name), name, ahead=False), folder)
+    try:
+        return {id for id, *_ in agent.dump()["planner"]["memory"]["segments"]}
+    finally:
+        agent.close(write=False)
+
+
+@pytest.mark.parametrize("source", ["qq", "older"])
+@pytest.mark.parametrize(
+    "names", [{MEMORY}, {JOURNAL}, {END}, {JOURNAL, END}, {MEMORY, END}, {MEMORY, JOURNAL}, {*FILES}], ids=sorted
+)
+def test_files_of_another_agent_or_another_time_are_refused(
+    brain: Brain, two: dict[str, Path], source: str, names: set[str]
+) -> None:
+    for name in names:
+        shutil.copy(two[source] / name, two["pp"] / name)
+    if source == "older" and len(names) == len(FILES):  # a copy, put back
+        assert reopened(brain, two["pp"]) == {f"pp_{number}" for number in range(4)}
+        return
+    with pytest.raises(CorruptError, match=r"pp/(memory|journal)\..*(restore|saved memory)"):
+        reopened(brain, two["pp"])
+
+
+@pytest.mark.parametrize("names", [{MEMORY}, {JOURNAL}, {END}, {JOURNAL, END}, {MEMORY, JOURNAL}, {MEMORY, END}])
+def test_missing_files_are_noticed(brain: Brain, two: dict[str, Path], names: set[str]) -> None:
+    for name in names:
+        (two["pp"] / name).unlink()
+    with pytest.raises(CorruptError, match=r"pp/journal\."):
+        reopened(brain, two["pp"])
+
+
+def test_a_folder_that_is_moved_is_opened_as_another_agent_by_its_memory_alone(
+    brain: Brain, two: dict[str, Path]
+) -> None:
+    moved = two["pp"].rename(two["pp"].with_name("rr"))
+    with pytest.raises(CorruptError, match="is the memory of agent 'pp', not of 'rr'"):
+        reopened(brain, moved, "rr")
+    state = read_memory(moved / MEMORY)
+    DurableAgent(Agent(brain.planner("rr"), "rr", ahead=False), moved, instead=state).close()
+    assert reopened(brain, moved, "rr") == {f"pp_{number}" for number in range(4)}
+
+
+def test_a_memory_of_version_0_2_is_opened_and_bound(brain: Brain, two: dict[str, Path]) -> None:
+    """It names no agent, and its journal is empty: that version had been closed."""
+    folder = two["pp"]
+    state = read_memory(folder / MEMORY)
+    del state["agent"]
+    write_memory(folder / MEMORY, {**state, "journal": 12})
+    (folder / END).unlink()
+    with pytest.raises(CorruptError, match=r"journal\.end is missing"):
+        reopened(brain, folder)
+    (folder / JOURNAL).write_bytes(b"")
+    for _ in range(2):
+        assert reopened(brain, folder) == {f"pp_{number}" for number in range(4)}
+    assert read_memory(folder / MEMORY)["agent"] == "pp"
+    write_memory(folder / MEMORY, state)
+    with pytest.raises(DataError, match="restore it as a file of an agent's save"):
+        reopened(brain, folder)
+
+
+def test_killed_at_any_write_it_opens_with_every_call(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A copy is taken before and after each change of the folder's files: any of them is what a kill may leave."""
+    folder = tmp_path / "agent"
+    copies: list[Path] = []
+
+    def noted(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*given: Any, **more: Any) -> Any:
+            for again in (False, True):
+                copies.append(shutil.copytree(folder, tmp_path / f"copy{len(copies)}"))
+                if not again:
+                    result = change(*given, **more)
+            return result
+
+        return changed
+
+    agent = opened(folder)
+    agent.observe([Fact("mug_1", "object", "mug")])
+    agent.compact()
+    agent.observe([Fact("mug_2", "object", "mug")])
+    whole = agent.dump()
+    with monkeypatch.context() as patch:
+        for name in ("write", "fsync", "truncate", "ftruncate", "replace"):
+            patch.setattr(os, name, noted(getattr(os, name)))
+        patch.setattr(Path, "replace", noted(Path.replace))
+        agent.compact()
+        patch.undo()
+    assert len(copies) > 8
+    for copy in copies:
+        assert opened(copy).dump() == whole
 
 
 def test_a_lower_limit_does_not_keep_what_is_remembered_out(brain: Brain, tmp_path: Path) -> None:

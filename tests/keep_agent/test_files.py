@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from eval.chat.load import load_conversations
 from eval.lines import begin_lines
 from eval.overlap.times import read_times
 from eval.shape import Shape
-from keep_agent.errors import CapacityError, DataError, KeepError, StorageError
+from keep_agent.errors import CapacityError, CorruptError, DataError, KeepError, StorageError
 from keep_agent.files import parsed, read_json, writing
 from keep_agent.memory_file import read_memory
 from keep_agent.phases.fields import read_yaml
@@ -45,7 +46,7 @@ CONTENTS = {
 
 def run_of(path: Path) -> Path:
     """The folder of a run with this file in it, and a whole config beside it."""
-    (path.parent / "config.json").touch()
+    (path.parent / "config.json").write_text("{}")
     return path.parent
 
 
@@ -120,6 +121,35 @@ def test_sessions_and_results_notice_a_changed_line(tmp_path: Path) -> None:
     for read in (lambda: begin_lines(path, {}), lambda: list(read_sessions(path, list))):
         with pytest.raises(DataError, match=r"lines\.jsonl:1 is damaged"):
             read()
+
+
+def test_sessions_and_results_of_other_settings_are_refused(tmp_path: Path) -> None:
+    """Also without their last lines, or their marks."""
+    path, other = tmp_path / "lines.jsonl", tmp_path / "others.jsonl"
+    for one, config in ((path, {"a": 1}), (other, {"a": 2})):
+        out, _ = begin_lines(one, config)
+        out.append([{"turns": [], "session": name} for name in ("a", "b")])
+    readers = (lambda: begin_lines(path, {"a": 1}), lambda: list(read_sessions(path, list)))
+    whole, end = path.read_bytes(), path.with_suffix(".end")
+    marked = end.read_bytes()
+
+    def refused(match: str) -> None:
+        for read in readers:
+            with pytest.raises(CorruptError, match=match):
+                read()
+        path.write_bytes(whole)
+        end.write_bytes(marked)
+
+    shutil.copy(other, path)
+    refused(r"lines\.jsonl:1 is damaged, .* or the file belongs elsewhere")
+    path.write_bytes(whole.splitlines(keepends=True)[0])
+    refused(r"lines\.jsonl lacks its last lines, 2 to 2, as lines\.end says")
+    end.unlink()
+    refused(r"lines\.jsonl:1 is damaged, .* or the file belongs elsewhere")
+    for file in (path, end):
+        shutil.copy(other.with_suffix(file.suffix), file)
+    with pytest.raises(CorruptError, match=r"lines\.end is damaged, or does not belong to lines\.jsonl\.json"):
+        begin_lines(path, {"a": 1})
 
 
 def test_numbers_that_are_none_are_refused_where_numbers_are_needed() -> None:

@@ -26,6 +26,7 @@ from keep_agent.runfolder import CONFIG, EPISODES, TRACE, RunFolder
 from memory.disk import atomic
 from tests.disk_log import log_of_disk
 from tests.keep_agent.pictures import picture
+from tests.rewriting import keep_lines
 
 ROOT = Path(__file__).parents[2]
 TRICKY = (
@@ -144,8 +145,7 @@ def test_resuming_drops_pictures_without_a_mark(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {})
     for index in range(3):
         run.commit(result(index), [{"episode": f"e/{index}"}], taken(f"e/{index}", 2))
-    marks = (run.path / EPISODES).read_bytes()
-    (run.path / EPISODES).write_bytes(marks[:-1])
+    keep_lines(run.path / EPISODES, 2)
     for left in (".0a1b2c3d.partial", "e"):
         (run.path / FRAMES / left).mkdir()
         (run.path / FRAMES / left / "0000.png").write_bytes(b"half")
@@ -184,4 +184,4 @@ def test_killed_at_any_moment_every_marked_episode_has_all_its_pictures(tmp_path
         assert done == set(range(len(done))) and marks.stat().st_size > size
         names = {f"frames/e%2F{index}/{step:04d}.png": step for index in done for step in range(1 + index % 7)}
         assert on_disk(run.path) == names
-        assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, TRACE, FRAMES}
+        assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, "episodes.end", TRACE, FRAMES}

@@ -66,3 +66,20 @@ def test_a_torn_line_is_cut_and_a_folder_that_was_taken_away_made_anew(tmp_path:
     shutil.rmtree(folder)
     record(step(2, {}))
     assert told(folder)[0] == {"mug_1": "mug mug_1\n"}
+
+
+def test_a_trace_of_another_agent_is_not_shown_as_this_ones(tmp_path: Path) -> None:
+    for name in ("kitchen", "hall"):
+        record = Recorder(tmp_path, name, name, {"agent": name})
+        record(step(0, {}))
+    shutil.copy(tmp_path / "hall.1" / "trace.jsonl", tmp_path / "kitchen.1")
+    index = TraceIndex(tmp_path / "kitchen.1" / "trace.jsonl")
+    assert not index.refresh() and "trace.jsonl:1 is damaged, " in index.problem
+
+
+def test_a_process_killed_before_the_first_line_leaves_a_folder_to_go_on_with(tmp_path: Path) -> None:
+    folder = tmp_path / "kitchen.1"
+    Recorder(tmp_path, "kitchen", "kitchen", {})(step(0, {}))
+    (folder / "trace.jsonl").write_bytes(b"")
+    Recorder(tmp_path, "kitchen", "kitchen", {})(step(1, {"mug_1": "mug mug_1\n"}))
+    assert told(folder)[0] == {"mug_1": "mug mug_1\n"}

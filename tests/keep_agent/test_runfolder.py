@@ -21,6 +21,7 @@ from keep_agent.runfolder import (
     read_config,
     read_summary,
 )
+from tests.rewriting import as_of_version_0_2
 
 
 def result(index: int, success: bool = True) -> EpisodeResult:
@@ -33,10 +34,15 @@ def entry(index: int) -> dict:
     return {"v": 1, "event": "step", "episode": f"e{index}"}
 
 
+END = "episodes.end"
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
+    """Three episodes; ``before`` beside it holds the mark as it was before the last."""
     folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
     for index in range(3):
+        shutil.copy(folder.path / END, tmp_path / "before")
         folder.commit(result(index), [entry(index), entry(index)])
     folder.release()
     return folder
@@ -49,9 +55,9 @@ def test_results_survive_the_disk(run: RunFolder) -> None:
 
 
 def test_lines_from_before_restarts_were_counted_still_load(run: RunFolder) -> None:
+    as_of_version_0_2(run.path)
     path = run.path / EPISODES
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [{key: value for key, value in row.items() if key not in ("sum", "trace")} for row in rows]
     assert [row.pop("restarts") for row in rows] == [0, 0, 0]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
@@ -63,6 +69,7 @@ def test_lines_from_before_restarts_were_counted_still_load(run: RunFolder) -> N
 def test_a_kill_at_any_byte_loses_only_the_unmarked_episode(run: RunFolder, cut: int) -> None:
     marks = (run.path / EPISODES).read_bytes()
     (run.path / EPISODES).write_bytes(marks[:-cut])
+    (run.path.parent / "before").replace(run.path / END)
     again = RunFolder.resume(run.path)
     assert again.finished == {0, 1}
     kept = [json.loads(line)["episode"] for line in (run.path / TRACE).read_text().splitlines()]
@@ -115,7 +122,8 @@ def test_a_summary_is_whole_or_absent(run: RunFolder, monkeypatch: pytest.Monkey
             run.write_summary({"success_rate": 1.0})
     assert not (run.path / SUMMARY).exists()
     assert json.loads(run.write_summary({"success_rate": 1.0}).read_text())["success_rate"] == 1.0
-    assert read_summary(run.path) == {"success_rate": 1.0, "committed": 3}
+    last = json.loads((run.path / EPISODES).read_text().splitlines()[-1])["sum"]
+    assert read_summary(run.path) == {"success_rate": 1.0, "committed": 3, "last": last.removeprefix("crc32:")}
 
 
 def test_a_run_of_another_command_is_left_as_it_is(run: RunFolder) -> None:
@@ -153,7 +161,7 @@ def test_runs_are_found_below_a_folder(run: RunFolder) -> None:
 def test_what_a_killed_run_was_about_to_write_goes(run: RunFolder) -> None:
     (run.path / f".{SUMMARY}.0a1b2c3d.partial").write_text("{")
     RunFolder.resume(run.path)
-    assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, TRACE}
+    assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, END, TRACE}
 
 
 def test_what_a_killed_merge_left_is_no_run(run: RunFolder) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.frames import FRAMES
-from keep_agent.runfolder import TRACE, RunFolder, find_runs, read_summary
+from keep_agent.runfolder import LAST, TRACE, RunFolder, find_runs, read_summary
 from keep_agent.trace import read_trace
 
 CLOCKS = {"timings", "loads", "computes"}  # of a trace's entry
@@ -46,7 +46,7 @@ def traces(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def summary(run: Path) -> dict[str, Any]:
-    return without(read_summary(run), SUMMED_TIMES | CONTEXT)
+    return without(read_summary(run), SUMMED_TIMES | CONTEXT | {LAST})
 
 
 def pictures(run: Path) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from keep_agent.server.registry import Registry
 from keep_agent.server.settings import AgentLimits
 from tests.waiting import PATIENCE
 
+END = "journal.end"
 MUG, CUP = (Fact(f"{name}_1", "object", name) for name in ("mug", "cup"))
 
 
@@ -46,7 +47,7 @@ def refuse(*given: Any, **more: Any) -> None:
 def test_deleting_writes_and_reads_nothing(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk it is what makes room."""
     with monkeypatch.context() as patch:
-        patch.setattr("keep_agent.durable.write_memory", lambda *given: pytest.fail("it was written"))
+        patch.setattr("keep_agent.durable.write_packed", lambda *given: pytest.fail("it was written"))
         registry.delete("kitchen")
     assert not registry.names() and not registry.awake
     registry.create("kitchen")
@@ -76,7 +77,7 @@ def test_a_damaged_agent_takes_another_memory(brain: Brain, tmp_path: Path, dama
         agent.compact()
         for _ in range(3):
             agent.observe([CUP])
-    copy = {name: (agent.folder / name).read_bytes() for name in (MEMORY, JOURNAL)}
+    copy = {name: (agent.folder / name).read_bytes() for name in (MEMORY, JOURNAL, END)}
     first.close()
     for name, content in copy.items():  # as if it had been killed
         (agent.folder / name).write_bytes(content)
@@ -110,18 +111,22 @@ def test_a_memory_that_cannot_be_written_takes_nothing_away(
         agent.observe([MUG])
         agent.compact()
         agent.observe([CUP])
-        folder, journal = agent.folder, (agent.folder / JOURNAL).read_bytes()
-        kept = {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL)}
+        folder = agent.folder
+        kept = {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL, END)}
     registry.close()
-    (folder / JOURNAL).write_bytes(journal)
     broken = {**kept, damaged: kept[damaged].replace(b"1", b"7", 3) + b"x\n"}
     for name, content in broken.items():
         (folder / name).write_bytes(content)
     registry = Registry(brain, tmp_path, trace=False)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr("keep_agent.durable.write_memory", refuse)
+        patch.setattr("keep_agent.durable.write_packed", refuse)
         registry.replace("kitchen", state)
-    assert {name: (folder / name).read_bytes() for name in broken} == broken
+    assert {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL)} == {
+        name: broken[name] for name in (MEMORY, JOURNAL)
+    }
+    (folder / damaged).write_bytes(kept[damaged])  # mended
+    with registry.use("kitchen") as agent:
+        assert agent.agent.segments == 2
     registry.replace("kitchen", state)
     registry.close()
     registry = Registry(brain, tmp_path, trace=False)
