@@ -103,14 +103,11 @@ class Agent(Asynchronous):
         :param overrides: ``KEY=VALUE`` as on a command line: ``prompt.style=linked``, ``memory=cacheblend``, ...
         :raises KeepError: for what cannot be loaded or put together; Hydra's own errors for an unknown name
         """
-        from keep_agent.compose import compose_agent  # here: it loads Hydra
-        from keep_agent.overrides import choose_agent
-
-        config = compose_agent(choose_agent(planner, model, overrides))
+        from keep_agent.compose import choose_agent  # here: it loads Hydra
+        config = choose_agent(planner, model, overrides)
         from keep_agent.brain import agent_brain  # here: it loads torch, and what is mistyped is refused before
 
-        brain = agent_brain(config)
-        made = cls(brain.planner(name), name, ahead, record=record)
+        made = cls(agent_brain(config).planner(name), name, ahead, record=record)
         made._owns = True
         return made
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from keep_agent.errors import ConfigError
 from keep_agent.known import check_known
-from keep_agent.overrides import expand_model
+from keep_agent.overrides import choose_model, expand_model
 from keep_agent.settings import check_settings
 
 AGENTS_LEAST = {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}
@@ -32,3 +32,14 @@ def compose_agent(overrides: Sequence[str]) -> DictConfig:
     if config.planner.kind != "kv":
         raise ConfigError(f"planner={config.planner.name} has no model; choose one that has, such as keep")
     return config
+
+
+def choose_agent(planner: str, model: str, overrides: Sequence[str]) -> DictConfig:
+    """What `compose_agent` gives for an agent's choices. Raises ConfigError for what is no text, or no list of them."""
+    for name, value in (("planner", planner), ("model", model)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}={value!r:.80}: give its name")
+    several = isinstance(overrides, Sequence) and not isinstance(overrides, str)
+    if not several or not all(isinstance(one, str) for one in overrides):
+        raise ConfigError(f"overrides={overrides!r:.80}: give a list of KEY=VALUE, such as ['prompt.style=linked']")
+    return compose_agent([f"planner={planner}", *choose_model(model), *overrides])

@@ -15,17 +15,6 @@ MODEL = "model="
 CUSTOM_MODEL = "custom"
 
 
-def choose_agent(planner: str, model: str, overrides: Sequence[str]) -> list[str]:
-    """All overrides of an agent. Raises ConfigError for what is no text, or a text where a list should be."""
-    for name, value in (("planner", planner), ("model", model)):
-        if not isinstance(value, str):
-            raise ConfigError(f"{name}={value!r:.80}: give its name")
-    several = isinstance(overrides, Sequence) and not isinstance(overrides, str)
-    if not several or not all(isinstance(one, str) for one in overrides):
-        raise ConfigError(f"overrides={overrides!r:.80}: give a list of KEY=VALUE, such as ['prompt.style=linked']")
-    return [f"planner={planner}", *choose_model(model), *overrides]
-
-
 def choose_model(name: str) -> list[str]:
     """The overrides that choose a model by its name, folder or hub name, whatever characters it has."""
     if name in _configured():
