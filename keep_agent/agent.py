@@ -104,6 +104,7 @@ class Agent(Asynchronous):
         :raises KeepError: for what cannot be loaded or put together; Hydra's own errors for an unknown name
         """
         from keep_agent.compose import choose_agent  # here: it loads Hydra
+
         config = choose_agent(planner, model, overrides)
         from keep_agent.brain import agent_brain  # here: it loads torch, and what is mistyped is refused before
 
