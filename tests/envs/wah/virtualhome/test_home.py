@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from gymnasium.error import ResetNeeded
 
+from envs.clock import Clock
 from envs.wah.apartments import apartment_seed
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.generator import generate_episode
 from envs.wah.scene import Episode
-from envs.wah.virtualhome import connect
+from envs.wah.virtualhome import transport
 from envs.wah.virtualhome.errors import ReplayDeparted, SimulatorAnswer, SimulatorError, SimulatorGone
 from envs.wah.virtualhome.home import added_ids_moved
 from keep_agent.errors import ConfigError
@@ -24,6 +25,7 @@ from tests.envs.wah.standin import FAULTS, StandIn
 from tests.envs.wah.virtualhome.toy import NOTHING_LEFT_OPEN
 
 HARMLESS = {"bad_image"}  # no picture is asked for
+SHORT = 0.5  # seconds, where nothing goes well any more
 SETTINGS = [("lota", "full", "lota"), ("lota", "full", "strict"), ("grounded", "partial", "strict")]
 
 
@@ -136,14 +138,13 @@ def test_ids_of_what_the_scene_does_not_have_are_moved() -> None:
 @pytest.mark.parametrize("fault", sorted(set(FAULTS) - HARMLESS))
 @pytest.mark.parametrize("during", [pytest.param("reset", marks=pytest.mark.slow), "step"])
 def test_every_fault_is_a_named_error_or_overcome(fault: str, during: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "TIMEOUT", 2.0)
-    monkeypatch.setattr(connect, "DEADLINE", 2.5)
     episode = drawn(7)
     with standin(episode) as server:
         env = simulated(server.url, episode)
         if during == "step":
             env.reset(options={"episode": episode})
         server.faults.extend([fault] * 12)
+        monkeypatch.setattr(transport, "Clock", lambda seconds: Clock(min(seconds, SHORT)))
         with pytest.raises(SimulatorError) as caught:
             env.reset(options={"episode": episode}) if during == "reset" else env.step("find a fridge")
         assert "localhost" not in str(caught.value)
