@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -18,15 +17,6 @@ from keep_agent.cli import EXACT
 from tests.test_imports import ROOT
 
 RUN = """
-import runpy, sys
-module, *sys.argv[1:] = sys.argv[1:]
-try:
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-finally:
-    sys.stderr.write(f"torch: {'torch' in sys.modules}")
-"""
-
-RUN_ALL = """
 import contextlib, io, json, runpy, sys
 from importlib.machinery import ModuleSpec
 
@@ -74,33 +64,16 @@ def documented() -> list[str]:
     return sorted({main.partition(":")[0].removesuffix(".__main__") for main in scripts.values()} | named)
 
 
-def run(module: str, *arguments: str, cwd: Path) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of ``python -m``, which ends with whether it loaded torch."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, module, *arguments], cwd=cwd, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        ("--help", "methods"),
-        ("methods", "staticdynamic"),
-        ("methods --help", "List the memory methods"),
-        ("phases", "handover"),
-        ("phases --help", "scenario"),
-        ("serve --help", "KEY=VALUE"),
-        ("token --help", "token"),
-        ("view --help", "RUN"),
-    ],
-)
-def test_help_and_lists_load_no_torch(words: str, shown: str, tmp_path: Path) -> None:
-    code, out, err = run("keep_agent.cli", *words.split(), cwd=tmp_path)
-    assert (code, err) == (0, "torch: False") and shown.lower() in out.replace("\n", "").lower()
-
-
+HELP = [
+    ("--help", "methods"),
+    ("methods", "staticdynamic"),
+    ("methods --help", "List the memory methods"),
+    ("phases", "handover"),
+    ("phases --help", "scenario"),
+    ("serve --help", "KEY=VALUE"),
+    ("token --help", "token"),
+    ("view --help", "RUN"),
+]
 MISTYPED = [
     ("eval.alfred", "planer=keep", "'planner'"),
     ("eval.alfred", "+planer=keep", "'planner'"),
@@ -125,14 +98,6 @@ MISTYPED = [
     ("keep_agent.cli", "serve --port 0 prompt.style=link", "'linked'"),
     ("keep_agent.cli", "serve --port 0 model=planner-tin", "'planner-tiny'"),
 ]
-
-
-@pytest.mark.parametrize(("module", "words", "meant"), MISTYPED, ids=[f"{m} {w}" for m, w, _ in MISTYPED])
-def test_what_is_mistyped_is_refused_with_what_was_meant(module: str, words: str, meant: str, tmp_path: Path) -> None:
-    code, out, err = run(module, *words.split(), cwd=tmp_path)
-    assert code == 2 and out == "" and err.startswith("error: ") and err.endswith("\ntorch: False")
-    assert f"did you mean {meant}?" in err and err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 REFUSED = ("--help", "--nosuch", "planer=keep")  # by every command, but for the help
@@ -191,13 +156,16 @@ IMPOSSIBLE = [  # with what says how to go on
 def answered(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Answer]:
     """By command and words: exit code, what was imported of torch and transformers, what was said. In one process."""
     calls = [(module, word, [*NEEDED.get(module, []), word]) for module in documented() for word in REFUSED]
-    calls += [(module, words, words.split()) for module, words, _ in (*MORE, *IMPOSSIBLE)]
+    calls += [(module, words, words.split()) for module, words, _ in (*MISTYPED, *MORE, *IMPOSSIBLE)]
+    calls += [("keep_agent.cli", words, words.split()) for words, _ in HELP]
+    empty = tmp_path_factory.mktemp("commands")
     done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL], input=json.dumps([[module, *words] for module, _, words in calls]),
-        cwd=tmp_path_factory.mktemp("commands"), capture_output=True, text=True,
+        [sys.executable, "-c", RUN], input=json.dumps([[module, *words] for module, _, words in calls]),
+        cwd=empty, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert not list(empty.iterdir()), "none of them leaves anything behind"
     found = zip(calls, json.loads(done.stdout), strict=True)
     return {(module, words): tuple(answer) for (module, words, _), answer in found}
 
@@ -209,6 +177,21 @@ def test_no_documented_command_loads_torch_for_what_is_mistyped(
 ) -> None:
     code, loaded, said = answered[module, word]
     assert (code, loaded) == (0 if word == "--help" else 2, []), said
+
+
+@pytest.mark.parametrize(("words", "shown"), HELP)
+def test_help_and_lists_load_no_torch(answered: dict[tuple[str, str], Answer], words: str, shown: str) -> None:
+    code, loaded, said = answered["keep_agent.cli", words]
+    assert (code, loaded) == (0, []) and shown.lower() in said.replace("\n", "").lower()
+
+
+@pytest.mark.parametrize(("module", "words", "meant"), MISTYPED, ids=[f"{m} {w}" for m, w, _ in MISTYPED])
+def test_what_is_mistyped_is_refused_with_what_was_meant(
+    answered: dict[tuple[str, str], Answer], module: str, words: str, meant: str
+) -> None:
+    code, loaded, said = answered[module, words]
+    assert (code, loaded, said.count("\n")) == (2, [], 1)
+    assert said.startswith("error: ") and f"did you mean {meant}?" in said
 
 
 @pytest.mark.parametrize(("module", "words", "meant"), MORE, ids=[f"{m} {w}" for m, w, _ in MORE])
