@@ -17,8 +17,11 @@ _HASH_CLASSES = {"train": (0, 1), "valid": (2,), "test": (3,)}  # of a hash modu
 def check_split(split: str, what: str) -> None:
     """Raises ConfigError for a split that there is not; ``what`` is one of the things that are split ("house")."""
     if split not in SPLITS:
-        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS)
-        raise ConfigError(f"unknown split {split!r} of the embedded {what}s; choose one of {known}{hint}")
+        known, hint = ", ".join(SPLITS), did_you_mean(split, SPLITS, cutoff=0.7)  # not 'valid' for valid_seen
+        raise ConfigError(
+            f"unknown split {split!r} of the embedded {what}s; choose one of {known}, or name files that have it by "
+            f"env.data{hint}"
+        )
 
 
 def seed_of(split: str, index: int, what: str) -> int:

@@ -23,18 +23,22 @@ from envs.wah.records import check_goal, field_of, json_files, number_of, record
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError
 
+WHOLE = "test"  # the split that is played where none is named: all of what has no splits
 Make = Callable[[], Episode]
 
 
 def load_official(data: str | Path, split: str, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
     """One episode per instruction of a file, or of a folder's files whose names contain ``split``.
 
-    A folder of plans and apartments has no splits: everything in it is played, laid out with ``seed``. ``limit``
-    episodes are drawn with ``seed``. Raises ConfigError where nothing is found, DataError for what is damaged.
+    One file, and a folder of plans and apartments, has no splits: all of it is played, by the default split alone.
+    Plans are laid out with ``seed``, and ``limit`` episodes drawn with it. Raises ConfigError where nothing is found,
+    DataError for what is damaged.
     """
     path = Path(data)
     if not path.exists():
         raise ConfigError(f"env.data={data} does not exist; name a file or folder of Watch-And-Help tasks")
+    if split != WHOLE and (path.is_file() or is_plans(path)):
+        raise ConfigError(f"{path} has no splits, split={split!r} is none of it; leave env.split out")
     makers = load_plans(path, seed) if is_plans(path) else _records(path, split)
     if limit is not None and limit < len(makers):
         makers = [makers[index] for index in sorted(Random(seed).sample(range(len(makers)), limit))]

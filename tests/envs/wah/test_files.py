@@ -70,7 +70,7 @@ def test_a_folder_is_read_by_split_and_a_limit_draws_with_the_seed(tmp_path: Pat
 def test_a_record_without_instructions_is_said_in_our_words(tmp_path: Path) -> None:
     bare = {key: value for key, value in record().items() if key not in ("nl_instructions", "task_goal")}
     file = write(tmp_path / "one.json", bare | {"goal": GOAL})
-    (episode,), (again,) = load_episodes(str(file), ""), load_episodes(str(file), "")
+    (episode,), (again,) = load_episodes(str(file), "test"), load_episodes(str(file), "test")
     assert "apple" in episode.tasks[0].instruction.lower() and episode.tasks == again.tasks
 
 
@@ -102,7 +102,7 @@ def test_a_record_without_instructions_is_said_in_our_words(tmp_path: Path) -> N
 def test_a_record_that_is_no_task_is_an_error(tmp_path: Path, change: dict[str, Any], words: str) -> None:
     file = write(tmp_path / "tasks.json", [record(), record(1) | change])
     with pytest.raises(DataError, match=words):
-        load_episodes(str(file), "")
+        load_episodes(str(file), "test")
 
 
 @pytest.mark.parametrize(
@@ -118,32 +118,32 @@ def test_a_graph_with_an_odd_value_is_named(tmp_path: Path, field: str, value: A
     odd = record()
     odd["init_graph"]["nodes"][-1][field] = value
     with pytest.raises(DataError, match=f"record 0.*{words}"):
-        load_episodes(str(write(tmp_path / "tasks.json", [odd])), "")
+        load_episodes(str(write(tmp_path / "tasks.json", [odd])), "test")
 
 
 def test_json_nested_too_deeply_is_named(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(DataError, match=r"deep\.json is nested too deeply"):
-        load_episodes(str(tmp_path / "deep.json"), "")
+        load_episodes(str(tmp_path / "deep.json"), "test")
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     file = write(tmp_path / "tasks.json", [{"task_name": "prepare_snack", "task_goal": GOAL}])
     with pytest.raises(DataError, match=r"record 0 has no 'init_graph'"):
-        load_episodes(str(file), "")
+        load_episodes(str(file), "test")
     with pytest.raises(ConfigError, match="does not exist"):
-        load_episodes(str(tmp_path / "nowhere.json"), "")
+        load_episodes(str(tmp_path / "nowhere.json"), "test")
     for content in (b"{", b"\x1f\x8b broken"):
         (tmp_path / "bad.json.gz").write_bytes(content)
         with pytest.raises(DataError, match=r"bad\.json\.gz is damaged"):
-            load_episodes(str(tmp_path / "bad.json.gz"), "")
+            load_episodes(str(tmp_path / "bad.json.gz"), "test")
     (tmp_path / "bad.json").write_bytes(b"{")
     with pytest.raises(DataError, match=r"bad\.json is not JSON"):
-        load_episodes(str(tmp_path / "bad.json"), "")
+        load_episodes(str(tmp_path / "bad.json"), "test")
     with pytest.raises(DataError, match="no list of tasks"):
-        load_episodes(str(write(tmp_path / "odd.json", [1, 2])), "")
+        load_episodes(str(write(tmp_path / "odd.json", [1, 2])), "test")
     with pytest.raises(ConfigError, match="needs the embedded apartments"):
-        load_episodes(str(file), "", stream=2)
+        load_episodes(str(file), "test", stream=2)
 
 
 def folder_of_plans(tmp_path: Path, **more: Any) -> Path:
@@ -160,7 +160,8 @@ def test_plans_are_laid_out_with_the_seed(tmp_path: Path) -> None:
     folder = folder_of_plans(tmp_path)
     episodes = load_episodes(str(folder), "test")
     assert len(episodes) == 16 and episodes[0].scene == episodes[1].scene
-    assert [e.scene for e in episodes] == [e.scene for e in load_episodes(str(folder), "train")]
+    with pytest.raises(ConfigError, match="has no splits, split='train' is none of it; leave env.split out"):
+        load_episodes(str(folder), "train")
     assert [e.scene for e in episodes] != [e.scene for e in load_episodes(str(folder), "test", seed=1)]
     assert len({episode.scene.id.rpartition("-")[2] for episode in episodes}) > 1
 
