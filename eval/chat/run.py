@@ -79,7 +79,10 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
                 answered.clear()
                 run.commit(_ask(reader, index, asked, encoder))
                 tell()
-    return _finish(run, config, console)
+    try:
+        return _finish(run, config, console)
+    finally:
+        run.release()  # also without a summary: the error, which is held on to, would hold the folder as well
 
 
 def make_conversations(config: DictConfig) -> list[Conversation]:
