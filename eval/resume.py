@@ -14,6 +14,7 @@ from eval.outside import check_outside
 from eval.overrides import key_of, within
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.kinds import check_groups, check_kinds
+from keep_agent.known import keys_of
 from keep_agent.literal import as_config, literal, looked_up
 from keep_agent.runfolder import AGAIN, CONFIG, RunFolder
 from memory.component_names import check_names, named_classes
@@ -72,7 +73,7 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
         raise DataError(f"{file} is of a run of another command; resume it with that one")
     with _read_from(file):
         check_groups(saved)
-    like = [key for key in _keys(OmegaConf.to_container(config, resolve=False)) if not within(key, OTHER)]
+    like = [key for key in keys_of(OmegaConf.to_container(config, resolve=False)) if not within(key, OTHER)]
     like += [key for key in NEEDED if key.partition(".")[0] in config]
     if _at(saved, "planner.kind") == "kv":
         like.append("memory")
@@ -83,14 +84,6 @@ def check_saved(saved: Mapping[str, Any], config: DictConfig, file: str) -> None
         parent = _at(saved, above) if above else saved
         if isinstance(parent, Mapping) and last not in parent and key not in LATER:
             raise DataError(f"{file}: there is no {key}; {AGAIN}")
-
-
-def _keys(tree: Mapping[str, Any], place: str = "") -> Iterator[str]:
-    """All dotted keys, those of groups before those in them."""
-    for key, value in tree.items():
-        yield f"{place}{key}"
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{place}{key}.")
 
 
 @contextmanager

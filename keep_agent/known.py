@@ -161,7 +161,7 @@ def _hint(key: str, tree: Any, groups: Groups) -> str:
 
     Where nothing beside it is, all that is there; where there is no such place, what the whole key is like.
     """
-    known = [*_keys(tree), *groups.names()]
+    known = [*keys_of(tree), *groups.names()]
     above, _, last = key.rpartition(".")
     elsewhere = [one for one in known if one.rpartition(".")[2] == last]
     found, beside = _find(tree, above.split("."))
@@ -173,8 +173,8 @@ def _hint(key: str, tree: Any, groups: Groups) -> str:
     return did_you_mean(key, [f"{above}.{one}" for one in alike], cutoff=0.0) or listed
 
 
-def _keys(tree: Any, prefix: str = "") -> Iterator[str]:
-    """All dotted keys."""
+def keys_of(tree: Any, prefix: str = "") -> Iterator[str]:
+    """All dotted keys, those of groups before those in them."""
     for name, inner in tree.items() if isinstance(tree, Mapping) else ():
         yield f"{prefix}{name}"
-        yield from _keys(inner, f"{prefix}{name}.")
+        yield from keys_of(inner, f"{prefix}{name}.")
