@@ -1,4 +1,4 @@
-"""What agents' memories save: hot, warm and cold prompts, matching by text or tokens, peaks, and how many agents fit.
+"""Savings by agents' memories: hot, warm and cold prompts, matching by text or tokens, peaks, and how many agents fit.
 
     python -m benchmarks.agents [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
         [--parts latency matching peak capacity] [--turns N] [--markdown] [--peak-tokens N] [--budget-gib N]

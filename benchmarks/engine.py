@@ -1,4 +1,4 @@
-"""What the engine costs against transformers' own forward, on random weights.
+"""Cost of the engine against transformers' own forward, on random weights.
 
     python -m benchmarks.engine [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N ...]
 

@@ -1,4 +1,4 @@
-"""What keys and values in few bits take and cost, against the same in bfloat16.
+"""Size and cost of keys and values in few bits, against the same in bfloat16.
 
     python -m benchmarks.packed [--threads N] [--repeats N] [--shapes planner-tiny qwen2.5-0.5b] [--tokens N]
 

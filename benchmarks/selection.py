@@ -1,4 +1,4 @@
-"""What choosing costs: the share of a prefill that goes into its recompute stage's choice.
+"""Cost of choosing: the share of a prefill that goes into its recompute stage's choice.
 
     python -m benchmarks.selection [--threads N] [--repeats N] [--shapes qwen2.5-0.5b] [--tokens 1024 2048]
 

@@ -1,4 +1,4 @@
-"""How fast the episode viewer is on a long trace, in a real browser.
+"""Speed of the episode viewer on a long trace, in a real browser.
 
     python -m benchmarks.viewer [--steps N] [--layers N] [--segments N] [--presses N] [--screenshot FILE]
 

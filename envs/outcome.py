@@ -1,4 +1,4 @@
-"""What becomes of an action, and the error for a skill that nobody knows. Shared by all worlds."""
+"""Outcome of an action, and the error for a skill that nobody knows. Shared by all worlds."""
 
 from __future__ import annotations
 

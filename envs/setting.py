@@ -1,4 +1,4 @@
-"""What a world is to those who play it: how an episode begins, what can be done, how a task is scored, who could do it.
+"""Setting of a world: how an episode begins, what can be done in it, how a task is scored, who could do it.
 
 The environment, the recorder of training rollouts, the demonstration behind path weights and the worked examples all
 play through this, whatever the world.

@@ -1,4 +1,4 @@
-"""What a run's memory lived through: ``python -m eval.anatomy RUN [--markdown]``.
+"""Anatomy of a run's memory, changes and loads: ``python -m eval.anatomy RUN [--markdown]``.
 
 Two tables from the trace: how often segments change, by kind (the shape of KEEP's Figure 5, arXiv 2602.23592), and what
 each layer computes and loads (its Figure 7).

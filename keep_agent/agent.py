@@ -158,10 +158,7 @@ class Agent(Asynchronous):
         self._engine.run(partial(self._report, outcome, number))
 
     def finish(self, success: bool) -> None:
-        """The task has ended, with the decision that nobody has reported on. Nothing, if there is none.
-
-        :raises ConfigError: ``success`` is neither True nor False
-        """
+        """End the task with the decision that nobody has reported on, if any. Raises ConfigError for no bool."""
         self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     # -- what is remembered ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the agent knows of a world, and the facts that changed.
+"""Knowledge of the agent about a world, and the facts that changed.
 
 ``full``: everything, always. ``partial``: all fixtures and what lies on the floor are known from the start; the content
 of a receptacle is seen when the agent opens it, or stands at it and it is open or has no door. Until then the fixture

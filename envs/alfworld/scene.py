@@ -1,4 +1,4 @@
-"""What a game of ALFWorld is to us: a file, the one task in it, and the words for it."""
+"""Scene of a game of ALFWorld: its file, the one task in it, and the words for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent knows of an apartment, and the facts that changed.
+"""Knowledge of the agent about an apartment, and the facts that changed.
 
 ``full``: everything, always. ``partial``, as in Watch-And-Help: rooms and furniture are known from the start; what lies
 in a room is seen when the agent enters it, except what is in a closed container, which it has to open. Until then rooms

@@ -1,4 +1,4 @@
-"""How a question is put to a model: ``[instruction][memory][question]``, in its chat template where it has one."""
+"""Prompt of a question to a model: ``[instruction][memory][question]``, in its chat template where it has one."""
 
 from __future__ import annotations
 
