@@ -159,9 +159,13 @@ class Prefill:
         left: Future[torch.Tensor] = Future()
 
         def leave() -> torch.Tensor:
-            if self._beside is None and not left.done():
-                left.set_result(self._feed(layer, mixed, active))
-            return left.result()
+            if self._beside is None:
+                if not left.done():
+                    left.set_result(self._feed(layer, mixed, active))
+                return left.result()
+            made = left.result()
+            self._beside.catch_up()  # the MLP is asked for by now, not computed
+            return made
 
         probe = self.probe(layer, hidden, leave)
         if self._beside is None:

@@ -100,8 +100,14 @@ class Beside:
     def submit(self, work: Any, *args: Any) -> Future[Any]:
         """Run ``work`` behind what the caller's stream holds by now."""
         if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
+            self._caller = torch.cuda.current_stream()
+            self.catch_up()
         return self._executor.submit(work, *args)
+
+    def catch_up(self) -> None:
+        """Let what the work does next begin behind what the caller's stream holds by now, too."""
+        if self._stream is not None:
+            self._stream.wait_stream(self._caller)
 
     @contextmanager
     def stream(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from memory.method import MemoryMethod
 from memory.quantize import PackFormat
 from memory.recompute.full import Full
 from tests.laws.broken import broken
-from tests.laws.conftest import GetEngine
+from tests.laws.conftest import DEVICE, GetEngine, make_engine
 from tests.memory.houses import furnish
 from tests.memory.sessions import APPENDING, METHODS, QUERY, open_session
 
@@ -32,7 +32,7 @@ REFUSED = r"logits are not finite in float32, .*; fetch its weights again, or us
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Engine]:
-    with Engine(tiny_model("qwen2", layers=4), "inline") as made:
+    with make_engine(tiny_model("qwen2", layers=4)) as made:
         yield made
 
 
@@ -157,12 +157,13 @@ def test_law_11_candidates_that_are_left_out_may_be_minus_infinity(own: Engine) 
     likely = own.extend(cache, IDS).logits[0].argmax().item()
     unlikely = ([number, number + 1, number + 2] for number in range(5, 205))
     scores = own.score(cache, [[likely], *unlikely], best=1).scores
-    assert bool(scores.isneginf().any()) and not scores.isnan().any() and scores.argmax() == 0
+    left_out = DEVICE == "cpu"  # on a GPU one forward scores all
+    assert bool(scores.isneginf().any()) is left_out and not scores.isnan().any() and scores.argmax() == 0
 
 
 def test_law_11_in_half_precision_the_remedy_is_another_dtype(engine_of: GetEngine) -> None:
     engine = engine_of("qwen2", torch.float16)
-    weight = engine.model.module.model.layers[0].mlp.down_proj.weight.data
+    weight = engine.decoder.module.model.layers[0].mlp.down_proj.weight.data
     kept = weight.clone()
     weight.fill_(6e4)
     try:
@@ -174,7 +175,7 @@ def test_law_11_in_half_precision_the_remedy_is_another_dtype(engine_of: GetEngi
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_any_number_of_many_counts(value: float) -> None:
-    logits = torch.zeros(3, 1000)
+    logits = torch.zeros(3, 1000, device=DEVICE)
     assert bool(are_finite(logits)) and most_likely(logits[0], torch.float32) == 0
     check_finite(logits, torch.float32)
     logits[1, 777] = value

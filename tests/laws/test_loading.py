@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -33,6 +34,8 @@ RECOMPUTE: dict[str, Recompute] = {
     "sparse_query": SparseQuery(block=3),
 }
 TRANSPORTS = ("inline", "thread", "stream") if DEVICE == "cuda" else ("inline", "thread")
+CYCLES = 4_000_000  # about two milliseconds of a GPU
+Feed = Callable[[int, torch.Tensor], torch.Tensor]
 STAGES: dict[str, type] = {"serial": Serial, "next_layer": NextLayer, "layer_balanced": LayerBalanced}
 
 
@@ -73,9 +76,22 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
     assert set(trace.timings) == {"load", "prefill"} and all(value >= 0 for value in trace.timings.values())
 
 
+def _late(feed: Feed) -> Feed:
+    """On a GPU an MLP is there long after it was asked for: whoever reads it must wait for it."""
+
+    def feed_late(layer: int, mixed: torch.Tensor) -> torch.Tensor:
+        if mixed.is_cuda:
+            torch.cuda._sleep(CYCLES)
+        return feed(layer, mixed)
+
+    return feed_late
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("recompute", RECOMPUTE.values(), ids=RECOMPUTE)
-def test_law_7_with_importance_beside_the_mlp(family: str, recompute: Recompute, engine_of: GetEngine) -> None:
+def test_law_7_with_importance_beside_the_mlp(
+    family: str, recompute: Recompute, engine_of: GetEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows that are dropped go through one more MLP, whose output nobody reads.
 
     The first unit is marked exact, since the deviation of its rows is rounding alone, and dense families are computed
@@ -84,7 +100,8 @@ def test_law_7_with_importance_beside_the_mlp(family: str, recompute: Recompute,
     prompt, logits = Prompt.random(context=5, seed=100), []
     dtype = torch.float32 if family in ("qwen3_moe", "gpt_oss") else torch.float64
     for importance in ("before", "beside"):
-        engine = engine_of(family, dtype, "thread", importance)
+        engine = engine_of(family, dtype, TRANSPORTS[-1], importance)
+        monkeypatch.setattr(engine.decoder, "feed", _late(engine.decoder.feed))
         layout, context = prompt.layout(prompt.blocks(engine), exact=1), prompt.context_block(engine)
         logits.append(engine.prefill(layout, recompute, LayerBalanced(), context).logits)
     assert relative(*logits) < 1e-5
