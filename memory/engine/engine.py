@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock, resting
 from memory.engine import decode
-from memory.engine.allocator import keep_freed_memory
+from memory.engine.allocator import give_back_holes, keep_freed_memory
 from memory.engine.cache import DenseCache, WorkingCache
 from memory.engine.compact import compact
 from memory.engine.encode import encode
@@ -53,11 +53,12 @@ class Engine:
             out the rows that are dropped, or ``beside`` it, in a thread (KEEP's three workers)
         :param chunk: bytes after which a job of the link ends whose layer's turn has not come; None: as fits the link
         """
-        if model.decoder.device.type == "cpu":
+        on_cpu = model.decoder.device.type == "cpu"
+        if on_cpu:
             keep_freed_memory()  # before the worker has a heap of its own
         self.model = model
         self.decoder = model.decoder
-        self._worker = Worker()
+        self._worker = Worker(tidy=give_back_holes if on_cpu else None)
         self._scorer = Scorer(model.decoder)
         self._transport = Transport.of(transport, model.decoder.device, throttle, importance, chunk)
 

@@ -16,6 +16,7 @@ import torch
 from keep_agent.errors import ModelError
 
 T = TypeVar("T")
+TIDIED = 256  # pieces of work: some fifty steps of an agent
 
 
 class Priority(IntEnum):
@@ -36,9 +37,13 @@ class _Job:
 
 
 class Worker:
-    """Runs submitted work one piece at a time in its own thread, under ``torch.inference_mode``."""
+    """Runs submitted work one piece at a time in its own thread, under ``torch.inference_mode``.
 
-    def __init__(self, name: str = "engine") -> None:
+    Every `TIDIED` pieces it tidies up, when the result is out and before it looks for more.
+    """
+
+    def __init__(self, name: str = "engine", tidy: Callable[[], None] | None = None) -> None:
+        self._tidy = tidy
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._closed, self._lock = False, threading.Lock()  # so that no job comes behind the last one
@@ -84,4 +89,6 @@ class Worker:
                     job.result.set_result(job.work())
             except BaseException as error:
                 job.result.set_exception(error)
+            if self._tidy is not None and job.number % TIDIED == TIDIED - 1:
+                self._tidy()
             del job  # while this thread waits it must not keep the work, and with it a model, alive

@@ -67,6 +67,32 @@ def test_blocks_of_weights_are_mapped_each_while_a_model_is_loaded() -> None:
     assert json.loads(done.stdout) == [True, False]
 
 
+HOLES = """
+import json
+import numpy as np
+from pathlib import Path
+from memory.engine.allocator import give_back_holes, keep_freed_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024
+
+keep_freed_memory()
+blocks = [np.ones(1 << 18, np.uint8) for _ in range(512)]  # of 256 KiB
+last, whole = np.ones(1 << 18, np.uint8), resident()
+del blocks[::2]
+before = whole - resident()
+give_back_holes()
+print(json.dumps([before, whole - resident(), all(block.all() for block in blocks)]))
+"""
+
+
+@glibc
+def test_holes_between_blocks_in_use_go_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
+    unasked, asked, whole = json.loads(done.stdout)
+    assert unasked < 8 and 56 < asked < 72 and whole  # of 64 MiB that are free
+
+
 @pytest.mark.slow
 @glibc
 def test_freed_memory_stays() -> None:

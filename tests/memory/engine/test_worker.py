@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import wait
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from keep_agent.errors import ModelError
 from memory.engine.engine import Engine
 from memory.engine.families import tiny_model
-from memory.engine.worker import Priority, Worker
+from memory.engine.worker import TIDIED, Priority, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt
@@ -82,6 +83,15 @@ def test_the_worker_computes_with_as_many_threads_as_its_caller() -> None:
     finally:
         torch.set_num_threads(before)
         worker.close()
+
+
+def test_it_tidies_up_between_pieces_of_work() -> None:
+    order: list[int | str] = []
+    worker = Worker(tidy=lambda: order.append("tidied"))
+    for number in range(2 * TIDIED + 1):
+        worker.call(partial(order.append, number))
+    worker.close()
+    assert [place for place, what in enumerate(order) if what == "tidied"] == [TIDIED, 2 * TIDIED + 1]
 
 
 def test_closing_finishes_what_is_queued() -> None:
