@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from eval.intervals import Difference, Interval, paired_difference, ratio_interv
 from eval.metrics import cluster_of, costs, goal_condition_rate, subgoal_success_rate, success_rate
 from eval.tables import bounds, number, pairs, percent, points, show
 from keep_agent.console import make_console
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, check_once
 from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
 from keep_agent.runfolder import RunFolder, find_runs, read_config
@@ -35,7 +35,7 @@ from memory.disk.atomic import write_atomic
 BASELINE = "full_recompute"
 # What a fair comparison shares, and what those share that have a memory.
 SETTING = ("env.", "model.", "prompt.", "eval.seed", "eval.threads", "eval.workers", "eval.launcher")
-REMEMBERED = ("memory.grouping.", "weights")
+REMEMBERED = ("memory.grouping.", "engine.", "weights")
 WRITTEN = ("env.record",)  # what a run writes changes nothing
 EDGES = (0, 250, 500, 750, 1000, 1500, 2000, math.inf)
 KV = ("prefix_hit_rate", "peak_request_tokens", "peak_live_tokens", "raw_kv_reads", "live_kv_reads")
@@ -98,12 +98,16 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Runs at or below the paths, each once, under names that tell them apart."""
     folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
     configs = [read_config(folder) for folder in folders]
-    runs = [
-        Run("", folder, config, {result.id: result for result in RunFolder.read(folder)})
-        for folder, config in zip(folders, configs, strict=True)
-    ]
+    runs = [Run("", folder, config, _episodes(folder)) for folder, config in zip(folders, configs, strict=True)]
     names = apart([run.planner for run in runs], folders)
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def _episodes(folder: Path) -> dict[str, EpisodeResult]:
+    """By id. Raises DataError for two of one id, which nothing tells apart."""
+    results = RunFolder.read(folder)
+    check_once([result.id for result in results], f"{folder}: episode", "play it anew, on data that tell them apart")
+    return {result.id: result for result in results}
 
 
 def apart(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
@@ -125,21 +129,33 @@ def paired(runs: Sequence[Run]) -> list[Run]:
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
-    """Settings beside planner and memory in which the runs differ; a fair comparison has none."""
-    remembering = [run for run in runs if "memory" in run.config]
-    return sorted(_unequal(SETTING, runs) | _unequal(REMEMBERED, remembering))
+    """Settings beside planner and memory in which the runs differ; a fair comparison has none.
+
+    What times were taken on differs, too, where one run was played in several ways: resumed elsewhere, or merged.
+    """
+    remembering = [run.config for run in runs if "memory" in run.config]
+    found = unequal(SETTING, [run.config for run in runs]) | unequal(REMEMBERED, remembering)
+    timed = {result.timed_on for run in runs for result in run.episodes.values()} - {""}
+    return sorted(found) + ([f"what times were taken on ({' | '.join(sorted(timed))})"] if len(timed) > 1 else [])
 
 
-def _unequal(prefixes: tuple[str, ...], runs: Sequence[Run]) -> set[str]:
+def different(keys: Sequence[str]) -> list[Text]:
+    """The note to show for runs of unequal settings; none for none."""
+    note = f" these runs differ in more than their method: {', '.join(keys)}"
+    return [Text.assemble(("note:", "yellow"), note)] if keys else []
+
+
+def unequal(prefixes: tuple[str, ...], configs: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Keys that begin with one of ``prefixes`` and are not the same in all ``configs``."""
     flat = [
-        {key: value for key, value in _flat(run.config).items() if key.startswith(prefixes) and key not in WRITTEN}
-        for run in runs
+        {key: value for key, value in _flat(config).items() if key.startswith(prefixes) and key not in WRITTEN}
+        for config in configs
     ]
     return {key for key in set().union(*flat) if len({json.dumps(values.get(key)) for values in flat}) > 1}
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         return {prefix: value}
     return {k: v for key, inner in value.items() for k, v in _flat(inner, f"{prefix}.{key}" if prefix else key).items()}
 
@@ -296,18 +312,17 @@ def parser() -> argparse.ArgumentParser:
 def report(arguments: argparse.Namespace, console: Console) -> None:
     runs = paired(load_runs(arguments.runs))
     base = choose_baseline(runs, arguments.baseline)
-    unequal = differences(runs)
+    differing = differences(runs)
     rows = [compare(run, base) for run in runs]
     cells = [cell for run in runs for cell in by_length(run, base)]
     tables = [rows_table(rows, base.name), *([kv_table(rows), length_table(cells)] if cells else [])]
     for table in tables:
         show(table, arguments.markdown, console)
-    if unequal:
-        note = f" these runs differ in more than their method: {', '.join(unequal)}"
-        console.print(Text.assemble(("note:", "yellow"), note))
+    for note in different(differing):
+        console.print(note)
     if arguments.json:
         found = {"baseline": base.name, "runs": [asdict(row) for row in rows], "by_length": [_finite(c) for c in cells],
-                 "unequal_settings": unequal}  # fmt: skip
+                 "unequal_settings": differing}  # fmt: skip
         write_atomic(arguments.json, json.dumps(found, indent=2) + "\n")
 
 

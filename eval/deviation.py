@@ -136,6 +136,8 @@ class Shadow:
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
         plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # most methods have the same prompt
         leader, *others = self._planners.values()
+        if self._common:
+            leader.understand()  # before anything is measured: the others take over what it says
         decisions = {}
         for name, planner in self._planners.items():
             if self._common:

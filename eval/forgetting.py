@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 from rich.progress import Progress
@@ -76,15 +76,17 @@ def distance(told: Sequence[int], ids: Sequence[int]) -> int:
 def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, list[list[Step]]]:
     """Steps per method and episode, those that ``file`` holds of an earlier run included; the first method leads."""
     setting = next(iter(configs.values()))
-    described = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
-    out, done = (None, []) if file is None else begin_lines(file, described)
+    described: dict[str, Any] = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     episodes: dict[str, list[list[Step]]] = defaultdict(list)
-    for line in done:
-        for name, rows in line.items():
-            episodes[name].append([Step(*row) for row in rows])
     with Engine(make_model(setting.model, setting.eval.seed)) as engine, Progress(console=make_console()) as bar:
         tokenizer = make_tokenizer(setting.model, engine.model)
         planners = make_planners(engine, tokenizer, configs)
+        trained = {name: planner.session.method.trained for name, planner in planners.items()}
+        described |= {"weights": engine.model_key, "trained": trained}
+        out, done = (None, []) if file is None else begin_lines(file, described)
+        for line in done:
+            for name, rows in line.items():
+                episodes[name].append([Step(*row) for row in rows])
         recorders = {name: Recorder(partial(tokenizer.encode, add_special_tokens=False)) for name in configs}
         task = bar.add_task("episodes", total=setting.eval.episodes, completed=len(done))
         shadow = Shadow(engine, planners, recorders, expert_oracle(setting.env), common=True)

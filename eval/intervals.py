@@ -13,6 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
 Interval = tuple[float, float] | None
@@ -68,17 +69,23 @@ def wilson(share: float, count: float, level: float = LEVEL) -> tuple[float, flo
 def share_interval(samples: Samples, level: float = LEVEL) -> Interval:
     """Wilson's interval of the share of all values, 0 or 1 each.
 
-    Values of one cluster are alike, so they count as fewer: as many as would vary as the clusters do. Where all values
-    are equal, the clusters count.
+    Values of one cluster are alike, so they count as fewer: as many as would vary as the clusters do (Korn and Graubard
+    1998). How clusters vary is known badly from few of them, for which Student's t takes the place of the normal
+    distribution. Where all values are equal, the clusters count.
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
         return None
     count = sum(v.size for v in values)
     share = float(sum(v.sum() for v in values)) / count
-    apart = sum(float((v - share).sum()) ** 2 for v in values) / count**2
-    effective = share * (1 - share) / apart if apart else float(count)
-    return wilson(share, min(effective, count) if 0 < share < 1 else len(values), level)
+    if share in (0, 1):
+        return wilson(share, len(values), level)
+    clusters = len(values)
+    alone = share * (1 - share) / (count - 1)  # variance of the share, were all values independent
+    apart = clusters / (clusters - 1) * sum(float((v - share).sum()) ** 2 for v in values) / count**2
+    effective = count * alone / apart if apart else float(count)
+    narrow, wide = stdtrit([count - 1, clusters - 1], (1 + level) / 2)
+    return wilson(share, min(effective, count) * float(narrow / wide) ** 2, level)
 
 
 def is_wide(interval: Interval) -> bool:
@@ -106,14 +113,14 @@ def mean_interval(
 ) -> Interval:
     """Percentile interval of the mean over all values, clusters drawn whole.
 
-    :param within: the least and the greatest value there can be: if all values are equal, others were not seen, and
-        may be anywhere in between
+    :param within: the least and the greatest value there can be: if the means of all clusters are equal, others were
+        not seen, and may be anywhere in between
     """
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
         return None
-    if within is not None and np.ptp(np.concatenate(values)) == 0:
-        seen, other = float(values[0][0]), unseen(len(values), level)
+    if within is not None and np.ptp([v.mean() for v in values]) == 0:
+        seen, other = float(values[0].mean()), unseen(len(values), level)
         return (1 - other) * seen + other * within[0], (1 - other) * seen + other * within[1]
     sums, counts = np.array([v.sum() for v in values]), np.array([v.size for v in values])
     picks = _picks(len(values), resamples, seed)

@@ -35,7 +35,8 @@ def subgoal_success_rate(tasks: Sequence[TaskOutcome]) -> float:
 def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
     """ALFRED's: success x min(1, L*/L), averaged with weight L*, the skills the scripted expert needs.
 
-    Tasks whose L* is unknown (never begun after a crash) have the mean weight. None where none is known.
+    Tasks whose L* is unknown (never begun after a crash, or out of the expert's reach) fail, with the mean weight. None
+    where none is known.
     """
     known = [task for task in tasks if task.expert_steps]
     if not known:
@@ -116,7 +117,7 @@ def costs(steps: Sequence[StepNumbers]) -> dict[str, Any]:
         "ttft_cold_ms": spread(s.ttft_ms for s in steps if s.cold),
         "ttft_flip_ms": spread(s.ttft_ms for s in steps if s.flips and not s.cold),
         "cold_steps": sum(s.cold for s in steps),
-        "flip_steps": sum(bool(s.flips) for s in steps),
+        "flip_steps": sum(bool(s.flips) and not s.cold for s in steps),
         "prompt_tokens": ratio(total(lambda s: s.prompt_tokens), count),
         "fresh_tokens": ratio(total(lambda s: s.fresh_tokens), count),
         "score_tokens": ratio(total(lambda s: s.score_tokens), count),

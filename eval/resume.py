@@ -24,7 +24,7 @@ Folder = TypeVar("Folder", bound=RunFolder)
 THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 CREW = ("eval.workers", "eval.launcher", "eval.ray")  # who plays
 ELSEWHERE = ("bertscore", "env.simulator", "env.record", *CREW, *THOR)  # may be another when a run is resumed elsewhere
-OF_THE_RUN = ("weights", "episodes")  # what a run found and wrote down
+OF_THE_RUN = ("weights", "trained", "episodes")  # what a run found and wrote down
 LATER = (*CREW, "eval.shard", "eval.frames", "prompt.goal")  # which an older run does not have
 OTHER = ("env", "memory", "planner", "wandb")  # of which a run has another choice, or none
 MODELS = ("engine", "model")  # without which a planner that has no model plays

@@ -46,6 +46,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     with closing(make_crew(config, len(todo))) as crew:
         _check(crew.setup, count, earlier)
         plain |= {"weights": crew.setup.weights, "episodes": count}
+        plain |= {"trained": crew.setup.trained} if crew.setup.trained else {}
         run = earlier or RunFolder.create(folder, plain)
         try:
             log = open_log(plain["wandb"], plain, run.path)
@@ -73,7 +74,7 @@ def _check(setup: Setup, episodes: int, earlier: RunFolder | None) -> None:
     if earlier is not None:
         if (before := earlier.config.get("episodes", episodes)) != episodes:  # a number would mean another one
             raise ConfigError(f"{earlier.path} is of {before} episodes, now there are {episodes}; start a new run")
-        earlier.check_weights(setup.weights)
+        earlier.check_weights(setup.weights, setup.trained)
 
 
 def _resumable(played: Iterable[Played], run: RunFolder) -> Iterator[Played]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -63,3 +64,10 @@ def check_choice(name: str, value: object, allowed: Iterable[str], *, null: bool
         return
     listed = ", ".join([*choices, *(["null"] if null else [])])
     raise ConfigError(f"{name}={value!r} is unknown; use one of {listed}{did_you_mean(str(value), choices)}")
+
+
+def check_once(ids: Iterable[str], what: str, remedy: str) -> None:
+    """Raises DataError if one of ``ids`` is there twice, which nothing tells apart; ``what`` they are of."""
+    id, count = next(iter(Counter(ids).most_common(1)), ("", 0))
+    if count > 1:
+        raise DataError(f"{what} {id!r} is there {count} times; {remedy}")

@@ -133,7 +133,8 @@ def run_episode(
     except ModelError:
         raise
     except Exception as error:  # any planner or world may be under test here
-        rollout.crash(error, *info["goal"])
+        begun = info["task_index"] == rollout.task  # else the one before was booked, and the next never came up
+        rollout.crash(error, *(info["goal"] if begun else (0, 1)))
     return rollout.result(start), rollout.entries
 
 

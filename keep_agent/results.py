@@ -87,6 +87,7 @@ class EpisodeResult:
     seconds: float
     error: str = ""  # last line of the traceback of a crash
     restarts: int = 0  # of the simulator
+    timed_on: str = ""  # machine, libraries and workers; "" where nothing was timed
 
     @property
     def crashed(self) -> bool:

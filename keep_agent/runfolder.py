@@ -139,10 +139,15 @@ class RunFolder:
         """Indices of the committed episodes."""
         return frozenset(result.index for result in self.results)
 
-    def check_weights(self, weights: str | None) -> None:
-        """Raises ConfigError unless it was these (a hash) that gave the results so far."""
+    def check_weights(self, weights: str | None, trained: str | None = None) -> None:
+        """Raises ConfigError unless it was these (hashes) that gave the results so far.
+
+        :param trained: of what was trained besides the model
+        """
         if self.config.get("weights", weights) != weights:
             raise ConfigError(f"{self.path} was made by a model with other weights; start a new run")
+        if self.config.get("trained", trained) != trained:
+            raise ConfigError(f"{self.path} was made with another retention head; start a new run")
 
     def commit(self, result: Result, entries: Iterable[Mapping[str, Any]] = (), frames: Frames | None = None) -> None:
         """Write a result for good: first its pictures, then its trace, then its line."""

@@ -81,6 +81,11 @@ class MemoryMethod:
         """The format of its storage, if that packs what it stores."""
         return getattr(self.storage, "format", None)
 
+    @property
+    def trained(self) -> str | None:
+        """A hash of what was trained for it besides the model: a retention head. None if nothing was."""
+        return getattr(self.retention, "trained", None)
+
     @cached_property
     def pool(self) -> BlockPool:
         return BlockPool(self.storage)

@@ -40,6 +40,7 @@ class ResidualHead(nn.Module):
         features = 3 * head_dim + 1
         self.head_dim = head_dim
         self.about: Mapping[str, Any] = {}  # what its file says of it
+        self.sha256: str | None = None  # of its tensors, as its file says
         self.to_query = nn.Linear(features, self.WIDTH)
         self.to_key, self.to_value = nn.Linear(head_dim, self.WIDTH), nn.Linear(head_dim, self.WIDTH)
         self.hidden, self.out = nn.Linear(features + self.WIDTH, self.HIDDEN), nn.Linear(self.HIDDEN, 1)
@@ -107,6 +108,7 @@ def load_head(name: str) -> ResidualHead:
         raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it anew")
     head = ResidualHead(tensors["to_key.weight"].shape[1])
     head.load_state_dict(tensors)
+    head.sha256 = metadata["sha256"]
     with loading(f"retention head {name!r}", "train or copy it anew"):
         head.about = json.loads(metadata.get("about", "{}"))
     return head.eval()

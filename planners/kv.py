@@ -75,6 +75,11 @@ class KVPlanner:
         """A hash of the model's weights, dtype and configuration."""
         return self.session.engine.model_key
 
+    @property
+    def trained(self) -> str | None:
+        """A hash of what was trained for its memory method besides the model; None if nothing was."""
+        return self.session.method.trained
+
     def reset(self, instruction: str, skills: str) -> None:
         self.session.reset()
         self._style.reset()
@@ -110,9 +115,21 @@ class KVPlanner:
 
     def ready(self) -> Prefill:
         """The prompt up to the place where the next skill is expected."""
-        reading = self._understand()
+        reading = self.understand()
         prefill = self.session.prefill(self.asked, self._query(), self._whole_query, instruction_ids=self.opening())
         return prefill if reading is None else prefill.behind(reading)
+
+    def understand(self) -> Prefill | None:
+        """Have the model say what a new instruction asks for, behind the memory: then it need not work that out at
+        every step, and sticks to it. What is asked aside leaves no trace in a transcript. None if that is known.
+        """
+        cue = [] if self._goal or self._turns else self._format.goal(self._skills, self._instruction)
+        if not cue:
+            return None
+        prefill = self.session.prefill(clean(self._instruction), cue, lasting=False, whole=True, budget=GOAL_SEGMENTS)
+        ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
+        self._goal = clean(self._format.decode(ids))
+        return prefill
 
     @property
     def asked(self) -> str:
@@ -252,18 +269,6 @@ class KVPlanner:
     def _told_task(self) -> str:
         """The instruction, with what it asks for once the model has said that."""
         return understood(self._instruction, self._goal)
-
-    def _understand(self) -> Prefill | None:
-        """Have the model say what a new instruction asks for, behind the memory: then it need not work that out at
-        every step, and sticks to it. What is asked aside leaves no trace in a transcript.
-        """
-        cue = [] if self._goal or self._turns else self._format.goal(self._skills, self._instruction)
-        if not cue:
-            return None
-        prefill = self.session.prefill(clean(self._instruction), cue, lasting=False, whole=True, budget=GOAL_SEGMENTS)
-        ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
-        self._goal = clean(self._format.decode(ids))
-        return prefill
 
     def _history(self, until: int) -> list[Edit]:
         """Segments of the task's turns up to ``until`` that are not written yet; what failed was not done."""

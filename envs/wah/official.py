@@ -21,7 +21,7 @@ from envs.wah.plans import is_plans, load_plans
 from envs.wah.possible import check_apartment
 from envs.wah.records import check_goal, field_of, json_files, number_of, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, check_once
 
 WHOLE = "test"  # the split that is played where none is named: all of what has no splits
 Make = Callable[[], Episode]
@@ -51,16 +51,14 @@ def _records(path: Path, split: str) -> list[Make]:
         raise ConfigError(
             f"{path} has no *.json or *.json.gz with {split!r} in its name; name a file, or another split"
         )
-    return [maker for file in files for maker in _makers(file)]
+    named = [(f"{_name(file)}-{row.get('task_id', number)}", row, where)
+             for file in files for number, (row, where) in enumerate(records_of(file))]  # fmt: skip
+    check_once([name for name, *_ in named], f"{path}: task", "give each task_id once")
+    return [maker for name, row, where in named for maker in _of_record(row, where, name)]
 
 
-def _makers(file: Path) -> list[Make]:
-    name = file.name.split(".json")[0]
-    return [
-        maker
-        for number, (row, where) in enumerate(records_of(file))
-        for maker in _of_record(row, where, f"{name}-{row.get('task_id', number)}")
-    ]
+def _name(file: Path) -> str:
+    return file.name.split(".json")[0]
 
 
 def _of_record(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:

@@ -9,21 +9,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
-from eval.compare import apart
+from eval.compare import apart, different, unequal
 from eval.intervals import Difference, paired_difference
 from eval.tables import difference, number, percent
 from keep_agent.console import make_console
-from keep_agent.errors import DataError
+from keep_agent.errors import DataError, check_once
 from keep_agent.guard import guarded
 from keep_agent.runfolder import read_config
 
+SETTING = (  # what a fair comparison shares; the budget and how it is filled are methods here
+    "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
+    "memory.grouping.", "planner.max_new_tokens", "eval.seed", "eval.threads", "profile",
+)  # fmt: skip
 QUALITY = ("F1", "F1 gain", "average", "accuracy %", "abstained %", "recall %")
 COST = ("prefill", "x fewer", "encoded", "KV", "TTFT ms")
 
@@ -39,9 +45,8 @@ def find_answers(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in found))
 
 
-def name_of(path: Path) -> str:
+def name_of(config: Mapping[str, Any]) -> str:
     """A run by its planner, its memory if that is another's, the retrieval and the budget."""
-    config = read_config(path)
     planner, memory = config["planner"]["name"], config["memory"]
     method = planner if memory["name"] == planner else f"{planner}, memory={memory['name']}"
     chosen = memory["retrieval"]["_target_"].rpartition(".")[2].lower()
@@ -54,6 +59,13 @@ def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
     if not shared:
         raise DataError("these runs have no question in common; compare runs of the same data and seed")
     return [[row for row in rows if _key(row) in shared] for rows in runs]
+
+
+def _answers(path: Path) -> list[AnswerRow]:
+    """Raises DataError for two of one id, which nothing tells apart."""
+    rows = AnswerFolder.read(path)
+    check_once([row.id for row in rows], f"{path}: question", "answer them anew, from data without repetitions")
+    return rows
 
 
 def _key(row: AnswerRow) -> tuple[str, str, str]:
@@ -72,22 +84,25 @@ def f1_difference(run: Sequence[AnswerRow], base: Sequence[AnswerRow]) -> Differ
     return paired_difference(samples)
 
 
-def compare_tables(paths: Sequence[Path]) -> tuple[Table, Table]:
-    """Quality and cost, a row per run."""
-    runs = common([AnswerFolder.read(path) for path in paths])
+def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
+    """Quality and cost, a row per run; a note if the runs differ in what is no method."""
+    runs = common([_answers(path) for path in paths])
     quality = _table(f"{len(runs[0])} questions that all runs have answered", QUALITY)
     cost = _table("cost of an answer", COST)
     first = summarize(runs[0], {})["prefill_tokens"]["mean"]
-    for name, rows in zip(apart([name_of(path) for path in paths], paths), runs, strict=True):
+    configs = [read_config(path) for path in paths]
+    names = apart([name_of(config) for config in configs], paths)
+    for name, config, rows in zip(names, configs, runs, strict=True):
         found = summarize(rows, {})
         text, prefill = found["answerable"], found["prefill_tokens"]["mean"]
         others = text["average"], text["accuracy"], found["adversarial"]["abstained"], found["evidence_recall"]
         gain = difference(None if rows is runs[0] else f1_difference(rows, runs[0]))
         quality.add_row(name, percent(text["f1"]), gain, *(percent(value) for value in others))
         lengths = found["encoded_tokens"]["mean"], found["kv_length"]["mean"]
-        costs = prefill, first / prefill, *lengths, found["ttft_ms"]["p50"]
+        ttft = None if config["profile"] else found["ttft_ms"]["p50"]  # the split slows everything down
+        costs = prefill, first / prefill, *lengths, ttft
         cost.add_row(name, *(number(value, 1) for value in costs))
-    return quality, cost
+    return [quality, cost, *different(sorted(unequal(SETTING, configs)))]
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:

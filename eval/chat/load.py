@@ -11,7 +11,7 @@ from eval.chat.files import ENDINGS, REMEDY
 from eval.chat.locomo import locomo
 from eval.chat.longmemeval import longmemeval
 from eval.chat.personamem import personamem
-from keep_agent.errors import DataError
+from keep_agent.errors import DataError, check_once
 from keep_agent.files import read_json
 
 KNOWN = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem's questions_*.csv"
@@ -19,13 +19,18 @@ KNOWN = "LoCoMo's conversations, LongMemEval's list of questions, or PersonaMem'
 
 def load_conversations(path: Path) -> list[Conversation]:
     """All conversations of a file, or of the files in a folder in the order of their names. Raises DataError."""
-    if not path.is_dir():
-        return _of_file(path)
+    files = [path] if not path.is_dir() else _files_of(path)
+    found = [conversation for file in files for conversation in _of_file(file)]
+    check_once([one.id for one in found], f"{path}: conversation", "give files without repetitions")
+    return found
+
+
+def _files_of(path: Path) -> list[Path]:
     tables = sorted(path.glob("questions*.csv"))
     files = tables or sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
     if not files:
         raise DataError(f"{path} holds no conversations; give a folder or file with {KNOWN}")
-    return [conversation for file in files for conversation in _of_file(file)]
+    return files
 
 
 def _of_file(path: Path) -> list[Conversation]:

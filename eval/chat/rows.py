@@ -36,7 +36,7 @@ class Scores:
 class AnswerRow:
     index: int
     id: str  # conversation/question
-    conversation: str
+    conversation: str  # or the group of those that share a memory
     category: str
     choice: bool  # multiple choice
     question: str
@@ -104,7 +104,7 @@ def answer_row(
     return AnswerRow(
         index=index,
         id=row_id(asked),
-        conversation=conversation.id,
+        conversation=conversation.group or conversation.id,
         category=question.category,
         choice=bool(question.choices),
         question=question.text,

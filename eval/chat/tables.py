@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from eval.chat.summary import TEXT_METRICS
+from eval.intervals import FEW
 from eval.tables import bounds, number, percent
 
 HEADINGS = {"f1": "F1", "bleu1": "BLEU-1", "similarity": "similarity", "bertscore": "BERTScore"}
@@ -18,7 +19,8 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
     """Quality by category, then over all questions that have an answer."""
     metrics = [name for name in TEXT_METRICS if name != "bertscore" or summary["answerable"][name] is not None]
     interval = bounds(summary["f1_interval"], 100, 1)
-    table = Table(title=title, caption=f"95 % interval of F1, answerable:{interval}" if interval else None)
+    unclear = ", too few conversations to tell" if summary["conversations"] < FEW else ""
+    table = Table(title=title, caption=f"95 % interval of F1, answerable:{interval}{unclear}" if interval else None)
     table.add_column("category", no_wrap=True)
     for heading in ("questions", *(HEADINGS[name] for name in metrics), "average", "accuracy %", "abstained %"):
         table.add_column(heading, justify="right", no_wrap=True)

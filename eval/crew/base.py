@@ -22,6 +22,7 @@ class Setup:
     weights: str | None  # a hash of the model's
     episodes: int  # there are, in all shards
     where: str = field(compare=False)
+    trained: str | None = None  # a hash of what was trained besides the model: a retention head
 
 
 @dataclass(frozen=True)

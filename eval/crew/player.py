@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from omegaconf import DictConfig
 
@@ -24,7 +25,9 @@ class Player:
             self._env = stack.enter_context(closing(make_env(config.env, self._episodes)))
             self._planner = stack.enter_context(closing(make_planner(config)))
             self._open = stack.pop_all()
-        self.setup = Setup(self._planner.weights, len(self._episodes), platform.node())
+        weights, trained = self._planner.weights, getattr(self._planner, "trained", None)
+        self.setup = Setup(weights, len(self._episodes), platform.node(), trained)
+        self._timed_on = "" if weights is None else timed_on(config)  # without a model nothing is timed
 
     def play(self, index: int) -> Played:
         """The episode of that number."""
@@ -34,7 +37,16 @@ class Player:
         seed = evaluation.seed + index
         given = {"index": index, "seed": seed, "frames": frames, **self._settings}
         result, entries = run_episode(self._env, self._planner, episode, **given)
+        result = replace(result, timed_on=self._timed_on)
         return Played(result, entries if evaluation.trace else (), frames)
 
     def close(self) -> None:
         self._open.close()
+
+
+def timed_on(config: DictConfig) -> str:
+    """What times depend on besides the settings: the machine, its libraries, and who else works on it."""
+    from eval.timing.machine import this_machine  # here: it loads torch
+
+    machine, workers = this_machine(), config.eval.get("workers") or 1
+    return f"{machine.text}, transformers {machine.transformers}, {workers} worker{'s' if workers > 1 else ''}"

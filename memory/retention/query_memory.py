@@ -105,6 +105,11 @@ class QueryMemory:
         span = mean_keys(view, torch.nonzero(view.span)[:, 0]) if self.cross_attention else None
         return self._head.to(rule.device)(features, span, rule).detach()
 
+    @property
+    def trained(self) -> str | None:
+        """SHA-256 of the head's tensors; None where the rule decides alone."""
+        return None if self._head is None else self._head.sha256
+
     @cached_property
     def _head(self) -> ResidualHead | None:
         """None where the rule decides alone."""

@@ -91,6 +91,29 @@ def test_runs_with_a_memory_share_its_grouping_and_their_weights() -> None:
     assert differences([remembering(10, "a"), remembering(20, "b")]) == ["memory.grouping.window", "weights"]
 
 
+def test_a_slow_link_is_no_merit_of_the_method() -> None:
+    one, two = (
+        run(name, config={"memory": {}, "engine": {"link_gigabytes": rate}}) for name, rate in (("a", None), ("b", 0.05))
+    )
+    assert differences([one, two]) == ["engine.link_gigabytes"]
+
+
+def test_times_that_were_taken_elsewhere_are_named() -> None:
+    here, there = (dataclasses.replace(episode(i, True, 1.0), timed_on=where) for i, where in ((0, "A"), (1, "B, 2")))
+    untimed = run("expert", episode(0, True, 0.0), episode(1, True, 0.0))
+    assert differences([untimed, run("a", here, dataclasses.replace(there, timed_on="A"))]) == []
+    resumed = run("b", here, there)
+    assert differences([untimed, resumed]) == ["what times were taken on (A | B, 2)"]
+
+
+def test_an_episode_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", {"planner": {"name": "keep"}})
+    for index in (0, 1):
+        folder.commit(dataclasses.replace(episode(index, True, 1.0), id="same"), [])
+    with pytest.raises(DataError, match="run: episode 'same' is there 2 times; play it anew"):
+        load_runs([tmp_path])
+
+
 def test_runs_of_one_name_are_told_apart_by_their_folder(tmp_path: Path) -> None:
     for name in ("a/0_keep", "b/0_keep"):
         folder = RunFolder.create(tmp_path / name, {"planner": {"name": "keep"}})

@@ -116,6 +116,13 @@ def test_longmemeval_is_told_in_order_of_time(tmp_path: Path) -> None:
     assert abstain.questions[0].adversarial and abstain.questions[0].answer == ""
 
 
+def test_a_conversation_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    for name in ("longmemeval_oracle.json", "longmemeval_s.json"):
+        write(tmp_path / name, [longmemeval_row()])
+    with pytest.raises(DataError, match="conversation 'abc' is there 2 times; give files without repetitions"):
+        load_conversations(tmp_path)
+
+
 def test_personamem_sees_no_later_message(tmp_path: Path) -> None:
     personamem_files(tmp_path)
     early, whole = load_conversations(tmp_path)

@@ -33,10 +33,33 @@ def test_failures_of_few_tasks_are_no_certainty() -> None:
 
 
 def test_a_share_counts_clusters_as_far_as_they_agree() -> None:
+    """By Korn and Graubard, and at most as all values alone; t of 99, 19 and 199 degrees of freedom by a table."""
     alike = {i: [float(i < 10)] * 5 for i in range(20)}
     unlike = {i: [1.0, 0.0] * 5 for i in range(20)}
-    assert share_interval(alike) == pytest.approx(wilson(0.5, 20))
-    assert share_interval(unlike) == pytest.approx(wilson(0.5, 200))
+    assert share_interval(alike) == pytest.approx(wilson(0.5, 20 * 95 / 99 * (1.9842 / 2.0930) ** 2), abs=1e-4)
+    assert share_interval(unlike) == pytest.approx(wilson(0.5, 200 * (1.9720 / 2.0930) ** 2), abs=1e-4)
+
+
+def test_two_streams_tell_little() -> None:
+    low, high = share_interval({"a": [1.0] * 27 + [0.0] * 23, "b": [1.0] * 24 + [0.0] * 26})
+    assert high - low > 0.7
+
+
+@pytest.mark.parametrize("clusters", [2, 4, 10])
+def test_the_share_interval_covers_where_clusters_are_few(clusters: int) -> None:
+    """Streams of 20 tasks whose own rates differ."""
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(300):
+        rates = rng.beta(7 / 6, 7 / 6, clusters)
+        low, high = share_interval({i: (rng.random(20) < rate).astype(float) for i, rate in enumerate(rates)})
+        hits.append(low <= 0.5 <= high)
+    assert np.mean(hits) >= 0.92
+
+
+def test_equal_clusters_of_unequal_values_are_no_certainty() -> None:
+    found = paired_difference({i: [1.0, -1.0] for i in range(12)})
+    assert found.interval == pytest.approx((-unseen(12), unseen(12))) and (found.more, found.fewer) == (12, 12)
 
 
 def test_the_share_interval_covers() -> None:

@@ -442,6 +442,10 @@ def test_runs_of_the_same_questions_stand_side_by_side(
     assert "F1 gain" in out
     code, out, _ = show("b", "c")
     assert code == 0 and "keep_lean, embedding 40 (b/" in out and "keep_lean, embedding 40 (c/" in out
+    assert "differ in more than their method" not in out
+    call(*base, "limit=2", "planner=keep", "unit=session", "profile=true", "eval.out=d")
+    code, out, _ = show("b", "d")
+    assert code == 0 and "note: these runs differ in more than their method: profile, unit" in out
     code, _, err = show("a", "nowhere")
     assert code == BAD_INPUT and "no answered questions under nowhere" in err
 
@@ -457,3 +461,9 @@ def test_questions_are_paired_with_their_gold_answers(answers: Answers) -> None:
     assert found.clusters == len({row.conversation for row in here})
     with pytest.raises(DataError, match="no question in common"):
         compare.common([[other], rows])
+
+
+def test_prompts_of_one_debate_are_one_cluster(answers: Answers) -> None:
+    rows = answers("generated.conversations=0", "generated.debates=1", "generated.agents=2", "generated.rounds=2")
+    assert len(rows) > 1 and len({row.id for row in rows}) == len(rows)
+    assert len({row.conversation for row in rows}) == 1

@@ -38,11 +38,12 @@ def test_a_shorter_path_than_the_demonstration_earns_no_more_than_full_credit() 
 
 def test_unknown_lengths_weigh_the_mean_and_stay_in_the_denominator() -> None:
     assert path_weighted_success([task(True, 4, 4), task(False, 0, 0)]) == pytest.approx(0.5)
+    assert path_weighted_success([task(True, 4, 4), task(True, 4, 0)]) == pytest.approx(0.5), "nobody knows how long"
     assert path_weighted_success([task(True, 4, 0)]) is None
 
 
 def test_ratios_are_of_sums_and_crashes_stay_in() -> None:
-    cold = step(cold=True, token_layers=1000, ttft_ms=50.0, parts={"encode": 30.0, "prefill": 20.0})
+    cold = step(cold=True, flips=1, token_layers=1000, ttft_ms=50.0, parts={"encode": 30.0, "prefill": 20.0})
     warm = step(token_layers=200, hit_tokens=60, ttft_ms=10.0, recomputed_token_layers=72, prompt_tokens=300, flips=1)
     good = EpisodeResult(0, "e0", (task(True, 2, 2),), (cold, warm), 1.0)
     bad = EpisodeResult(1, "e1", (task(False, 0, 2, type_="b"),), (), 1.0, error="ValueError: no")
@@ -53,7 +54,8 @@ def test_ratios_are_of_sums_and_crashes_stay_in() -> None:
     assert summary["recomputed_ratio"] == pytest.approx(72 / (160 * 9))
     assert summary["kv_hit_rate"] == pytest.approx(60 / 160)
     assert summary["ttft_ms"]["p50"] == 30.0 and summary["ttft_cold_ms"]["p50"] == 50.0
-    assert summary["ttft_flip_ms"]["p50"] == 10.0 and summary["ttft_parts_ms"]["encode"]["mean"] == 15.0
+    assert summary["ttft_flip_ms"]["p50"] == 10.0 and summary["flip_steps"] == 1
+    assert summary["ttft_parts_ms"]["encode"]["mean"] == 15.0
     assert summary["stops"] == {"done": 1, "success": 1}
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from eval.deviation import Shadow, make_planners, play
 from eval.forgetting import Step, distance
@@ -53,6 +55,40 @@ def test_methods_are_measured_beside_the_full_cache(tiny_model: Path, tmp_path: 
     assert out.read_bytes() == before
     with pytest.raises(ConfigError, match="was made with other settings"):
         report([*given, "eval.seed=3"])
+
+
+def test_steps_of_other_weights_are_not_gone_on_with(tiny_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    short = ["eval.episodes=1", "env.stream=1", "env.max_steps=1", "prompt.encoder=hashed"]
+    given = ["--methods", "streaming", "--budget", "40", "--out", str(tmp_path / "steps.jsonl"), f"model={model}", *short]
+    report(given)
+    (model / "SHA256SUMS").unlink()
+    tensors = load_file(model / "model.safetensors")
+    save_file({name: 2 * tensor for name, tensor in tensors.items()}, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match="was made with other settings"):
+        report(given)
+
+
+class Lengths:
+    """Tokens that each decision was charged with."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+        self.seen.append((prefill.counts.prompt_tokens, prefill.reads.raw))
+
+
+def test_what_the_leader_asks_aside_is_charged_to_nobody() -> None:
+    """The others take over what a task asks for, so the prompt that asked is no cost of the first method alone."""
+    overrides = [*SETTING, "model=planner-tiny", "eval.episodes=1", "env.stream=1", "env.max_steps=1"]
+    configs = compose_variants(["full_cache", "streaming:streaming+memory.retention.budget=2000"], overrides)
+    kept = {name: Lengths() for name in configs}
+    with Engine(make_model(configs["full_cache"].model, 0)) as engine:
+        planners = make_planners(engine, make_tokenizer(configs["full_cache"].model, engine.model), configs)
+        for _ in play(Shadow(engine, planners, kept, common=True), configs["full_cache"]):
+            """One step: nothing is forgotten in so short a transcript."""
+    assert kept["full_cache"].seen == kept["streaming"].seen and len(kept["streaming"].seen) == 1
 
 
 class Transcripts:

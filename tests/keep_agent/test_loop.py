@@ -128,6 +128,18 @@ def test_a_crash_behind_the_last_task_fails_it() -> None:
     assert [(task.stop, task.success) for task in result.tasks] == [("crash", False)] and result.crashed
 
 
+def test_a_crash_between_tasks_leaves_the_next_one_unbegun() -> None:
+    """Conditions that the finished task had met are not counted for the next."""
+
+    class Forgetful(ExpertPlanner):
+        def finish_task(self, result: Finished, following: str | None) -> None:
+            raise RuntimeError("nothing to write with")
+
+    result, _ = play(Forgetful(expert_oracle(config("grounded", "full"))), episode(MUG, APPLE), world())
+    assert [(task.met, task.total, task.steps, task.stop) for task in result.tasks][1:] == [(0, 1, 0, "crash")]
+    assert result.tasks[0].success
+
+
 def test_a_model_that_cannot_decide_is_no_failure_of_the_planner() -> None:
     class Broken(Scripted):
         def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:

@@ -141,6 +141,10 @@ def test_other_weights_do_not_go_on(tmp_path: Path) -> None:
     run.check_weights("aa")
     with pytest.raises(ConfigError, match="run was made by a model with other weights"):
         run.check_weights("bb")
+    run.config["trained"] = "cc"
+    run.check_weights("aa", "cc")
+    with pytest.raises(ConfigError, match="another retention head"):
+        run.check_weights("aa", "dd")
 
 
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:

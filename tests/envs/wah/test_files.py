@@ -57,6 +57,12 @@ def test_every_instruction_of_a_record_is_an_episode(tmp_path: Path, name: str) 
     assert home.graph[home.room].class_name == "bedroom"
 
 
+def test_a_task_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "wah_nl_test.json", [record(0), record(1, task_id=0)])
+    with pytest.raises(DataError, match="task 'wah_nl_test-0' is there 2 times; give each task_id once"):
+        load_episodes(str(file), "test")
+
+
 def test_a_folder_is_read_by_split_and_a_limit_draws_with_the_seed(tmp_path: Path) -> None:
     write(tmp_path / "wah_nl_test.json", [record(number) for number in range(3)])
     write(tmp_path / "wah_nl_train.json", record(9))

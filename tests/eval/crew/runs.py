@@ -9,6 +9,7 @@ from keep_agent.frames import FRAMES
 from keep_agent.runfolder import LAST, TRACE, RunFolder, find_runs, read_summary
 from keep_agent.trace import read_trace
 
+PLAYED = {"timed_on"}  # by how many workers, on what
 CLOCKS = {"timings", "loads", "computes"}  # of a trace's entry
 TIMES = {"seconds", "parts", "ttft_ms", "ttft_overlapped_ms", "score_ms"}  # of a result and its steps
 SUMMED_TIMES = {"seconds", "ttft_ms", "ttft_parts_ms", "ttft_overlapped_ms", "decision_ms", "score_ms",
@@ -33,7 +34,7 @@ def without(row: dict[str, Any], keys: set[str]) -> dict[str, Any]:
 
 def results(run: Path) -> list[dict[str, Any]]:
     """Every number of every step but times, and what counts the context."""
-    rows = [without(result.to_json(), TIMES) for result in RunFolder.read(run)]
+    rows = [without(result.to_json(), TIMES | PLAYED) for result in RunFolder.read(run)]
     return [row | {"steps": [without(step, TIMES | CONTEXT) for step in row["steps"]]} for row in rows]
 
 
