@@ -92,9 +92,8 @@ def test_runs_with_a_memory_share_its_grouping_and_their_weights() -> None:
 
 
 def test_a_slow_link_is_no_merit_of_the_method() -> None:
-    one, two = (
-        run(name, config={"memory": {}, "engine": {"link_gigabytes": rate}}) for name, rate in (("a", None), ("b", 0.05))
-    )
+    links = {"a": None, "b": 0.05}
+    one, two = (run(name, config={"memory": {}, "engine": {"link_gigabytes": rate}}) for name, rate in links.items())
     assert differences([one, two]) == ["engine.link_gigabytes"]
 
 

@@ -59,8 +59,8 @@ def test_methods_are_measured_beside_the_full_cache(tiny_model: Path, tmp_path: 
 
 def test_steps_of_other_weights_are_not_gone_on_with(tiny_model: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    short = ["eval.episodes=1", "env.stream=1", "env.max_steps=1", "prompt.encoder=hashed"]
-    given = ["--methods", "streaming", "--budget", "40", "--out", str(tmp_path / "steps.jsonl"), f"model={model}", *short]
+    short = [f"model={model}", "eval.episodes=1", "env.stream=1", "env.max_steps=1", "prompt.encoder=hashed"]
+    given = ["--methods", "streaming", "--budget", "40", "--out", str(tmp_path / "steps.jsonl"), *short]
     report(given)
     (model / "SHA256SUMS").unlink()
     tensors = load_file(model / "model.safetensors")
