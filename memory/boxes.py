@@ -19,8 +19,9 @@ class Boxes:
     @classmethod
     def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> Boxes:
         """Boxes of each block's unrotated keys (all layers, kv_heads, tokens, head_dim), at ``layers`` only."""
-        index = torch.tensor(layers, device=keys[0].device)
-        of_blocks = [torch.aminmax(k.index_select(0, index), dim=2) for k in keys]
+        device = keys[0].device
+        chosen = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
+        of_blocks = [torch.aminmax(k, dim=2) for k in chosen]
         low, high = (torch.stack(side, 2) for side in zip(*of_blocks, strict=True))
         return cls(low, high, tuple(k.shape[2] for k in keys))
 

@@ -18,8 +18,11 @@ class DamagedError(CorruptError):
     """A stored block is no longer what was written. Its storage has forgotten it: ask again, it is computed anew."""
 
     def __init__(self, identity: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(identity, message)  # both, so that it can be sent to another process
         self.identity = identity
+
+    def __str__(self) -> str:
+        return self.args[1]
 
 
 class Guard(Protocol):

@@ -45,14 +45,14 @@ class HarvestPool:
 
     def __init__(self, engine: Engine, holder: Holder, namespace: str, index: BoxIndex | None) -> None:
         self._engine, self._holder, self._namespace, self._index = engine, holder, namespace, index
-        self._coming: Future[Harvest] | None = None
+        self._coming: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the work it is of
         self.kept: list[Kept] = []
         self.clear()
 
     def clear(self) -> None:
         """Forget everything; a harvest under way comes to nothing, for only ``settle`` makes it part of the pool."""
         if self._coming is not None:
-            self._coming.cancel()
+            self._coming[0].cancel()
         self._coming = None
         self.told: Tokens = ()
         self.tail: KVBlock | None = None
@@ -99,7 +99,8 @@ class HarvestPool:
         for start, stop in pairwise([*edges, len(told)] if edges[-1] < len(told) else edges):
             name = identity(name, (), told[start:stop], self._namespace)
             kept.append(Kept(name, start, stop))
-        self._coming = self._engine.later(partial(self._harvest, told, kept, len(stops), rows))
+        work = partial(self._harvest, told, kept, len(stops), rows)
+        self._coming = self._engine.later(work), work
 
     def _harvest(self, told: Tokens, kept: list[Kept], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
         """On the worker: it touches nothing that a session reads."""
@@ -114,8 +115,9 @@ class HarvestPool:
     def _settle(self) -> None:
         if self._coming is None:
             return
-        coming, self._coming = self._coming, None
-        harvest = coming.result()
+        (coming, work), self._coming = self._coming, None
+        # what has not begun is done now: plans would go before it, and the worker would wait for itself
+        harvest = self._engine.run(work) if coming.cancel() else coming.result()
         self.told, self.tail = harvest.told, harvest.tail
         for kept, block in zip(harvest.kept, harvest.blocks, strict=True):
             if not self._store(block):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -122,18 +123,20 @@ class Batch:
         at = decoder.rope.at(places, max(member.next_position for member in self._members) + 1)
         angles = {key: (cos.transpose(0, 1), sin.transpose(0, 1)) for key, (cos, sin) in at.items()}
         rows.begin()
-        hidden = decoder.run(decoder.embed(ids).transpose(0, 1), _Pass(angles, rows, self._watches(places)))
-        logits = decoder.head(hidden[:, -1])
+        with ExitStack() as watched:
+            watches = self._watches(places, watched)
+            hidden = decoder.run(decoder.embed(ids).transpose(0, 1), _Pass(angles, rows, watches))
+            logits = decoder.head(hidden[:, -1])
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def _watches(self, places: torch.Tensor) -> list[_Watch]:
-        """Counts what the pass reads, and prepares those who look on."""
+    def _watches(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
+        """Counts what the pass reads, and prepares those who look on, for as long as the pass is ``watched``."""
         watches = []
         for number, member in enumerate(self._members[i] for i in self._order):
             visible = member.end_at(member.length + 1)
             if member.witness is not None:
                 positions = torch.cat([member.positions, places[number : number + 1]])
-                member.witness.begin(positions, 1)
+                watched.enter_context(member.witness.watching(positions, 1))
                 row = torch.tensor([member.length], device=places.device)
                 plan = causal_plan(row, positions, self._decoder.spec.dtype)
                 watches.append(_Watch(number, member, visible, plan))

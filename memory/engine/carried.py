@@ -52,13 +52,14 @@ class Carried:
         self._angles = at_rows(angles, self._rows)
         self._mixed: torch.Tensor | None = None
         self._joined: tuple[Angles, Angles] | None = None
-        self._fed = 0  # layers that are done
+        self._attended, self._fed = -1, 0  # the last layer whose attention is done, and how many layers are done
 
     def attend(self, layer: int, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
         """The layer's first half of the prompt's rows ``hidden`` (1, rows, hidden), and of these before them."""
         rows, pack = hidden.shape[1], self._pack
         joint = Coupled(state, pack.state, {} if state.bare else self._behind(state.angles), self._place)
         mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint)
+        self._attended = layer
         self._mixed = mixed[:, rows:]
         return mixed[:, :rows]
 
@@ -79,10 +80,10 @@ class Carried:
         :raises ConfigError: a row is none of these units', or the layer is further up
         """
         place = torch.searchsorted(self._rows, rows).clamp(max=self._rows.numel() - 1)
-        if layer > self._fed or not torch.equal(self._rows[place], rows):
+        if layer > max(self._attended, self._fed) or not torch.equal(self._rows[place], rows):
             raise ConfigError(f"layer {layer} of some rows asked for is in no block, and not computed yet")
         index = self._source[place]
-        if layer == self._fed:  # its attention is still to come
+        if layer > self._attended:  # its attention is still to come
             made = self._decoder.bare_kv(layer, self._pack.hidden, kinds)
             return tuple(x[:, index - self._pack.rows.start] for x in made)
         own = {"k": self._pack.cache.raw, "v": self._pack.cache.v}

@@ -58,7 +58,7 @@ class Engine:
             keep_freed_memory()  # before the worker has a heap of its own
         self.model = model
         self.decoder = model.decoder
-        self._worker = Worker(tidy=give_back_holes if on_cpu else None)
+        self._worker = Worker(tidy=give_back_holes if on_cpu else None, device=model.decoder.device)
         self._scorer = Scorer(model.decoder)
         self._transport = Transport.of(transport, model.decoder.device, throttle, importance, chunk)
 

@@ -64,8 +64,9 @@ class Loader:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
             if self._pending and not self._busy:
-                self._busy, self._free = True, time.perf_counter()
+                self._free = time.perf_counter()
                 self.transport.link.submit(self._drain)
+                self._busy = True  # not before: a link that takes no more work never ends it
 
     def note(self, layer: int, start: float, nbytes: int) -> None:
         """Count a copy that ``layer`` itself made, and waited for, since ``start``."""
@@ -111,6 +112,8 @@ class Loader:
         with self._changed:
             self._pending.clear()
             self._changed.wait_for(lambda: not self._busy)
+        if self.transport.stream is not None:
+            self.transport.stream.synchronize()
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -118,14 +121,15 @@ class Loader:
 
     def _drain(self) -> None:
         """On the link's thread: job after job until none waits."""
-        with torch.inference_mode(), torch.cuda.stream(self.transport.stream):  # without a stream: nothing
-            while (layer := self._next()) is not None:
-                try:
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self.transport.stream):  # without a stream: nothing
+                while (layer := self._next()) is not None:
                     self._run(layer, layer + 1, self._job)
-                except BaseException as error:
-                    with self._changed:
-                        self._error = error
-                        self._pending.clear()
+        except BaseException as error:
+            with self._changed:
+                self._error, self._current, self._busy = error, None, False
+                self._pending.clear()
+                self._changed.notify_all()
 
     def _next(self) -> int | None:
         """The layer that is due first among those that wait."""

@@ -123,10 +123,12 @@ class LayerProbe:
         ends = np.array([p.stop for p in placed])
         index = torch.from_numpy(wanted + (stops - ends)[number])
         held = ([getattr(p.block, kind)[layer] for p in placed] for kind in kinds)
-        return tuple(torch.cat(parts, 1)[:, index].to(rows.device) for parts in held)
+        return tuple(joined(parts, rows.device)[:, index].to(rows.device) for parts in held)
 
     def _with_carried(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
         """`cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
+        if layer > self.layer:
+            self.leave()  # what the layer above is made of has to be there
         found = self.carried.kv(layer, rows[new], kinds)
         if bool(new.all()):
             return found
@@ -245,3 +247,9 @@ class LayerProbe:
         if window is not None:
             visible = visible & (places[None] > places[rows][:, None] - window)
         return bias_of(visible, self.attended.query.dtype)
+
+
+def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """(kv_heads, rows, head_dim) of blocks; those that do not lie together meet on ``device``."""
+    together = len({part.device for part in parts}) == 1
+    return torch.cat(parts if together else [part.to(device) for part in parts], 1)

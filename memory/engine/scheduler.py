@@ -156,17 +156,20 @@ class Scheduler:
 
     def _drive(self) -> None:
         """A turn, and then the next: by way of the engine's queue, so that others have theirs."""
+        goes_on = False
         try:
             self._turn()
             with self._idle:
                 if self._arrived or any(self._jobs()):
                     self._engine.submit(self._drive)
-                    return
+                    goes_on = True
         except Exception as error:  # most likely the engine was closed: nobody shall wait forever
             self._abandon(error)
-        with self._idle:
-            self._driven = False
-            self._idle.notify_all()
+        finally:
+            if not goes_on:
+                with self._idle:
+                    self._driven = False
+                    self._idle.notify_all()
 
     def _abandon(self, error: Exception) -> None:
         """Nothing works any more: tell everybody."""
@@ -199,11 +202,14 @@ class Scheduler:
         for jobs in (self._active, self._queue, self._warm, self._waiting):
             if job in jobs:
                 jobs.remove(job)
-        if job.begun:
-            self._busy -= job.names
-            self._teams.leave(job.request.cache)
         with self._idle:
             job.request.cache.requests -= 1
+        try:
+            if job.begun:
+                self._busy -= job.names
+                self._teams.leave(job.request.cache)
+        except Exception as failed:
+            reason, error = Reason.ERROR, failed
         try:
             if job.done is not None:
                 job.done(job.stream, reason)
@@ -229,7 +235,7 @@ class Scheduler:
         """Take the most likely token (vocab,); returns whether it is to be appended."""
         try:
             job.token = most_likely(logits, self._decoder.spec.dtype)
-        except ModelError as error:
+        except Exception as error:  # a GPU's errors surface where it is waited for
             self._end(job, Reason.ERROR, error)
             return False
         if job.token in job.request.stop_ids:
@@ -252,13 +258,13 @@ class Scheduler:
         extension = job.extension
         try:
             left = extension.step()
+            done = None if left else extension.result()
         except Exception as error:
             self._end(job, Reason.ERROR, error)
             return
-        if left:
+        if done is None:
             self._queue.append(job)
             return
-        done = extension.result()
         job.stream.trace, job.extension = done.trace, None
         if self._offer(job, done.logits[-1]):
             self._active.append(job)

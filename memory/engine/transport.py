@@ -14,6 +14,7 @@ import torch
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.choices import IMPORTANCE, TRANSPORTS
+from memory.engine.worker import choose_device
 
 BUFFERS = 3  # of pinned memory per name: one is filled while others are copied
 CHUNK = 1e6  # bytes: far more than a link of 50 GB/s moves within a latency of 10 microseconds
@@ -94,7 +95,7 @@ class Beside:
     """The worker that chooses rows while the layer's MLP is computed; on CUDA it has a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="importance")
+        self._executor = ThreadPoolExecutor(1, "importance", choose_device, (device,))
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def submit(self, work: Any, *args: Any) -> Future[Any]:
@@ -113,9 +114,11 @@ class Beside:
     def stream(self) -> Iterator[None]:
         """For the work: on this worker's stream; what it made is there at the end."""
         with torch.cuda.stream(self._stream):  # without a stream this does nothing
-            yield
-            if self._stream is not None:
-                self._stream.synchronize()
+            try:
+                yield
+            finally:
+                if self._stream is not None:
+                    self._stream.synchronize()
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -155,7 +158,7 @@ class Transport:
             kind = "stream" if device.type == "cuda" else "inline" if throttle is None else "thread"
         if kind == "stream" and device.type != "cuda":
             raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
-        link = None if kind == "inline" else ThreadPoolExecutor(1, thread_name_prefix="link")
+        link = None if kind == "inline" else ThreadPoolExecutor(1, "link", choose_device, (device,))
         stream = torch.cuda.Stream(device) if kind == "stream" else None
         return cls(link, stream, throttle, Beside(device) if importance == "beside" else None, chunk)
 

@@ -19,6 +19,12 @@ T = TypeVar("T")
 TIDIED = 256  # pieces of work: some fifty steps of an agent
 
 
+def choose_device(device: torch.device | None) -> None:
+    """Make a GPU this thread's own: else streams that are named without a device are those of the first."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
 class Priority(IntEnum):
     """Lower runs first."""
 
@@ -42,8 +48,11 @@ class Worker:
     Every `TIDIED` pieces it tidies up, when the result is out and before it looks for more.
     """
 
-    def __init__(self, name: str = "engine", tidy: Callable[[], None] | None = None) -> None:
-        self._tidy = tidy
+    def __init__(
+        self, name: str = "engine", tidy: Callable[[], None] | None = None, device: torch.device | None = None
+    ) -> None:
+        """:param device: the model's; its streams are the ones the worker means"""
+        self._tidy, self._device = tidy, device
         self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._closed, self._lock = False, threading.Lock()  # so that no job comes behind the last one
@@ -71,13 +80,13 @@ class Worker:
     def close(self) -> None:
         """Finish what is queued, then stop. May be called twice."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._jobs.put(_Job(Priority.CLOSE, next(self._numbers), None, Future()))
-        self._thread.join()
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(_Job(Priority.CLOSE, next(self._numbers), None, Future()))
+        self._thread.join()  # for whoever calls: what the work needs is put away behind this
 
     def _serve(self) -> None:
+        choose_device(self._device)
         while (job := self._jobs.get()).work is not None:
             if not job.result.set_running_or_notify_cancel():
                 del job

@@ -156,6 +156,21 @@ def test_whether_one_waits_for_the_harvest_changes_nothing(engine: Engine, metho
         assert torch.equal(*scores)
 
 
+@pytest.mark.parametrize("method", [history, memart])
+def test_a_plan_on_the_worker_does_not_wait_for_the_workers_own_queue(engine: Engine, method: Any) -> None:
+    """As an agent's does: what the turn before left to the background has not begun when the next prompt wants it."""
+    session, twin = open_session(engine, method()), open_session(engine, method())
+    for one in (session, twin):
+        furnish(one.store)
+
+    def plans() -> list[torch.Tensor]:
+        return [session.prefill("q", QUERY).logits for _ in range(3)]
+
+    for found in engine.run(plans):
+        assert torch.equal(found, twin.prefill("q", QUERY).logits)
+        engine.later(lambda: None).result()
+
+
 def test_what_is_scored_and_said_behind_a_prompt_is_not_harvested(engine: Engine) -> None:
     """A background job held up until after scoring and decoding, which grow the cache, sees the prompt's rows."""
     quiet, busy = open_session(engine, memart()), open_session(engine, memart())

@@ -20,6 +20,7 @@ from memory.engine.extend import append
 from memory.engine.families import FAMILIES, tiny_model
 from memory.engine.packed import BLOCK, PAGE, PackedCache
 from memory.engine.paged import PagedCache
+from memory.engine.teams import Teams
 from memory.engine.witness import Witness
 from memory.quantize import PackFormat, pack
 from memory.slots import SlotPool
@@ -180,6 +181,30 @@ def test_witnesses_see_what_they_would_see_alone(kind: str) -> None:
     for own, twin in zip(members, twins, strict=True):
         assert torch.equal(own.witness.places, twin.witness.places)
         torch.testing.assert_close(own.witness.mass(own.positions), twin.witness.mass(twin.positions))
+        for layer, queries in twin.witness.queries.items():
+            torch.testing.assert_close(own.witness.queries[layer], queries)
+
+
+@ANY_KIND
+def test_a_pass_that_failed_was_seen_by_nobody(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made once more, one by one."""
+    house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, kind, witnesses=True)
+    members, twins, feed, fails = house.caches(), house.caches(), house.decoder.feed, [True]
+
+    def feed_once_less(layer: int, mixed: torch.Tensor) -> torch.Tensor:
+        if layer == 1 and fails:
+            fails.clear()
+            raise RuntimeError("out of memory")
+        return feed(layer, mixed)
+
+    with torch.inference_mode():
+        expected = Teams(house.decoder).step(twins, [7] * len(twins))
+        monkeypatch.setattr(house.decoder, "feed", feed_once_less)
+        found = Teams(house.decoder).step(members, [7] * len(members))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    for own, twin in zip(members, twins, strict=True):
+        assert torch.equal(own.witness.places, twin.witness.places)
         for layer, queries in twin.witness.queries.items():
             torch.testing.assert_close(own.witness.queries[layer], queries)
 

@@ -19,7 +19,7 @@ from memory.recompute.none import Nothing
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
-from memory.stages import Layout, Loading, Recompute
+from memory.stages import Layout, Loading, Probe, Recompute
 from tests.laws.prompts import Prompt, relative
 
 STAGES: dict[str, Recompute] = {
@@ -73,6 +73,33 @@ def test_beside_any_way_of_loading(any_engine: Engine, loading: Loading, importa
         before = engine.prefill(layout, stage, loading)
         carried = engine.prefill(carrying(layout, [1], ["a"]), stage, loading)
     assert relative(carried.logits, before.logits) < EXACT
+
+
+class Asks(Nothing):
+    """Asks beside each layer what the blocks hold for the rows of unit 1, at that layer and at the next one first."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[torch.Tensor, ...]] = []
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        placed = layout.placements[1]
+        self._rows = torch.arange(placed.start, placed.start + len(placed.unit.token_ids))
+        return super().first(layout, layers)
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        self.found += [probe.cached_kv(layer + 1, self._rows), probe.cached_kv(layer, self._rows)]
+        return active
+
+
+@pytest.mark.parametrize("importance", ["before", "beside"])
+def test_what_is_on_its_way_is_told_as_blocks_would(any_engine: Engine, importance: str) -> None:
+    prompt, before, carried = Prompt.random(), Asks(), Asks()
+    with Engine(any_engine.model, "thread", importance=importance) as engine:
+        layout = prompt.layout(prompt.blocks(engine))
+        engine.prefill(layout, before, Serial())
+        engine.prefill(carrying(layout, [1], ["a"]), carried, Serial())
+    for found, held in zip(carried.found, before.found, strict=True):
+        assert all(relative(one, other) < EXACT for one, other in zip(found, held, strict=True))
 
 
 @pytest.mark.parametrize("context", [0, 7])

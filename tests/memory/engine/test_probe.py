@@ -11,6 +11,7 @@ from keep_agent.errors import ConfigError
 from memory.engine import attention
 from memory.engine import prefill as prefill_module
 from memory.engine.engine import Engine
+from memory.engine.probe import joined
 from memory.loading.serial import Serial
 from memory.stages import Capabilities, Layout, Probe, Recompute
 from tests.laws.prompts import Always, Prompt, relative, shrinking
@@ -141,6 +142,12 @@ def test_keys_or_values_alone(engine: Engine, name: str) -> None:
     answers, _ = run(engine, lambda p: [getattr(p, name)(p.layer, rows, kinds) for kinds in ("kv", "k", "v")])
     for (k, v), (k_alone,), (v_alone,) in answers:
         assert torch.equal(k, k_alone) and torch.equal(v, v_alone)
+
+
+def test_blocks_that_do_not_lie_together_meet_on_the_models_device() -> None:
+    parts = [torch.zeros(2, 3, 4), torch.zeros(2, 5, 4, device="meta")]
+    assert joined(parts, torch.device("meta")).shape == (2, 8, 4)
+    assert torch.equal(joined(parts[:1], torch.device("meta")), parts[0])
 
 
 def test_cached_kv_is_what_the_blocks_hold(engine: Engine) -> None:

@@ -364,3 +364,28 @@ def test_refusals(engine: Engine, manual: Scheduler) -> None:
         with pytest.raises(ConfigError, match=words):
             act()
     assert not manual.turn()
+
+
+def test_an_error_of_the_device_ends_the_request_that_waited_for_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's errors come where a result is waited for, and are no ModelError."""
+    ids = some_ids(9)
+    with Scheduler(engine, PACING) as scheduler:
+        with monkeypatch.context() as broken:
+            broken.setattr("memory.engine.scheduler.most_likely", lambda *_: 1 / 0)
+            first = scheduler.submit("a", packed(engine), ids, 4)
+            with pytest.raises(ZeroDivisionError):
+                first.collect()
+        second = scheduler.submit("a", packed(engine), ids, 4)
+        assert second.collect() == alone(engine, ids, 4)
+
+
+def test_where_nothing_works_any_more_nobody_waits(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = Scheduler(engine, PACING)
+    for call in ("step", "leave"):
+        monkeypatch.setattr(scheduler._teams, call, lambda *_: 1 / 0)
+    stream = scheduler.submit("a", packed(engine), some_ids(9), 4)
+    with pytest.raises(ZeroDivisionError):
+        stream.collect()
+    scheduler.close(cancel=True)

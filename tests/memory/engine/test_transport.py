@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from keep_agent.errors import ConfigError
+from memory.engine.loader import Loader
+from memory.engine.mover import Run
 from memory.engine.transport import Staging, Throttle, Transport
+from memory.stages import Transfer
 from tests.waiting import FakeTime
 
 CPU = torch.device("cpu")
@@ -53,3 +57,22 @@ def test_buffers_are_made_once_and_grow() -> None:
     assert staging.take("k", (6, 2), like).data_ptr() == first.data_ptr()
     assert staging.take("v", (2,), like).data_ptr() != first.data_ptr()
     assert staging.take("k", (100,), like).numel() == 100
+
+
+class Still:
+    """A mover that has nothing to move."""
+
+    row_bytes = 1
+    layout = SimpleNamespace(rows=8)
+
+    def spans(self, runs: list[Run]) -> list[tuple[int, int]]:
+        return [rows for _, rows in runs]
+
+
+def test_a_link_that_takes_no_more_work_leaves_nobody_waiting() -> None:
+    transport = Transport.of("thread", CPU, None, "before")
+    loader = Loader(Still(), 2, transport)
+    transport.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        loader.submit(0, [Transfer(0, 0, 1, (0, 4))])
+    loader.cancel()

@@ -12,6 +12,7 @@ import torch
 from keep_agent.errors import ModelError
 from memory.engine.engine import Engine
 from memory.engine.families import tiny_model
+from memory.engine.transport import Transport
 from memory.engine.worker import TIDIED, Priority, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
@@ -92,6 +93,45 @@ def test_it_tidies_up_between_pieces_of_work() -> None:
         worker.call(partial(order.append, number))
     worker.close()
     assert [place for place, what in enumerate(order) if what == "tidied"] == [TIDIED, 2 * TIDIED + 1]
+
+
+def test_who_closes_again_waits_too() -> None:
+    order: list[str] = []
+    worker, again = Worker(), threading.Event()
+
+    def work() -> None:
+        until(again.is_set)
+        order.append("done")
+
+    def close() -> None:
+        worker.close()
+        order.append("closed")
+
+    worker.submit(work)
+    first = threading.Thread(target=close)
+    first.start()
+    until(lambda: worker._closed)
+    again.set()
+    close()
+    first.join()
+    assert order == ["done", "closed", "closed"]
+
+
+def test_a_gpu_is_the_workers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams that are named without a device are then those that the model computes on."""
+    chosen: list[tuple[object, str]] = []
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda device: chosen.append((device, threading.current_thread().name))
+    )
+    second = torch.device("cuda:1")
+    worker = Worker(device=second)
+    worker.call(lambda: None)
+    worker.close()
+    transport = Transport.of("thread", second, None, "before")
+    transport.link.submit(int).result()
+    transport.close()
+    assert [device for device, _ in chosen] == [second, second]
+    assert chosen[0][1] == "engine" and chosen[1][1].startswith("link")
 
 
 def test_closing_finishes_what_is_queued() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, DataError
 from memory.disk import blockhead
+from memory.mapped_rows import DamagedError
 from memory.packed_rows import PackedRows
 from memory.storage.disk import Disk
 from memory.storage.pages import PAGE
@@ -262,3 +264,8 @@ def test_a_replaced_block_is_the_new_one(tmp_path: Path) -> None:
         disk.flush()
     (entry,) = opened(tmp_path).entries()
     assert (entry.namespace, entry.born) == ("agent_2", 2.0)
+
+
+def test_that_a_block_is_lost_can_be_told_to_another_process() -> None:
+    told = pickle.loads(pickle.dumps(DamagedError("abc", "block abc is lost")))
+    assert (told.identity, str(told)) == ("abc", "block abc is lost")
