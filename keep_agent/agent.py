@@ -193,12 +193,12 @@ class Agent(Asynchronous):
             self._engine.run(partial(self._session.embed, texts[start : start + EMBEDDED]))
         self._engine.run(partial(self._restore, numbers, opened, planner))
 
-    def decided(self, instruction: str, skills: str, skill: str, asked: str) -> None:
+    def decided(self, instruction: str, skills: str, skill: str, asked: str, goal: str = "") -> None:
         """A decision was made in an earlier life: a journal is played again.
 
-        :param skills: the set's name; with ``asked``, as `last_decision` gave them
+        :param skills: the set's name; with ``asked`` and ``goal``, as `last_decision` gave them
         """
-        self._engine.run(partial(self._decided, instruction, skills, skill, asked))
+        self._engine.run(partial(self._decided, instruction, skills, skill, asked, goal))
 
     @property
     def last_decision(self) -> dict[str, str]:
@@ -207,7 +207,7 @@ class Agent(Asynchronous):
         opened = self._open
         return {
             "instruction": self._instruction, "skills": self._skills, "skill": opened.decision.skill,
-            "asked": opened.asked,
+            "asked": opened.asked, "goal": self._planner.goal,
         }  # fmt: skip
 
     def together(self, work: Callable[[], None]) -> None:
@@ -378,8 +378,9 @@ class Agent(Asynchronous):
             self._planner.begin(instruction, skills)
             self._instruction, self._skills = instruction, skills
 
-    def _decided(self, instruction: str, skills: str, skill: str, asked: str) -> None:
+    def _decided(self, instruction: str, skills: str, skill: str, asked: str, goal: str) -> None:
         self._begin(instruction, skills)
+        self._planner.goal = goal
         self._session.update(settle=True)
         self._took(Decision(skill, number=self._number + 1), asked)
 

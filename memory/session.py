@@ -303,7 +303,8 @@ class MemorySession:
         budget: int | None = None,
     ) -> tuple[list[Unit], Sequence[int], Assembler]:
         """The units of the chosen segments, in prompt order, the query behind them, and who assembles both."""
-        chosen = self.method.retrieval.select(query_text, self.store, min(budget or self.budget, self.budget))
+        room = self.budget if budget is None else min(budget, self.budget)
+        chosen = self.method.retrieval.select(query_text, self.store, room)
         segments = [self.store.get(id) for id in chosen]
         transcript, assembler = self._transcript, self._assembler
         if transcript is None:

@@ -59,7 +59,7 @@ class KVPlanner:
         self._retry, self._trail = retry, Trail()
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
         self._instruction, self._skills = "", ""
-        self._goal = ""  # what the instruction asks for, as the model said before its first skill
+        self.goal = ""  # what the instruction asks for, as the model said before its first skill
         self._now = ""  # the agent's own line: part of every query, never of the memory
         self._decided = ""
         self._focus: list[int] = []  # what the last decision was for, as the model wrote it
@@ -90,7 +90,7 @@ class KVPlanner:
 
     def begin(self, instruction: str, skills: str) -> None:
         """A task in the house as it is remembered; the one before is finished."""
-        self._instruction, self._skills, self._goal = instruction, skills, ""
+        self._instruction, self._skills, self.goal = instruction, skills, ""
         self._trail = Trail()
 
     def observe(self, facts: Sequence[FactView]) -> None:
@@ -123,12 +123,12 @@ class KVPlanner:
         """Have the model say what a new instruction asks for, behind the memory: then it need not work that out at
         every step, and sticks to it. What is asked aside leaves no trace in a transcript. None if that is known.
         """
-        cue = [] if self._goal or self._turns else self._format.goal(self._skills, self._instruction)
+        cue = [] if self.goal or self._turns else self._format.goal(self._skills, self._instruction)
         if not cue:
             return None
         prefill = self.session.prefill(clean(self._instruction), cue, lasting=False, whole=True, budget=GOAL_SEGMENTS)
         ids = self.session.generate(prefill, GOAL_TOKENS, self._format.stops())
-        self._goal = clean(self._format.decode(ids))
+        self.goal = clean(self._format.decode(ids))
         return prefill
 
     @property
@@ -144,8 +144,8 @@ class KVPlanner:
         took = (time.perf_counter() - began) * 1e3
         extra: dict[str, Any] = {"written": list(self._written.items())}
         self._written = {}
-        if self._goal:
-            extra["understood"] = self._goal
+        if self.goal:
+            extra["understood"] = self.goal
         if self._focus:
             extra["focus"] = self._format.decode(self._focus)
         return Decision(skill, scores, prefill, score_ms=took, score_tokens=tokens, extra=extra)
@@ -154,7 +154,7 @@ class KVPlanner:
         """Take another planner's decision for this one's own, with what it was for and what the task asks for: their
         transcripts go on alike.
         """
-        self._goal = other._goal
+        self.goal = other.goal
         self._decided, self._focus = other._decided, list(other._focus)
 
     def act(self) -> None:
@@ -192,7 +192,7 @@ class KVPlanner:
             style=self._style.name,
             instruction=self._instruction,
             skills=self._skills,
-            goal=self._goal,
+            goal=self.goal,
             now=self._now,
             turns=tuple(self._turns),
             told=self._told,
@@ -207,7 +207,7 @@ class KVPlanner:
         self.session.load(found.memory, blocks)
         self._style.restore(self.session.store)
         self.begin(found.instruction, found.skills)
-        self._goal, self._now = found.goal, found.now
+        self.goal, self._now = found.goal, found.now
         self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks
         self._acting, self._torn = found.acting, True
         self._decided, self._focus, self._written = "", [], {one.id: one.text for one in self.session.store}
@@ -262,13 +262,13 @@ class KVPlanner:
 
     def _whole_query(self) -> list[int]:
         before = max(0, len(self._turns) - self._format.progress)
-        told = self._told_task if self._appends else in_short(self._instruction, self._goal)
+        told = self._told_task if self._appends else in_short(self._instruction, self.goal)
         return self._format.query(self._skills, told, self._turns[before:], self._now, before)
 
     @property
     def _told_task(self) -> str:
         """The instruction, with what it asks for once the model has said that."""
-        return understood(self._instruction, self._goal)
+        return understood(self._instruction, self.goal)
 
     def _history(self, until: int) -> list[Edit]:
         """Segments of the task's turns up to ``until`` that are not written yet; what failed was not done."""

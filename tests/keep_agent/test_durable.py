@@ -102,6 +102,26 @@ def test_opened_again_it_remembers_every_call(
     agent.close()
 
 
+def test_what_a_task_asks_for_is_remembered_with_its_first_decision(tmp_path: Path) -> None:
+    """The model says it once per task, and every later prompt of the task tells it."""
+
+    def open_again() -> DurableAgent:
+        return DurableAgent(Agent(speaking.planner("robot"), ahead=False), tmp_path / "agent")
+
+    speaking = brain_of(["model=planner-tiny", "model.dtype=float32", "prompt.encoder=hashed"])
+    with speaking.engine:
+        agent = open_again()
+        agent.observe([Fact("agent", "agent", "agent", place="cabinet_1"), Fact("cabinet_1", "receptacle", "cabinet")])
+        agent.plan("put a mug in the fridge", ["find a mug", "find a fridge"])
+        agent.report(Outcome(True))
+        fcntl.flock(agent._journal._stream, fcntl.LOCK_UN)  # as if it had been killed
+        again = open_again()
+        assert again.agent._planner.goal == agent.agent._planner.goal != ""
+        one, other = (each.plan("put a mug in the fridge", ["pick up the mug", "done"]) for each in (agent, again))
+        assert [name for name, _ in one.scores] == [name for name, _ in other.scores]
+        assert [score for _, score in one.scores] == pytest.approx([score for _, score in other.scores], abs=1e-4)
+
+
 def test_a_torn_last_line_was_never_acknowledged(opened: Callable[..., DurableAgent], tmp_path: Path) -> None:
     agent = opened()
     agent.observe([Fact("mug_1", "object", "mug")])
