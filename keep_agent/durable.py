@@ -75,7 +75,11 @@ class DurableAgent:
     ) -> Decision:
         with self._open():
             before = self.agent.number
-            decision = self.agent.plan(instruction, skills, ready, after)
+            try:
+                decision = self.agent.plan(instruction, skills, ready, after)
+            except BaseException:
+                self._behind |= self.agent.number != before  # decided, and something behind it went wrong
+                raise
             if decision.number != before or self._behind:
                 self._keep("plan", **self.agent.last_decision)
             return decision
@@ -137,6 +141,7 @@ class DurableAgent:
             self._write()
 
     def _write(self) -> None:
+        self._behind = True  # until all of it is there: the journal may go on behind neither of the two memories
         content = packed({**self.agent.dump(), OWNER: self.name})
         start = self._start(content)
         self._journal.announce(start)

@@ -6,10 +6,12 @@ from dataclasses import dataclass, fields
 
 from keep_agent.errors import ConfigError
 
+MOST = 1_000_000  # some eleven days
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, unless the name says steps or failures. Raises ConfigError for what is not above 0."""
+    """Seconds, unless the name says steps or failures. Raises ConfigError for what nobody can wait for."""
 
     skill: float = 120.0  # one skill; then it is cancelled, and the task goes on
     task: float = 1800.0  # all of it
@@ -27,5 +29,5 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not value > 0:
-                raise ConfigError(f"limit {field.name}={value!r} must be above 0")
+            if not 0 < value <= MOST:
+                raise ConfigError(f"limit {field.name}={value!r} must be above 0, up to {MOST}")

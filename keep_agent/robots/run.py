@@ -198,9 +198,12 @@ class TaskRun:
             if cancelling is None or cancelling.done:
                 cancelling = self._begin("cancel", self.executor.cancel)
             motion.wait(min(self.limits.period, clock.rest))
-        if cancelling is not None and cancelling.done and cancelling.error is not None:
+        if cancelling is None:
+            return motion.done
+        cancelling.wait(clock.rest)  # what is begun next must not be what it ends
+        if cancelling.done and cancelling.error is not None:
             log.error("the executor cannot cancel %r", skill, exc_info=cancelling.error)
-        return motion.done
+        return motion.done and cancelling.done
 
     def _feed_back(self, skill: str, text: str) -> None:
         if not self._over:

@@ -142,8 +142,8 @@ def _presented(rule: Rule, headers: Headers) -> str:
     return token
 
 
-def access_of(connection: HTTPConnection) -> Access:
-    """The access of a request that was let in."""
+async def access_of(connection: HTTPConnection) -> Access:
+    """The access of a request that was let in. Without a thread: those may all be taken by slow requests."""
     return connection.scope[KEY]
 
 

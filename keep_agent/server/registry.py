@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain
 from keep_agent.durable import DurableAgent
-from keep_agent.errors import CapacityError, ConfigError, DataError
+from keep_agent.errors import CapacityError, ConfigError, KeepError
 from keep_agent.recorder import Recorder
 from keep_agent.server.folder import claimed
 from keep_agent.server.problems import Conflict, NotFound, Unavailable
@@ -95,7 +95,7 @@ class Registry:
             self._check(entry, name)
             try:
                 entry.agent = entry.agent or self._wake(name)
-            except (DataError, CapacityError) as error:
+            except KeepError as error:
                 entry.agent = self._wake(name, state)
                 log.warning("agent %s has got another memory; its own could not be read: %s", name, error)
             else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any, Literal
 
+import anyio
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -39,6 +40,7 @@ class FinishMessage(Finish):
 
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
 TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
+TOO_SLOW = 1008  # RFC 6455: policy violation
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
@@ -82,13 +84,21 @@ class SocketRoutes:
             asked = self._read(content)
             async with self._planner.gate.entered(agent):
                 async for name, data in self._events(agent, asked):
-                    await socket.send_text(json.dumps({"type": name, **data}))
+                    await self._send(socket, {"type": name, **data})
         except Exception as error:
             refused = expected(error)
             if refused is None:
                 raise
             said = body_of(socket.url.path, status_of(refused), kind_of(refused), str(refused))
-            await socket.send_text(json.dumps({"type": "error", "status": status_of(refused), **said}))
+            await self._send(socket, {"type": "error", "status": status_of(refused), **said})
+
+    async def _send(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
+        """Raises WebSocketDisconnect where the peer does not take it in time: it holds a share of what all need."""
+        try:
+            with anyio.fail_after(self._limits.send_seconds):
+                await socket.send_text(json.dumps(message))
+        except TimeoutError:
+            raise WebSocketDisconnect(TOO_SLOW) from None
 
     def _read(self, content: bytes) -> BaseModel:
         if len(content) > self._limits.body_bytes:

@@ -63,7 +63,9 @@ class TokenFile:
     def _reload(self) -> None:
         try:
             self._tokens = self._read()
-        except (DataError, OSError) as error:  # OSError: too many files are open just now
+        except (DataError, OSError) as error:
+            if not isinstance(error, DataError):  # too many files are open just now: it is read again the next time
+                self._stamp = ()
             log.error("%s; the %d token(s) read before stay valid", error, len(self._tokens.entries))
         else:
             log.info("%s has changed: %d token(s) are valid", self._file, len(self._tokens.entries))

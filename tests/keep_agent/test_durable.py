@@ -296,6 +296,47 @@ def test_what_the_disk_refused_is_written_with_the_next_call(
     assert opened().dump() == agent.dump()
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_memory_that_was_replaced_and_not_synced_loses_no_later_call(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The new memory is there, but the folder could not be opened to sync it: too many files are open, say."""
+    agent = opened()
+    agent.observe([Fact("mug_1", "object", "mug", "cabinet_1")])
+    with monkeypatch.context() as patch:
+        for _ in range(times):
+            patch.setattr("memory.disk.atomic.sync", refusing_the_second())
+            with pytest.raises(StorageError):
+                agent.compact()
+    agent.observe([Fact("apple_1", "object", "apple", "cabinet_1")])
+    agent.plan("get the mug", SKILLS)
+    assert opened().dump() == agent.dump()
+
+
+def refusing_the_second() -> Callable[[Path], None]:
+    """The first is of the end mark that announces the memory."""
+    calls: list[Path] = []
+
+    def sync(folder: Path) -> None:
+        calls.append(folder)
+        if len(calls) == 2:
+            raise StorageError(f"{folder} cannot be opened: too many open files; close some")
+
+    return sync
+
+
+def test_a_plan_that_failed_behind_its_decision_is_kept(
+    opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = opened()
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(agent.agent, "_trim", lambda: 1 / 0)
+        agent.plan("get the mug", SKILLS)
+    assert agent.plan("get the mug", SKILLS, after=0).number == 1  # asked again: it was decided
+    agent.report(Outcome(True), 1)
+    assert opened().dump() == agent.dump()
+
+
 def test_what_was_decided_when_the_disk_was_full_is_written_when_it_is_asked_again(
     opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:

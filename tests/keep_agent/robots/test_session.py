@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -182,6 +183,12 @@ def test_a_judge_has_the_last_word() -> None:
 def test_a_watcher_that_fails_disturbs_nobody() -> None:
     report = RobotSession(ScriptPlanner(["wave"]), ScriptRobot(), limits=QUICK, watch=lambda event: 1 / 0).run("greet")
     assert report.success
+
+
+@pytest.mark.parametrize("value", [math.inf, 1e9, math.nan])
+def test_a_limit_that_nobody_can_wait_for_is_refused(value: float) -> None:
+    with pytest.raises(ConfigError, match="limit answer=.* must be above 0, up to 1000000"):
+        Limits(answer=value)
 
 
 @pytest.mark.parametrize("name", ["skill", "task", "answer", "cancel", "period", "steps", "failures"])

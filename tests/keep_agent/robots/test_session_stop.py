@@ -45,6 +45,26 @@ def test_a_skill_that_ends_well_while_it_is_cancelled_has_ended_well() -> None:
     assert report.steps[0].outcome == Outcome(True)
 
 
+def test_a_cancellation_on_its_way_never_meets_the_next_skill() -> None:
+    """The skill ends by itself before the robot hears of it."""
+    asked, met = Event(), []
+
+    class FarAway(ScriptRobot):
+        def cancel(self) -> None:
+            asked.set()
+            nodding.wait(0.2)  # it never nods meanwhile, however long that is
+            met.append(nodding.is_set())
+
+    def nod(robot: ScriptRobot) -> Outcome:
+        nodding.set()
+        return Outcome(True)
+
+    nodding = Event()
+    robot = FarAway(deeds={"wave": lambda robot: Outcome(asked.wait(WAIT)), "nod": nod})
+    report = RobotSession(ScriptPlanner(["wave", "nod"]), robot, limits=limits(skill=0.05)).run("greet")
+    assert report.success and robot.executed == ["wave", "nod"] and met == [False] * len(met) and met
+
+
 def test_a_cancelled_skill_that_does_not_return_ends_the_task() -> None:
     planner = ScriptPlanner(["wave"])
     robot = ScriptRobot(deeds={"wave": until_released})

@@ -97,6 +97,19 @@ def test_a_file_that_is_damaged_later_changes_nothing(
     assert guarded.get("one").status_code == 401
 
 
+def test_a_change_that_could_not_be_read_at_first_counts_a_moment_later(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    remove_token(guarded.file, "one")
+    with monkeypatch.context() as patch:
+        patch.setattr("keep_agent.server.token_file.read_json", refuse)
+        assert guarded.get("one").status_code == 404
+    assert guarded.get("one").status_code == 401
+
+
 def test_a_token_expires(guarded: Guarded) -> None:
     now = datetime.now(UTC)
     for expires, code in ((now + timedelta(days=1), 404), (now - timedelta(seconds=1), 401), (None, 404)):
