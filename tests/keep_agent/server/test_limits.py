@@ -8,13 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import anyio
 import httpx
 import pytest
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Request, WebSocketDisconnect
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import Response, StreamingResponse
@@ -22,11 +23,13 @@ from starlette.types import Receive, Scope, Send
 
 from keep_agent.errors import ConfigError
 from keep_agent.server import gate
+from keep_agent.server.access import access_of
 from keep_agent.server.app import make_app
 from keep_agent.server.gate import Gate
 from keep_agent.server.limits import Limits
 from keep_agent.server.problems import Busy
 from keep_agent.server.scan import BadJson, check_json
+from keep_agent.server.socket import SocketRoutes
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
 from tests.waiting import PATIENCE, FakeTime
@@ -255,3 +258,20 @@ def test_the_gate_lets_in_so_many_of_one_agent() -> None:
 def test_a_validation_error_does_not_repeat_what_was_sent(bounded: Served) -> None:
     answer = httpx.post(f"{bounded.url}/json", json=["my secret"])
     assert answer.status_code == 422 and "secret" not in answer.text
+
+
+def test_a_websocket_that_takes_no_answer_is_ended() -> None:
+    """It holds a share of the planning that all need."""
+
+    class Stuck:
+        async def send_text(self, text: str) -> None:
+            await anyio.sleep_forever()
+
+    routes = SimpleNamespace(_limits=replace(LIMITS, send_seconds=0.01))
+    with pytest.raises(WebSocketDisconnect):
+        anyio.run(SocketRoutes._send, routes, Stuck(), {"type": "decision"})
+
+
+def test_who_may_see_what_takes_no_thread() -> None:
+    """Slow requests may have taken them all."""
+    assert iscoroutinefunction(access_of)
