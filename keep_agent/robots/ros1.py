@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 POLL = 0.02  # seconds
 LAST_WORDS = 1.0  # seconds, for the result of a goal that was stopped
+ENDING = 10.0  # seconds in which a busy machine comes to say that a task has ended
 
 
 class Ros1Node:
@@ -65,10 +66,12 @@ class Ros1Node:
 
     def close(self) -> None:
         """Stop what runs, tell its client, and leave the master."""
-        self.service.close()
-        clock = Clock(LAST_WORDS)
+        was_active = self.server.is_active()
+        clock = Clock(ENDING if self.service.close() else LAST_WORDS)
         while self.server.is_active() and clock.rest > 0:
             time.sleep(POLL)
+        if was_active:
+            time.sleep(LAST_WORDS)  # rospy sends a result from threads of its own, and at its end drops what waits
         self.rospy.signal_shutdown("closed")
 
     def _tell(self, text: str) -> None:

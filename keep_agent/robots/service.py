@@ -74,9 +74,9 @@ class RobotService:
         """End the task that is on; whether there is one."""
         return self.session.stop(reason)
 
-    def close(self) -> None:
-        """Stop what is on; nothing begins any more, even if whoever sent a goal sends it again."""
-        self.session.close()
+    def close(self) -> bool:
+        """Stop what is on; nothing begins any more, even if whoever sent a goal sends it again. Whether all ended."""
+        return self.session.close()
 
     def plan(self, instruction: str, skills: Sequence[str]) -> Answer:
         """The next skill, which the caller carries out."""
