@@ -344,7 +344,7 @@ def test_planners_of_one_transcript_say_one_goal(engine: Engine, tokenizer: PreT
     )
     shadow.reset("Get the mug", "grounded")
     shadow.observe(FACTS)
-    shadow._planners["one"]._goal = "find mug"  # whatever the other would have said
+    shadow._planners["one"].goal = "find mug"  # whatever the other would have said
     shadow.decide(SKILLS, {})
     assert other.state.goal == "find mug"
 
