@@ -1,4 +1,4 @@
-"""How a run begins: anew or as an earlier one, whose config counts; the command line may not ask for something else."""
+"""Beginning of a run, anew or as an earlier one, whose config counts: the command line may not ask for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rollout comes to: numbers per step, outcome per task, result per episode. Plain data that survives JSON."""
+"""Results of a rollout: numbers per step, outcome per task, result per episode. Plain data that survives JSON."""
 
 from __future__ import annotations
 

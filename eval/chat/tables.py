@@ -1,4 +1,4 @@
-"""What a run that answers questions shows."""
+"""Tables of a run that answers questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluation asks of those who play its episodes."""
+"""Interface of those who play the episodes of an evaluation."""
 
 from __future__ import annotations
 

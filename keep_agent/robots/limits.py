@@ -1,4 +1,4 @@
-"""How long a robot's session waits, and how often it tries."""
+"""Limits of a robot's session: how long it waits, and how often it tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a robot's planner offers over any wire: whole tasks, single plans, facts in, status out."""
+"""Service of a robot's planner over any wire: whole tasks, single plans, facts in, status out."""
 
 from __future__ import annotations
 

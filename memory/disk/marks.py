@@ -73,9 +73,9 @@ class MarkedFile(LineFile):
 
     def announce(self, start: Chain) -> None:
         """Prepare to `restart` with another start: whichever of the two is found, the file is what belongs to it."""
-        begun = {one.start: one for one in (Mark(start.sum, 0, start.sum), *reversed(self._other), self.mark)}
-        write_atomic(end_of(self.path), b"".join(map(bytes, reversed(begun.values()))))
-        self._other = tuple(one for one in reversed(begun.values()) if one.start != self.start.sum)
+        marks = tuple(dict.fromkeys((self.mark, *self._other, Mark(start.sum, 0, start.sum))))
+        write_atomic(end_of(self.path), b"".join(map(bytes, marks)))
+        self._other = marks[1:]
 
     def restart(self, start: Chain) -> None:
         super().restart(start)

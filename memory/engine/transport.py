@@ -1,4 +1,4 @@
-"""Where transfers run, and over what link."""
+"""Transport of blocks: where transfers run, and over what link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forgetting costs, and sessions to train on: end to end on a random model."""
+"""Costs of forgetting, and sessions to train on: end to end on a random model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call has done survives the process, wherever it is killed."""
+"""Calls of a durable agent survive the process, wherever it is killed."""
 
 from __future__ import annotations
 

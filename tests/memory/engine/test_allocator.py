@@ -1,4 +1,4 @@
-"""What a layer frees, the next one gets: pages do not fault again. What loading frees goes back to the system."""
+"""Allocator: what a layer frees the next one gets, without page faults; what loading frees goes to the system."""
 
 from __future__ import annotations
 

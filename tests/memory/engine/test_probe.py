@@ -1,4 +1,4 @@
-"""What the probe says against transformers' own eager attention weights, and against stored blocks."""
+"""Answers of the probe against transformers' own eager attention weights, and against stored blocks."""
 
 from __future__ import annotations
 

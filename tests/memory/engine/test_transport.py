@@ -1,4 +1,4 @@
-"""Where transfers run: links, throttles and the buffers they share."""
+"""Places where transfers run: links, throttles and the buffers they share."""
 
 from __future__ import annotations
 
