@@ -53,7 +53,8 @@ class Speaker:
 
     def begins(self, told: TokenText) -> bool:
         """Were these tokens made in the same way?"""
-        return told.seams == self.coder.seams and tuple(told.ids[: told.start]) == self.start
+        same = told.tokenizer == self.coder.key and told.seams == self.coder.seams
+        return same and tuple(told.ids[: told.start]) == self.start
 
 
 @dataclass
@@ -336,7 +337,7 @@ class AgentMemories:
             found = match(shared.told, text, self.threshold, self.exact)
             if found.kept:
                 return shared, found, "shared"
-        none = Held(self._new_cache(speaker), TokenText(speaker.coder.seams, speaker.start), self.clock())
+        none = Held(self._new_cache(speaker), TokenText.of("", speaker.coder, speaker.start), self.clock())
         return none, Match("miss", 0, 0, text), "cold"
 
     def _new_cache(self, speaker: Speaker) -> PackedCache:

@@ -6,6 +6,7 @@ prompt that was tokenised anew may differ long before its text does. Here texts 
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,9 @@ class Coded(NamedTuple):
 
 
 class Coder(Protocol):
-    """What is needed of a tokenizer."""
+    """What is needed of a tokenizer; ``key`` names it: another one's tokens mean something else."""
 
+    key: str
     seams: Seams
 
     def encode(self, text: str, first: bool = False) -> Coded:
@@ -73,6 +75,7 @@ class TokenizerCoder:
 
     def __init__(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
         self._tokenizer = _bare(tokenizer)
+        self.key = hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
         self.seams, self._anchors = self._choose()
         self._lead = self.encode("q", first=True).ids
 
@@ -164,10 +167,11 @@ class TokenText:
 
     ``ends[i]`` characters are complete after token i; one that completes none repeats the number before it. ``start``
     tokens at the beginning (BOS) cover no text. Tokens of a character that is not complete yet may stand at the end.
+    ``tokenizer``: key of the one that all tokens are of; a text with an empty key goes with none.
     """
 
-    def __init__(self, seams: Seams = "any", start: Sequence[int] = ()) -> None:
-        self.seams = seams
+    def __init__(self, seams: Seams = "any", start: Sequence[int] = (), tokenizer: str = "") -> None:
+        self.seams, self.tokenizer = seams, tokenizer
         self.start = len(start)
         self.ids = list(start)
         self.ends = [0] * len(start)
@@ -176,7 +180,7 @@ class TokenText:
 
     @classmethod
     def of(cls, text: str, coder: Coder, start: Sequence[int] = ()) -> TokenText:
-        made = cls(coder.seams, start)
+        made = cls(coder.seams, start, coder.key)
         made.append(text, coder)
         return made
 
@@ -210,25 +214,30 @@ class TokenText:
 
     def first(self, tokens: int) -> TokenText:
         """A copy of the first ``tokens``, those that cover no text at the least."""
-        made = TokenText(self.seams, self.ids[: self.start])
+        made = TokenText(self.seams, self.ids[: self.start], self.tokenizer)
         made._add(Coded(self.ids[self.start : tokens], self.ends[self.start : tokens]), self.text[: self._end(tokens)])
         return made
 
     def to_json(self) -> dict[str, Any]:
-        return {"text": self.text, "ids": self.ids, "ends": self.ends, "start": self.start, "seams": self.seams}
+        return {
+            "text": self.text, "ids": self.ids, "ends": self.ends, "start": self.start, "seams": self.seams,
+            "tokenizer": self.tokenizer,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> TokenText:
         """Raises DataError where tokens and text do not fit together."""
         ids, ends, start, text, seams = (entry.get(name) for name in ("ids", "ends", "start", "text", "seams"))
-        if not (isinstance(text, str) and seams in get_args(Seams) and _numbers(ids, ends, [start])):
+        tokenizer = entry.get("tokenizer", "")  # older files do not say
+        words = isinstance(text, str) and isinstance(tokenizer, str) and seams in get_args(Seams)
+        if not (words and _numbers(ids, ends, [start])):
             raise DataError(f"the text of a cache lacks a part, or has one of a wrong kind: {sorted(entry)}; remove it")
         places = [*([0] * start), *ends[start:], len(text)]
         if not len(ids) == len(ends) == len(places) - 1 or list(ends) != places[:-1] or sorted(places) != places:
             raise DataError(
                 f"{len(ids)} tokens with {len(ends)} ends do not fit {len(text)} characters; remove the cache"
             )
-        made = cls(seams, ids[:start])
+        made = cls(seams, ids[:start], tokenizer)
         made._add(Coded(ids[start:], ends[start:]), text)
         return made
 

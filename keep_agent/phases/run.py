@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ class Player:
     run_id: str
     max_tokens: int | None = None  # of a turn; None: what the phase says
 
-    def play(self, story: Story | None = None) -> Iterator[Turn]:
+    def play(self, story: Story | None = None) -> Generator[Turn, None, None]:
         """Yields each turn as it is done. Permanent agents' rows go to the disk, if there is one, phase by phase."""
         story = story or Story(self.scenario)
         index = 0
@@ -108,7 +108,7 @@ class Player:
 
     def _words(self, ids: Sequence[int]) -> str:
         """What generated tokens say, as the memory has it: without a character whose last bytes are missing."""
-        told = TokenText(self.memories.coder.seams)
+        told = TokenText.of("", self.memories.coder)
         told.extend(ids, self.memories.coder)
         return told.text
 

@@ -27,10 +27,11 @@ def test_it_survives_a_file(name: str) -> None:
     [
         {"ids": [1]}, {"ends": [3, 2]}, {"ends": [1, 9]}, {"ends": [-1, 2]}, {"start": 3}, {"start": 1}, {"text": None},
         {"ids": [1, "2"]}, {"ids": None}, {"seams": "none"}, {"start": True}, {"start": -1},
+        {"tokenizer": 1},
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_refused(change: dict[str, object]) -> None:
-    good = {"text": "ab", "ids": [1, 2], "ends": [1, 2], "start": 0, "seams": "any"}
+    good = {"text": "ab", "ids": [1, 2], "ends": [1, 2], "start": 0, "seams": "any", "tokenizer": "a"}
     assert TokenText.from_json(good).to_json() == good
     with pytest.raises(DataError, match="remove"):
         TokenText.from_json(good | change)

@@ -81,7 +81,7 @@ def test_tokens_of_a_known_text_are_found_in_it() -> None:
     tokenizer, coder = tokenizer_of("planner"), coder_of("planner")
     text = "next: go to  fridge_1\n"
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    known, guessed = TokenText(coder.seams), TokenText(coder.seams)
+    known, guessed = TokenText.of("", coder), TokenText.of("", coder)
     known.extend(ids, coder, text)
     guessed.extend(ids, coder)
     assert known.text == text and known.boundary(6) == (2, 6) and guessed.text == " next : go to fridge_1 \n"

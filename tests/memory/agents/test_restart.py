@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from memory.agents import AgentMemories
 from memory.disk import agents as disk
@@ -56,6 +58,15 @@ def test_a_mapped_file_is_gone_when_its_rows_are(make: Make, tmp_path: Path) -> 
         assert found is None or torch.equal(found, expected)
 
 
+def swapped(coder: TokenizerCoder) -> TokenizerCoder:
+    """A tokenizer that differs by the ids of two words alone."""
+    told = json.loads(coder._tokenizer.to_str())
+    vocab = told["model"]["vocab"]
+    one, other = (coder._tokenizer.id_to_token(coder.encode(word).ids[-1]) for word in ("mug", "knife"))
+    vocab[one], vocab[other] = vocab[other], vocab[one]
+    return TokenizerCoder(Tokenizer.from_str(json.dumps(told)))
+
+
 def test_another_format_or_tokenizer_is_another_memory(make: Make, engine: Engine, coder: TokenizerCoder) -> None:
     memories, text = make(), lines(80)
     say(memories, "a", text)
@@ -63,13 +74,9 @@ def test_another_format_or_tokenizer_is_another_memory(make: Make, engine: Engin
     assert make(format=PackFormat(8)).open("a", text).origin == "cold"
     assert make(start=(1,)).open("a", text).origin == "cold"
 
-    class Other(TokenizerCoder):
-        seams = "any"
-
-        def __init__(self) -> None:
-            self._tokenizer, self._anchors, self._lead = coder._tokenizer, coder._anchors, coder._lead
-
-    assert AgentMemories(engine, Other(), folder=memories.folder).open("a", text).origin == "cold"
+    other = swapped(coder)
+    assert other.seams == coder.seams and other.encode("mug").ids != coder.encode("mug").ids
+    assert AgentMemories(engine, other, folder=memories.folder).open("a", text).origin == "cold"
     prompt = make().open("a", text)
     assert prompt.origin == "warm"
 
