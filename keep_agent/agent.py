@@ -235,7 +235,7 @@ class Agent(Asynchronous):
         if self._owns:
             self._planner.close()
         else:
-            self._engine.run(self._session.reset)
+            self._engine.run(self._session.close)
 
     def __enter__(self) -> Agent:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,17 @@ class Brain:
         """A planner with a memory of its own; blocks and vectors are shared only within a namespace."""
         encoder = NamespaceEncoder(self.encoder, namespace)
         return plan_with(self.engine, self.method, self.format, encoder, self.config, namespace)
+
+    def forget(self, namespace: str) -> None:
+        """Delete the blocks of a namespace, also those that outlive the process."""
+        self.engine.run(partial(self.method.pool.forget, namespace))
+
+    def close(self) -> None:
+        """Stop the engine; then a storage that persists writes. May be called twice."""
+        try:
+            self.engine.close()
+        finally:
+            self.method.storage.flush()
 
 
 def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:

@@ -26,6 +26,13 @@ class BlockPool:
     def holder(self, namespace: str = "") -> Holder:
         return Holder(self, namespace)
 
+    def forget(self, namespace: str) -> None:
+        """Delete what sessions of a namespace have stored, whoever holds it; where the storage persists, for good."""
+        for entry in self.storage.entries():
+            if entry.namespace == namespace:
+                self.storage.delete(entry.identity)
+        self.storage.flush()
+
 
 class Holder:
     """One session's view of a pool: looks up, stores, and lets go of everything at once.
@@ -69,10 +76,10 @@ class Holder:
         self._put = {}
         return self._put
 
-    def release(self) -> None:
-        """Let go of every block; those nobody else holds are deleted."""
+    def release(self, delete: bool = True) -> None:
+        """Let go of every block; those nobody else holds are deleted, or left to the storage."""
         while self._held:
-            self._drop(self._held.popitem()[0])
+            self._drop(self._held.popitem()[0], delete)
 
     def drop(self, identity: str) -> None:
         """Let go of one block, if it is held."""
@@ -91,12 +98,13 @@ class Holder:
             self._pool.references[identity] += 1
         self._held[identity] = self._prompts
 
-    def _drop(self, identity: str) -> None:
+    def _drop(self, identity: str, delete: bool = True) -> None:
         references = self._pool.references
         references[identity] -= 1
         if not references[identity]:
             del references[identity]
-            self._pool.storage.delete(identity)
+            if delete:
+                self._pool.storage.delete(identity)
 
     def _forget_evicted(self) -> None:
         gone = {identity for identity in self._held if not self._pool.storage.contains(identity)}

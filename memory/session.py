@@ -184,16 +184,25 @@ class MemorySession:
     def score(
         self, prefill: Prefill, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
-        """Log-likelihood of every candidate behind the prompt; where the ``best`` are wanted, -inf for some others."""
+        """Log-likelihood of every candidate behind the prompt; where the ``best`` are wanted, -inf for some others.
+
+        :raises CapacityError: the model has no positions left for the longest candidate
+        """
+        self._room_behind(prefill, max(map(len, candidates), default=1) - 1)  # nothing is read behind a last token
         return self.engine.score(prefill.cache, candidates, reduce, best)
 
     def generate(
         self, prefill: Prefill, max_new_tokens: int, stop_ids: Collection[int] = (), keep: bool = False
     ) -> list[int]:
-        """Greedy continuation of the prompt; ``keep`` makes it part of the prompt for what is scored next."""
+        """Greedy continuation of the prompt; ``keep`` makes it part of the prompt for what is scored next.
+
+        It ends where the model's positions do.
+
+        :raises CapacityError: there is not one left
+        """
         cache = prefill.cache
         length, logits = cache.length, cache.logits
-        ids = self.engine.generate(cache, logits, max_new_tokens, stop_ids)
+        ids = self.engine.generate(cache, logits, min(max_new_tokens, self._room_behind(prefill, 1)), stop_ids)
         if not keep:
             cache.rewind(length, logits)
         return ids
@@ -232,6 +241,12 @@ class MemorySession:
         if blocks:
             self._holder.release()
             self._cold = True
+
+    def close(self) -> None:
+        """Let go of the memory, for good; a storage that persists keeps the blocks, for whoever restores it."""
+        self._assembler.unshare()
+        self.reset(blocks=False)
+        self._holder.release(delete=not self.method.storage.capabilities.persists)
 
     @property
     def _rebuilds(self) -> bool:
@@ -395,6 +410,16 @@ class MemorySession:
         if retrieval.capabilities.latent:
             remedy = f"lower memory.retrieval.top_k={retrieval.top_k} ({new} of the tokens are this turn's own)"
         raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
+
+    def _room_behind(self, prefill: Prefill, needed: int) -> int:
+        """Rows that the model can read behind the prompt. Raises CapacityError for fewer than ``needed``."""
+        rows, limit = prefill.cache.length, self.engine.spec.max_positions
+        if limit - rows < needed:
+            raise CapacityError(
+                f"{needed} more behind a prompt of {rows} do not fit into the model's {limit} positions; lower "
+                f"prompt.budget={self.budget}"
+            )
+        return limit - rows
 
 
 def _fitting(units: Sequence[Unit], room: int) -> list[Unit]:

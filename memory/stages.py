@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memory.block import KVBlock
     from memory.boxes import BoxIndex
     from memory.segment import Segment
+    from memory.storage.ledger import Entry
     from memory.store import SegmentStore
     from memory.view import CacheView
 
@@ -368,6 +369,11 @@ class Storage(Protocol):
         ...
 
     def delete(self, identity: str) -> None: ...
+
+    def entries(self) -> Sequence[Entry]:
+        """What rests here, the least recently used first."""
+        ...
+
     def stats(self) -> dict[str, int]: ...
 
     def flush(self) -> None:

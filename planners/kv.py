@@ -54,7 +54,7 @@ class KVPlanner:
         self.name = name
         self.session = session
         self._format = format
-        self._style = make_style(style)
+        self._style = make_style(style, session.method.layout)
         self._policy, self._reduce, self._max_new_tokens = policy, reduce, max_new_tokens
         self._retry, self._trail = retry, Trail()
         self._candidate = lru_cache(maxsize=8192)(lambda skill: tuple(format.candidate(skill)))
@@ -227,8 +227,10 @@ class KVPlanner:
 
     def close(self) -> None:
         """Stop the engine, which other planners may share: the last of them closes. A storage that persists writes."""
-        self.session.method.storage.flush()
-        self.session.engine.close()
+        try:
+            self.session.engine.close()
+        finally:
+            self.session.method.storage.flush()
 
     @property
     def style(self) -> str:

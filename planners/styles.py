@@ -3,7 +3,7 @@
 Both styles put the words one searches by first, then the entity, then its place and states
 (``mug mug_2 cabinet_3 hot``), so that every look-up is "find the pair, copy what follows".
 
-* ``plain``: every line stands alone; a changed fact rewrites its own line.
+* ``plain``: every line stands alone; a changed fact rewrites its own line, and what is gone has none.
 * ``linked``: a receptacle is a header, what was found in it are members that refer back to it
   (``there mug mug_2``), and later changes are ``now`` lines of which the latest wins. Lines depend
   on each other, as they do in real logs; this is where reuse without recomputation hurts.
@@ -18,6 +18,7 @@ from typing import Protocol
 from keep_agent.errors import check_choice
 
 UNSEEN = "unseen"
+GONE = "gone"
 NOW = "/now"  # ends the id of a later word on a thing
 
 
@@ -87,9 +88,14 @@ def _described(fact: FactView) -> list[str]:
     return [*unseen, fact.type, fact.id, *([place] if place else []), *states]
 
 
+@dataclass
 class PlainStyle:
-    """Self-contained lines, one per fact."""
+    """Self-contained lines, one per fact.
 
+    :param tells_gone: in words, where a line that was told once is not taken back (the `append` layout)
+    """
+
+    tells_gone: bool = False
     name = "plain"
 
     def reset(self) -> None:
@@ -105,7 +111,7 @@ class PlainStyle:
         if fact.category == "agent":
             return _agent(fact)
         if fact.gone:
-            return Edit(fact.id, fact.category, None)
+            return Edit(fact.id, fact.category, _line(fact.type, fact.id, GONE) if self.tells_gone else None)
         return Edit(fact.id, fact.category, _line(*_described(fact)))
 
 
@@ -155,7 +161,7 @@ class LinkedStyle:
     def _later(self, fact: FactView) -> Edit:
         if fact.category == "agent":
             return _agent(fact)
-        words = [fact.type, fact.id, "gone"] if fact.gone else _described(fact)
+        words = [fact.type, fact.id, GONE] if fact.gone else _described(fact)
         line = _line("now", *words)
         if fact.id in self._written:  # the first line stays, and comes along wherever this one goes
             return Edit(f"{fact.id}{NOW}", fact.category, line, parent=fact.id)
@@ -166,10 +172,10 @@ class LinkedStyle:
 STYLES: dict[str, type] = {"plain": PlainStyle, "linked": LinkedStyle}
 
 
-def make_style(name: str) -> PromptStyle:
-    """A fresh style by name; raises `ConfigError` naming the known ones."""
+def make_style(name: str, layout: str = "memory") -> PromptStyle:
+    """A fresh style by name, for prompts of a layout; raises `ConfigError` naming the known ones."""
     check_choice("prompt.style", name, STYLES)
-    return STYLES[name]()
+    return PlainStyle(tells_gone=layout == "append") if name == "plain" else STYLES[name]()
 
 
 def history_edit(number: int, skill_line: str) -> Edit:

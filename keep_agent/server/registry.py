@@ -106,6 +106,7 @@ class Registry:
         with self._entry(name) as entry, entry.lock:
             self._check(entry, name)
             self._put_to_sleep(name, entry, write=False)
+            self._brain.forget(name)
             gone = self._agents / f"{DELETED}{token_hex(8)}"
             with self._lock:
                 self._place(name).rename(gone)

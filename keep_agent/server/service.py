@@ -50,7 +50,7 @@ def make_service(brain: Brain, folder: Path, tokens: TokenSource, settings: Sett
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:  # each is closed whatever becomes of the others, the last one first
-            stack.push_async_callback(planner.thread, brain.engine.close)
+            stack.push_async_callback(planner.thread, brain.close)
             stack.push_async_callback(planner.thread, registry.close)
             stack.push_async_callback(conversations.close)
             stack.push_async_callback(scenarios.close)

@@ -20,6 +20,7 @@ from memory.engine.trace import ScoreResult
 
 Candidates = tuple[tuple[int, ...], ...]
 KEPT_BYTES = 64 << 20  # of the plans of sets seen last
+TOKEN_BYTES = 36  # of a number in a tuple, about
 TOGETHER = 2048  # tokens of candidates in one forward: the mask grows with their square
 HEAD_ROWS = 64  # nodes whose logits are made at once
 AHEAD = 16  # nodes that a forward of a search learns of, and those above them
@@ -38,6 +39,12 @@ class TriePlan:
     candidate: torch.Tensor  # (all tokens,) which candidate the token belongs to
     lengths: torch.Tensor  # (candidates,)
     levels: int  # positions that the nodes take behind the prompt
+
+    @property
+    def nbytes(self) -> int:
+        """With the candidates that it is found by."""
+        tensors = self.tokens, self.depth, self.ancestry, self.parent, self.token, self.candidate, self.lengths
+        return sum(each.nbytes for each in tensors) + TOKEN_BYTES * self.token.numel()
 
     def most_promising(self, bounds: torch.Tensor, known: torch.Tensor, count: int | None) -> torch.Tensor:
         """(some nodes,) sorted: the ``count`` (None: all) that are not ``known`` (all tokens,) and lead to what may be
@@ -153,7 +160,7 @@ class Scorer:
             check_ids([max(candidate) for candidate in candidates if candidate], self._decoder.spec.vocab)
             plan = build_trie(candidates, self._decoder.spec.dtype, self._decoder.device)
         self._plans[candidates] = plan
-        while len(self._plans) > 1 and sum(kept.ancestry.nbytes for kept in self._plans.values()) > KEPT_BYTES:
+        while len(self._plans) > 1 and sum(kept.nbytes for kept in self._plans.values()) > KEPT_BYTES:
             self._plans.popitem(last=False)
         return plan
 

@@ -26,10 +26,6 @@ class Tier(Storage, Protocol):
         """The block as it rests here."""
         ...
 
-    def entries(self) -> Sequence[Entry]:
-        """What rests here, the least recently used first."""
-        ...
-
 
 @dataclass
 class Tiers:
@@ -126,6 +122,10 @@ class Tiers:
         for level in self._levels(identity):
             self._remove(level, identity)
         self._born.pop(identity, None)
+
+    def entries(self) -> list[Entry]:
+        """What rests in each tier, the least recently used first; a copy in several tiers comes several times."""
+        return [entry for ledger in self._ledgers for entry in ledger]
 
     def stats(self) -> dict[str, int]:
         """blocks and bytes (copies in several tiers count once as blocks), those of each tier as ``tier0_bytes``; since

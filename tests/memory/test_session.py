@@ -351,6 +351,19 @@ def test_a_prompt_beyond_the_models_positions_is_refused(engine: Engine) -> None
         session.prefill("q", QUERY)
 
 
+def test_what_is_said_behind_a_prompt_takes_positions_too(engine: Engine) -> None:
+    session = open_session(engine, full())
+    limit = engine.spec.max_positions
+    prefill = session.prefill("q", [5] * (limit - len(CONTEXT) - 2))
+    assert prefill.layout.rows == limit - 2
+    assert session.score(prefill, [[1], [2, 3, 4]]).scores.numel() == 2
+    with pytest.raises(CapacityError, match=f"3 more behind a prompt of {limit - 2} do not fit .* lower prompt"):
+        session.score(prefill, [[1], [2, 3, 4, 5]])
+    assert len(session.generate(prefill, 9)) == len(session.generate(prefill, 9, keep=True)) == 2
+    with pytest.raises(CapacityError, match="1 more behind"):
+        session.generate(prefill, 1)
+
+
 @pytest.mark.parametrize("method", [reuse, keep])
 def test_what_no_prompt_has_room_for_is_not_encoded(engine: Engine, method: Callable[[], MemoryMethod]) -> None:
     """Neither ahead nor by the prompt that is refused."""

@@ -364,3 +364,16 @@ def test_a_goal_is_what_the_model_writes_behind_memory_and_instruction(
         ids = torch.cat([ids, following[None]])
     written = tokenizer.decode(ids.tolist()).split(" goal ")[1]
     assert planner.decide(SKILLS, {}).extra["understood"] == " ".join(written.lower().split())
+
+
+def test_what_is_gone_is_told_in_a_transcript(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Its old line stays there; where the prompt is rebuilt it is left out."""
+    lines = {}
+    for layout in ("memory", "append"):
+        planner = begun(make(engine, tokenizer, layout))
+        planner.decide(SKILLS, {})
+        planner.feedback("go to cabinet 2", True, "")
+        planner.observe([FactRecord("mug_1", "object", "mug", gone=True)])
+        lines[layout] = [line for line in prompt(tokenizer, planner.decide(SKILLS, {})) if line.startswith("mug mug_1")]
+    assert not lines["memory"]
+    assert len(lines["append"]) == 2 and lines["append"][-1].replace(" ##", "").endswith("gone")

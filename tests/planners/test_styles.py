@@ -29,6 +29,7 @@ def test_plain_lines_stand_alone_and_rewrite_themselves() -> None:
     assert style.edits([HELD])[0] == Edit("mug_1", "object", "mug mug_1 hand\n")
     gone = FactRecord("mug_1", "object", "mug", gone=True)
     assert style.edits([gone]) == [Edit("mug_1", "object", None)]
+    assert make_style("plain", "append").edits([gone]) == [Edit("mug_1", "object", "mug mug_1 gone\n")]
 
 
 def test_linked_members_follow_their_header_and_refer_back() -> None:

@@ -159,3 +159,12 @@ def test_refusals(engine: Engine) -> None:
         engine.score(result.cache, [[1]], "max")
     with pytest.raises(ConfigError, match="max_new_tokens=0"):
         engine.generate(result.cache, result.logits, 0)
+
+
+def test_plans_of_many_sets_take_no_more_than_their_share(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of single tokens, which need no mask."""
+    monkeypatch.setattr("memory.engine.score.KEPT_BYTES", 20_000)
+    result = prefilled(engine)
+    for first in range(40):
+        engine.score(result.cache, [[first + one] for one in range(50)])
+    assert 1 < len(engine._scorer._plans) < 20
