@@ -36,7 +36,8 @@ class Revocable:
             return {"type": "websocket.disconnect", "code": POLICY} if await is_over(message) else message
 
         async def sending(message: Message) -> None:
-            if not await is_over(message):
-                await send(message)
+            if await is_over(message):
+                raise OSError("the token is void")  # as a connection that is closed: what was heard before goes no way
+            await send(message)
 
         await self._app(scope, receiving, sending)

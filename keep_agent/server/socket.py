@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any, Literal
 
 import anyio
+from anyio.streams.memory import MemoryObjectSendStream
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -41,6 +43,7 @@ class FinishMessage(Finish):
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
 TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
 TOO_SLOW = 1008  # RFC 6455: policy violation
+AHEAD = 8  # messages that are read while another is answered: behind an unread one no sign of life is seen
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
@@ -61,9 +64,12 @@ class SocketRoutes:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return
             await socket.accept()
-            with suppress(WebSocketDisconnect):
-                while True:
-                    await self._answer(socket, agent, await self._heard(socket))
+            heard, messages = anyio.create_memory_object_stream[bytes](AHEAD)
+            listening = asyncio.create_task(self._listen(socket, heard))
+            held.callback(listening.cancel)
+            with messages, suppress(WebSocketDisconnect):
+                async for content in messages:
+                    await self._answer(socket, agent, content)
 
     async def _enter(self, agent: str, caller: Access, held: AsyncExitStack) -> None:
         """Take a share of the websockets, and wake the agent. Raises KeepError."""
@@ -73,11 +79,11 @@ class SocketRoutes:
         async with self._planner.gate.entered(agent):
             await self._planner.on(agent, lambda one: None)
 
-    async def _heard(self, socket: WebSocket) -> bytes:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1000))
-        return message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass")
+    async def _listen(self, socket: WebSocket, heard: MemoryObjectSendStream[bytes]) -> None:
+        """Hand on what comes, until the peer has gone, or nobody answers any more."""
+        with heard, suppress(anyio.BrokenResourceError):
+            while (message := await socket.receive())["type"] != "websocket.disconnect":
+                await heard.send(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))
 
     async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
         try:

@@ -29,14 +29,13 @@ NUMBERS = ("goal", "steps", "failures")
 
 
 class Listing:
-    """The page's elements, refilled in place when something changed."""
+    """The page's elements, refilled in place when something changed. What takes long is read on another thread."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._rows: list[EpisodeRow] = []
         self._build()
-        ui.timer(PERIOD, self._look)
-        self._take(episode_rows(library.runs()))
+        ui.timer(PERIOD, self.look, immediate=False)
 
     def _build(self) -> None:
         with ui.row().classes("keep-bar"):
@@ -67,11 +66,18 @@ class Listing:
     def _choice(self, label: str) -> ui.select:
         return ui.select({"": "all"}, value="", label=label, on_change=self._show).props("dense outlined options-dense")
 
-    async def _look(self) -> None:
-        self._take(await run.io_bound(lambda: episode_rows(self._library.runs())) or [])
+    async def look(self) -> None:
+        """Show what there is by now."""
+        found = await run.io_bound(self._read)
+        if found is not None:  # else the server ends
+            self._take(*found)
 
-    def _take(self, rows: list[EpisodeRow]) -> None:
-        problems = [each.index.problem for each in self._library.known() if each.index.problem]
+    def _read(self) -> tuple[list[EpisodeRow], list[str]]:
+        """Rows, and what is wrong with traces."""
+        runs = self._library.runs()
+        return episode_rows(runs), [each.index.problem for each in runs if each.index.problem]
+
+    def _take(self, rows: list[EpisodeRow], problems: list[str]) -> None:
         self._problem.set_text(" ".join(problems))
         self._problem.set_visibility(bool(problems))
         if rows == self._rows and self._table.rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+from nicegui import run as background
 from nicegui import ui
 
 from keep_agent.errors import DataError
@@ -12,18 +13,19 @@ from keep_agent.viewer.listing import Listing
 from keep_agent.viewer.runs import Library
 
 STEP = "/episode"  # address of the step page, below the mount
+INDEXING = 120.0  # seconds that a page waits for traces nobody has looked into yet
 
 
 def add_pages(library: Library, base: str) -> None:
     """Register the pages; ``base`` is the address they are mounted at. A later call takes their place."""
 
-    @ui.page("/", title="KEEP Agent: episodes")
-    def episodes() -> None:
+    @ui.page("/", title="KEEP Agent: episodes", response_timeout=INDEXING)
+    async def episodes() -> None:
         _dress()
-        Listing(library)
+        await Listing(library).look()
 
-    @ui.page(STEP, title="KEEP Agent: episode")
-    def episode(
+    @ui.page(STEP, title="KEEP Agent: episode", response_timeout=INDEXING)
+    async def episode(
         run: str = "",
         episode: str = "",
         step: int = 0,
@@ -34,7 +36,7 @@ def add_pages(library: Library, base: str) -> None:
         _dress()
         wanted = [(run, episode)] + ([(other, other_episode or episode)] if other else [])
         try:
-            sources = [_source(library, *one) for one in wanted]
+            sources = await background.io_bound(lambda: [_source(library, *one) for one in wanted])
         except DataError as error:
             _refused(str(error))
             return

@@ -52,11 +52,6 @@ class Library:
             self._runs = {path: self._run(root, path) for path in sorted(_traced(root))}
             return list(self._runs.values())
 
-    def known(self) -> list[Run]:
-        """Those found at the last look."""
-        with self._lock:
-            return list(self._runs.values())
-
     def run(self, key: str) -> Run:
         """Raises DataError for a key that is none of the runs'."""
         found = next((run for run in self._known(key) if run.key == key), None)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from functools import partial
 
 from keep_agent.errors import CapacityError
 from keep_agent.phases import turns
@@ -49,14 +49,26 @@ class Running:
     closed: bool = False
     gate: Gate = field(default_factory=lambda: Gate(1))  # who plays on
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    playing: Iterator[turns.Turn] = field(default_factory=lambda: iter(()))
+    playing: Generator[turns.Turn, None, None] | None = None
     turn: Turn | None = None
+    working: threading.Lock = field(default_factory=threading.Lock)  # a request may be given up before its thread ends
 
     def begins(self, turn: Turn) -> None:
         """Heard on the thread that plays."""
         self.turn = turn
         if self.closed:
             turn.cancel()
+
+    def play(self) -> turns.Turn | None:
+        """The next turn, on a thread; None if there is none."""
+        with self.working:
+            return None if self.playing is None else next(self.playing, None)
+
+    def end(self) -> None:
+        """On a thread, behind a turn that is still played."""
+        with self.working:
+            if self.playing is not None:
+                self.playing.close()
 
     def cancel(self) -> None:
         self.closed = True
@@ -144,14 +156,19 @@ class Scenarios:
     async def _end(self, running: Running) -> None:
         running.cancel()
         async with running.lock:
-            await self._conversations.in_thread(running.playing.close)  # type: ignore[attr-defined]
+            await self._conversations.in_thread(running.end)
         self._running.pop(running.id, None)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all of them, whatever becomes of one."""
         self._closed = True
         for running in list(self._running.values()):
-            await self._end(running)
+            running.cancel()
+        for running in list(self._running.values()):
+            try:
+                await self._end(running)
+            except Exception:
+                log.exception("scenario %s was not ended as it should be", running.id)
 
     # -- what is seen --------------------------------------------------------------------------------------------------
 
@@ -190,7 +207,7 @@ class Scenarios:
     async def _next(self, access: Access, running: Running) -> turns.Turn | None:
         running.turn = None
         try:
-            return await self._conversations.in_thread(partial(next, running.playing, None))
+            return await self._conversations.in_thread(running.play)
         except Exception as error:
             running.failed = True
             if running.may_know_why(access):

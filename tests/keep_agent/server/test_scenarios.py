@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.phases import turns
-from keep_agent.phases.scenario import Phase, shipped
+from keep_agent.phases.scenario import Phase, make_scenario, shipped
 from keep_agent.phases.transcript import Story
 from keep_agent.server.chat.player import SharedPlayer
 from keep_agent.server.chat.scenarios import Running, Scenarios
 from keep_agent.server.chat.settings import ChatLimits
+from keep_agent.server.problems import Unavailable
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.conftest import Build, Serve
 from tests.keep_agent.server.serving import Served, post
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 PATH = "/v1/scenarios"
 AGENTS = ("ada", "ben", "cem")
@@ -261,6 +265,45 @@ def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve) -> None:
             assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
         until(lambda: whole.gate.inside == 0)
         assert served.http.post(f"{place}/turns", json={}).json()["played"] == 1
+
+
+class Slow(SharedPlayer):
+    """Says nothing until it may."""
+
+    begun, go = threading.Event(), threading.Event()
+
+    def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> turns.Turn:
+        self.begun.set()
+        assert self.go.wait(PATIENCE)
+        raise Unavailable("it was cancelled")
+
+
+class SlowScenarios(Scenarios):
+    def _player(self, running: Running) -> SharedPlayer:
+        plain = super()._player(running)
+        return Slow(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
+
+
+def test_the_end_waits_for_a_turn_whose_request_was_given_up(build: Build) -> None:
+    """uvicorn cancels requests after its grace; the thread that plays goes on, and all scenarios are to be ended."""
+    whole, access = build(scenarios_of=SlowScenarios), Access("all")
+
+    async def end() -> None:
+        names = ("one", "other")
+        first, _ = (whole.scenarios.create(access, make_scenario(scenario(name))) for name in names)
+        request = asyncio.create_task(whole.scenarios.play(access, first))
+        await asyncio.to_thread(Slow.begun.wait, PATIENCE)
+        request.cancel()
+        with suppress(asyncio.CancelledError):
+            await request
+        ending = asyncio.create_task(whole.scenarios.close())
+        await asyncio.wait([ending], timeout=0.1)
+        assert first.closed and not ending.done()
+        Slow.go.set()
+        await ending
+        assert not whole.scenarios.all(access)
+
+    asyncio.run(end())
 
 
 # -- whatever the audiences are ----------------------------------------------------------------------------------------

@@ -12,18 +12,35 @@ from pathlib import Path
 from tests.keep_agent.viewer.traces import EVIL, opening, step, write
 
 ASKED = """
-import json, sys
+import json, sys, threading
 from pathlib import Path
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from keep_agent.errors import ConfigError
+from keep_agent.viewer.runs import Library
 from keep_agent.viewer.server import mount
+
+begun, go, runs = threading.Event(), threading.Event(), Library.runs
+
+def slowly(library):
+    begun.set()
+    assert go.wait(200)
+    return runs(library)
 
 app = FastAPI()
 app.get("/api")(lambda: "other")
 mount(app, lambda: Path(sys.argv[1]), "/look")
 found = {}
 with TestClient(app) as http:
+    Library.runs = slowly
+    for page in ("/look/episode?run=.&episode=e", "/look/"):
+        begun.clear(), go.clear()
+        opening = threading.Thread(target=http.get, args=(page,))
+        opening.start()
+        assert begun.wait(200)
+        found["while " + page] = (http.get("/api").status_code, "")
+        go.set(), opening.join()
+    Library.runs = runs
     for path in ("/look/", "/look", "/look/episode?run=.&episode=e", "/look/episode?run=..&episode=e", "/api"):
         answer = http.get(path)
         found[path] = (answer.status_code, answer.text)

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from keep_agent.client import Client
+from keep_agent.durable import DurableAgent
 from keep_agent.server.limits import Limits
 from keep_agent.server.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
@@ -133,6 +134,31 @@ def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
             socket.send(b"\xff\xfe")
             assert json.loads(socket.recv(20))["type"] == "error"
             assert say(type="observe", facts=[fact]) == {"type": "observed"}
+
+
+def test_a_robot_that_goes_on_telling_while_it_is_planned_for_is_still_heard(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that nobody reads keeps the pong behind it from being read: the server would end the connection."""
+    begun, go, plan = threading.Event(), threading.Event(), DurableAgent.plan
+
+    def slowly(agent: DurableAgent, *given: Any, **more: Any) -> Any:
+        begun.set()
+        assert go.wait(PATIENCE)
+        return plan(agent, *given, **more)
+
+    monkeypatch.setattr(DurableAgent, "plan", slowly)
+    with serve() as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        with connect(f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket") as socket:
+            socket.send(json.dumps({"type": "plan", "instruction": "go", "skills": SKILLS}))
+            assert begun.wait(PATIENCE)
+            for _ in range(3):
+                socket.send(json.dumps({"type": "observe", "facts": []}))
+                assert socket.ping().wait(PATIENCE)
+            go.set()
+            said = [json.loads(socket.recv(PATIENCE))["type"] for _ in range(5)]
+        assert said[-3:] == ["observed"] * 3 and "observed" not in said[:-3]
 
 
 def test_no_agent_and_no_token_holds_all_websockets(serve: Callable[..., Any]) -> None:
