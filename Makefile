@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 JOBS   ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist loadfile -rfEs
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist loadfile --no-loadscope-reorder -rfEs
 
 PEERS_VENV  ?= .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed

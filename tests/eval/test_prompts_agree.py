@@ -122,7 +122,7 @@ def test_trained_prompts_are_the_planners(
 ) -> None:
     form, recorder = PlainFormat(tokenizer, goals=True), Recorder(skills, observability, 0.3, 1)
     longest, played = 0, world_of(WORLDS[world])
-    for episode in played.training(None, stream=3, limit=4 if world == "alfred" else 2):
+    for episode in played.training(None, stream=3, limit=2 if world == "alfred" else 1):
         rollout = recorder.rollout(Source(played, [episode]))
         mix = Mix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)
         packs = list(EveryStep(form.line, mix).packs(rollout, style))

@@ -71,7 +71,9 @@ def test_history_with_nothing_left_out_is_the_plain_forward(engine: Engine, cut:
         told = [*ids.tolist(), 7, 8 + number]
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", pytest.param("llama", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "family", ["qwen3", *(pytest.param(one, marks=pytest.mark.slow) for one in ("qwen2", "llama"))]
+)
 @pytest.mark.parametrize(("normalise", "aggregate"), VARIANTS)
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bool, engine_of: GetEngine) -> None:

@@ -16,6 +16,8 @@ from keep_agent.errors import CapacityError, CorruptError, DataError
 from planners.state import read_state
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 
+SHORT = 16  # steps of a task at most
+
 
 def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(brain: Callable[..., Brain], tmp_path: Path) -> None:
     """In the middle of a task, with groups that have settled, in both styles."""
@@ -23,9 +25,9 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(brain: Callable[
         settings = f"prompt.style={style}", "memory.grouping.window=3", "prompt.budget=6"
         made = brain("planner=keep", "memory=keep", *settings)
         one, other = (AsPlanner(Agent(made.planner(name))) for name in ("one", "other"))
-        steps = play(Switching(one, other, tmp_path / style / "memory.json"))
+        steps = play(Switching(one, other, tmp_path / style / "memory.json"), SHORT)
         alone = AsPlanner(Agent(made.planner("alone")))
-        assert [step["skill"] for step in steps] == [step["skill"] for step in play(alone)]
+        assert [step["skill"] for step in steps] == [step["skill"] for step in play(alone, SHORT)]
         assert other.decisions and one.decisions
         for decision, same in zip(one.decisions + other.decisions, alone.decisions, strict=True):
             assert decision.trace["token_ids"] == same.trace["token_ids"]

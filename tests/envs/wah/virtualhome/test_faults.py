@@ -42,7 +42,8 @@ EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswe
     "half": SimulatorGone,
 }
 SLOW = ("busy", "hang", "drip")  # end with a time-out
-SHORT = 0.5  # seconds, where nothing else can come than the time-out
+SHORT = 0.5  # seconds
+SOON = 0.1  # seconds, where nothing else can come than the time-out
 OWN = {  # of some calls only
     "no_value": ("camera_count", "camera_image", "environment_graph"),
     "bad_graph": ("environment_graph",),
@@ -71,7 +72,7 @@ def test_every_fault_has_a_name(standin: StandIn, pauses: None, fault: str, call
 def test_faults_that_last_end_with_a_time_out(standin: StandIn, pauses: None, fault: str, call: str) -> None:
     """A busy simulator is asked until the deadline, one that says nothing a few times, if that does no harm."""
     standin.faults.extend([fault] * 1_000_000 if fault == "busy" else [fault] * TRIES)
-    client = http(standin, deadline=SHORT) if fault == "busy" else http(standin, timeout=SHORT)
+    client = http(standin, deadline=SHORT) if fault == "busy" else http(standin, timeout=SOON)
     with pytest.raises(EXPECTED[fault]) as caught:
         CALLS[call](Simulator(client))
     expect_numbers(caught.value, standin, call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from math import inf, nan
@@ -15,12 +15,13 @@ import pytest
 from envs.fact import Fact
 from envs.outcome import Outcome
 from keep_agent.agent import Agent
-from keep_agent.brain import Brain
+from keep_agent.brain import Brain, brain_of
 from keep_agent.client import Client, ServerError
 from keep_agent.server.limits import Limits
+from keep_agent.server.service import make_service
 from keep_agent.server.settings import AgentLimits
-from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
-from tests.keep_agent.server.serving import events, post, status
+from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, OPEN, SCOPED, SETTINGS, SKILLS
+from tests.keep_agent.server.serving import Served, events, post, serving, status
 
 
 def test_a_robots_day(serve: Callable[..., Any], make_brain: Callable[[], Brain], tmp_path: Path) -> None:
@@ -122,19 +123,31 @@ def test_a_token_for_one_agent_does_not_learn_how_many_there_are(serve: Callable
         assert served.http.get("/v1/agents", headers=own).json() == {"agents": ["kitchen"]}
 
 
+@pytest.fixture(scope="module")
+def standing(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    """A server whose kitchen remembers a mug, for requests that change nothing, and its folder."""
+    folder = tmp_path_factory.mktemp("standing")
+    brain = brain_of([f"model={tiny_model}", "prompt.encoder=hashed"])
+    with serving(make_service(brain, folder, OPEN, SETTINGS)) as served:
+        served.http.post("/v1/agents", json={"id": "kitchen"})
+        facts = {"facts": [{"id": "mug_1", "category": "object", "type": "mug"}]}
+        served.http.post("/v1/agents/kitchen/observe", json=facts)
+        yield served, folder
+
+
 BAD_IDS = ("..", "../x", "%2e%2e%2fx", "..%2f..%2fetc", "a%00b", "x" * 65, "CON", ".hidden", "a%2Fb", "a%5Cb", "ä")
 
 
 @pytest.mark.parametrize("name", BAD_IDS)
-def test_ids_are_no_paths(serve: Callable[..., Any], tmp_path: Path, name: str) -> None:
-    with serve() as served:
-        before = sorted(path for path in tmp_path.rglob("*"))
-        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/plan"), ("GET", "/memory")):
-            answer = served.raw(f"{method} /v1/agents/{name}{path} HTTP/1.1\r\nHost: localhost\r\n"
-                                "Connection: close\r\nContent-Length: 0\r\n\r\n".encode())  # fmt: skip
-            assert 400 <= status(answer) < 500
-        assert served.http.post("/v1/agents", json={"id": name.replace("%00", "\0")}).status_code in (400, 422)
-        assert sorted(path for path in tmp_path.rglob("*")) == before
+def test_ids_are_no_paths(standing: tuple[Served, Path], name: str) -> None:
+    served, folder = standing
+    before = sorted(path for path in folder.rglob("*"))
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/plan"), ("GET", "/memory")):
+        answer = served.raw(f"{method} /v1/agents/{name}{path} HTTP/1.1\r\nHost: localhost\r\n"
+                            "Connection: close\r\nContent-Length: 0\r\n\r\n".encode())  # fmt: skip
+        assert 400 <= status(answer) < 500
+    assert served.http.post("/v1/agents", json={"id": name.replace("%00", "\0")}).status_code in (400, 422)
+    assert sorted(path for path in folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -147,14 +160,12 @@ def test_ids_are_no_paths(serve: Callable[..., Any], tmp_path: Path, name: str) 
         b'{"facts": [{"id": "did_1", "category": "object", "type": "x"}]}',
     ],
 )  # fmt: skip
-def test_bad_bodies_are_refused_and_nothing_is_remembered(serve: Callable[..., Any], body: bytes) -> None:
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
-        answer = served.http.post(
-            "/v1/agents/kitchen/observe", content=body, headers={"Content-Type": "application/json"}
-        )
-        assert answer.status_code in (400, 422) and answer.json()["error"]["message"]
-        assert served.http.get("/v1/agents/kitchen").json()["segments"] == 0
+def test_bad_bodies_are_refused_and_nothing_is_remembered(standing: tuple[Served, Path], body: bytes) -> None:
+    served, _ = standing
+    saved = served.http.get("/v1/agents/kitchen/memory").content
+    answer = served.http.post("/v1/agents/kitchen/observe", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422) and answer.json()["error"]["message"]
+    assert served.http.get("/v1/agents/kitchen/memory").content == saved
 
 
 @pytest.mark.parametrize(
@@ -175,16 +186,12 @@ def test_bad_bodies_are_refused_and_nothing_is_remembered(serve: Callable[..., A
         lambda text: whole(b"[" * 200_000),
     ],
 )  # fmt: skip
-def test_a_memory_that_cannot_be_is_refused(serve: Callable[..., Any], change: Callable[[bytes], bytes]) -> None:
-    with serve() as served:
-        served.http.post("/v1/agents", json={"id": "kitchen"})
-        served.http.post(
-            "/v1/agents/kitchen/observe", json={"facts": [{"id": "mug_1", "category": "object", "type": "mug"}]}
-        )
-        saved = served.http.get("/v1/agents/kitchen/memory").content
-        answer = served.http.put("/v1/agents/kitchen/memory", content=change(saved))
-        assert answer.status_code == 400 and answer.json()["error"]["message"]
-        assert served.http.get("/v1/agents/kitchen/memory").content == saved
+def test_a_memory_that_cannot_be_is_refused(standing: tuple[Served, Path], change: Callable[[bytes], bytes]) -> None:
+    served, _ = standing
+    saved = served.http.get("/v1/agents/kitchen/memory").content
+    answer = served.http.put("/v1/agents/kitchen/memory", content=change(saved))
+    assert answer.status_code == 400 and answer.json()["error"]["message"]
+    assert served.http.get("/v1/agents/kitchen/memory").content == saved
 
 
 def sealed(state: dict[str, Any]) -> bytes:
