@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
-JOBS   ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --maxprocesses=8 --dist loadfile --no-loadscope-reorder -rfEs
+# One process more than there are cores, for some tests wait; 8 at most.
+JOBS   ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 1))')
+PYTEST  = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rfEs
 
 PEERS_VENV  ?= .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
@@ -15,7 +16,7 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 
 help:
 	@echo "make demo       install, then run planner=keep on the embedded houses"
-	@echo "make test       install, then run the test suite in as many processes as there are cores (JOBS=N: in N)"
+	@echo "make test       install, then run the test suite in one process more than there are cores (JOBS=N: in N)"
 	@echo "make test-slow  install, then run the long tests"
 	@echo "make hunt       install, then run the property tests on new random examples"
 	@echo "make bench      install, then time the stages and compare them with what the machine could do at best"

@@ -24,6 +24,7 @@ from planners.kv import KVPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.test_loop import world
 
+STYLES = [pytest.param("plain", marks=pytest.mark.slow), "linked"]
 METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache", "sparsex")
 FORGETFUL = ("streaming", "h2o", "snapkv", "intentkv", "intentkv_rule")
 BUDGET = 80  # less than a prompt has rows, more than those that have to stay
@@ -45,7 +46,7 @@ def play(planner: KVPlanner, max_steps: int = 6) -> tuple[EpisodeResult, list[di
     return run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
 
 
-@pytest.mark.parametrize("style", ["plain", "linked"])
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, name: str, style: str) -> None:
     result, entries = play(make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}")))
@@ -66,7 +67,7 @@ def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, 
         assert sum(numbers.hit_tokens for numbers in result.steps) > 0
 
 
-@pytest.mark.parametrize("style", ["plain", "linked"])
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", [*FORGETFUL, "full_cache", "semantic"])
 def test_a_cache_that_goes_on_plays_an_episode_within_its_budget(tiny_model: Path, name: str, style: str) -> None:
     budget = [f"memory.retention.budget={BUDGET}"] if name in FORGETFUL else []
