@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack, suppress
 from typing import Annotated, Any, Literal
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from keep_agent.errors import KeepError
 from keep_agent.server.access import AGENTS, Caller
 from keep_agent.server.gate import Gate
+from keep_agent.server.inbox import Inbox
 from keep_agent.server.planning import Planner, tell
 from keep_agent.server.planning_format import Finish, Observe, Plan, Report
 from keep_agent.server.problems import Refused, answer_to, body_of, described, expected, kind_of, status_of
@@ -43,7 +43,6 @@ class FinishMessage(Finish):
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
 TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
 TOO_SLOW = 1008  # RFC 6455: policy violation
-AHEAD = 8  # messages that are read while another is answered: behind an unread one no sign of life is seen
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
@@ -64,11 +63,11 @@ class SocketRoutes:
                 await socket.send_denial_response(answer_to(socket.url.path, error))
                 return
             await socket.accept()
-            heard, messages = anyio.create_memory_object_stream[bytes](AHEAD)
-            listening = asyncio.create_task(self._listen(socket, heard))
+            inbox = Inbox(self._limits.body_bytes)
+            listening = asyncio.create_task(self._listen(socket, inbox))
             held.callback(listening.cancel)
-            with messages, suppress(WebSocketDisconnect):
-                async for content in messages:
+            with suppress(WebSocketDisconnect):
+                async for content in inbox:
                     await self._answer(socket, agent, content)
 
     async def _enter(self, agent: str, caller: Access, held: AsyncExitStack) -> None:
@@ -79,11 +78,13 @@ class SocketRoutes:
         async with self._planner.gate.entered(agent):
             await self._planner.on(agent, lambda one: None)
 
-    async def _listen(self, socket: WebSocket, heard: MemoryObjectSendStream[bytes]) -> None:
-        """Hand on what comes, until the peer has gone, or nobody answers any more."""
-        with heard, suppress(anyio.BrokenResourceError):
+    async def _listen(self, socket: WebSocket, inbox: Inbox) -> None:
+        """Take what comes while other messages are answered: behind an unread one no sign of life would be seen."""
+        try:
             while (message := await socket.receive())["type"] != "websocket.disconnect":
-                await heard.send(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))
+                await inbox.put(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))
+        finally:
+            await inbox.end()
 
     async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
         try:

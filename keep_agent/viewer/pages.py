@@ -40,6 +40,8 @@ def add_pages(library: Library, base: str) -> None:
         except DataError as error:
             _refused(str(error))
             return
+        if sources is None:  # the server ends
+            return
         _bar(sources)
         StepView(f"{base}/data", sources, max(step, 0), segment)
 
