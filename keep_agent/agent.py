@@ -58,8 +58,8 @@ class Agent(Asynchronous):
     Every call runs on the engine's worker, so several agents may share an engine. Each has an asynchronous twin
     (`aplan`, ...), which leaves the event loop free. A task begins with the first `plan` of its instruction. It ends
     well when ``done`` was decided and reported, or as `finish` says; another instruction ends it as failed. A decision
-    nobody reported on counts as carried out. The same plan asked twice in a row, with nothing observed in between, is
-    one decision: asking again after a lost answer does no harm.
+    nobody reported on counts as carried out, but where `finish` says that the task failed. The same plan asked twice in
+    a row, with nothing observed in between, is one decision: asking again after a lost answer does no harm.
 
     :param ahead: encode what changed in the background, while the robot moves; plans go first
     :param limit: things it remembers at most; more are refused
@@ -158,7 +158,10 @@ class Agent(Asynchronous):
         self._engine.run(partial(self._report, outcome, number))
 
     def finish(self, success: bool) -> None:
-        """End the task with the decision that nobody has reported on, if any. Raises ConfigError for no bool."""
+        """End the task. A decision that nobody has reported on was carried out if it ends well, else not.
+
+        :raises ConfigError: ``success`` is neither True nor False
+        """
         self._engine.run(partial(self._finish, checked_flag("success", success)))
 
     # -- what is remembered ----------------------------------------------------------------------------------------
@@ -418,7 +421,8 @@ class Agent(Asynchronous):
             self._record({**opened.decision.trace, "ok": outcome.ok, "message": message})
 
     def _finish(self, success: bool) -> None:
-        self._tell(Outcome(True))
+        if self._open is not None:  # in a task that failed, what nobody reported on is not taken for done
+            self._tell(Outcome(success or self._open.decision.skill == DONE))
         if not self._instruction:
             return
         self._planner.finish_task(Finished(self._instruction, success, self._steps), None)

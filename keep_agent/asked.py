@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -40,6 +41,11 @@ def check_report(outcome: Outcome, number: int | None) -> None:
     message = outcome.message
     if message.strip() and not _is_text(message, LONGEST):
         raise ConfigError(f"message={message!r:.80}: give up to {LONGEST} characters of text")
+
+
+def tellable(outcome: Outcome) -> Outcome:
+    """As much of an outcome's message as `check_report` takes, with "?" for halves of surrogate pairs."""
+    return replace(outcome, message=outcome.message[:LONGEST].encode("utf-8", "replace").decode())
 
 
 def check_outcome(outcome: Outcome) -> None:

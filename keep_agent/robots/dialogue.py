@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
+from keep_agent.asked import tellable
 from keep_agent.robots.errors import RobotError
 from planners.base import DONE
 
@@ -89,8 +90,9 @@ class Dialogue:
                 self._wrap_up(ending)
 
     def _report(self, outcome: Outcome) -> None:
-        decision, self._open = self._open, None
-        self.planner.report(outcome)
+        decision = self._open
+        self.planner.report(tellable(outcome))
+        self._open = None  # not before: what could not be told is told again
         self._over = decision is not None and decision.skill == DONE and outcome.ok
 
     def _wrap_up(self, outcome: Outcome) -> None:

@@ -67,6 +67,7 @@ class Ros2Node:
         self._task, self._string, self._action = ros2(f"{PACKAGE}.action").Task, string, action
         self._turn, self._news = Lock(), Condition()
         self._latest: Any = None  # the goal that counts
+        self._cancelled: Any = None  # the goal that was cancelled last
         self._open = 0  # goals that were accepted and have not ended
         self._closed = False
         self.node = ros2("rclpy.node").Node(name)
@@ -120,6 +121,7 @@ class Ros2Node:
 
     def _cancel(self, goal: Any) -> Any:
         if goal is self._latest:  # others are being stopped already
+            self._cancelled = goal  # rclpy notes it behind this call only, and its run may begin in between
             self.service.stop("the goal was cancelled")
         return self._action.CancelResponse.ACCEPT
 
@@ -137,7 +139,7 @@ class Ros2Node:
         return self.service.run(
             instruction_of(goal.request.task, goal.request.description),
             lambda text: goal.publish_feedback(self._task.Feedback(current_status=text)),
-            lambda: goal.is_cancel_requested or goal is not self._latest,
+            lambda: goal.is_cancel_requested or goal is self._cancelled or goal is not self._latest,
         )
 
     def _end(self, goal: Any, report: TaskReport) -> Any:

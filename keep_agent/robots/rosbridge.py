@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from types import ModuleType
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from keep_agent.robots.received import Listener, listening
 
 Distribution = Literal["ros1", "ros2"]
 OnLost = Callable[[], None]
+RETRY = 5.0  # seconds at most between two tries to connect again; the library would wait up to an hour
 
 
 def roslibpy() -> ModuleType:
@@ -37,13 +39,16 @@ class Bridge:
         self.library = roslibpy()
         self.where = f"{host}:{port}"
         self._lost: list[OnLost] = []
+        self._hearing: dict[str, list[Listener]] = {}  # by operation
         self._lock = Lock()
         self._closed = False
         try:
             self.ros = self.library.Ros(host, port, is_secure=secure, transport="asyncio")
         except TypeError as error:
             raise NotInstalled("this roslibpy is older than 2.1: pip install -U 'keep-agent[ros]'") from error
+        self.ros.factory.maxDelay = RETRY
         self.ros.on("close", self._on_close)
+        self.ros.on("ready", self._attach)
         try:
             self.ros.run(timeout)
         except TimeoutError as error:
@@ -83,6 +88,13 @@ class Bridge:
         """Hear a topic. Messages that ``listener`` refuses with a DataError are logged and ignored."""
         self.library.Topic(self.ros, name, kind).subscribe(listening(name, listener))
 
+    def hear(self, operation: str, listener: Listener) -> None:
+        """Hear an operation of the rosbridge protocol in the library's place, which trips over fields that it does not
+        expect, and then leaves whoever waits waiting.
+        """
+        self._hearing.setdefault(operation, []).append(listening(operation, listener))
+        self.ros.factory.on_ready(self._attach)
+
     def on_ready(self, function: Callable[[], None]) -> None:
         """Call this now, and whenever there is a connection again."""
         self.ros.on("ready", lambda protocol: function())
@@ -108,6 +120,15 @@ class Bridge:
             lost = list(self._lost)
         for function in lost:
             function()
+
+    def _attach(self, protocol: Any) -> None:
+        """To every new connection. The library has no public word for another handler than its own."""
+        for operation in self._hearing:
+            protocol._message_handlers[operation] = partial(self._heard, operation)
+
+    def _heard(self, operation: str, message: Any) -> None:
+        for listener in self._hearing[operation]:
+            listener(message)
 
     def _stop_trying(self) -> None:
         """The library's transport has no public word for it: a factory without tries left gives up."""

@@ -20,10 +20,11 @@ from keep_agent.robots.received import member, text_of
 from keep_agent.robots.rosbridge import Bridge
 
 log = logging.getLogger(__name__)
-ACTIVE, PREEMPTED, SUCCEEDED, ABORTED = 1, 2, 3, 4  # of actionlib_msgs/GoalStatus
+ACTIVE, PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 1, 2, 3, 4, 5  # of actionlib_msgs/GoalStatus
 KEPT = 8  # ended goals in a heartbeat: a client that misses its goal there takes it for lost
 HEARTBEAT = 0.2  # seconds; actionlib clients wait for a status before they send
 REPLACED = "another goal took its place"
+CLOSED = "the server has ended; send the goal again when it is back"
 Message = Mapping[str, Any]
 
 
@@ -49,7 +50,9 @@ class BridgeActionServer:
         self._next: Message | None = None
         self._current: Message | None = None
         self._ended: deque[Message] = deque(maxlen=KEPT)
+        self._unsent: deque[Message] = deque(maxlen=KEPT)  # results that came while there was no connection
         self._cancel = self._closed = False
+        bridge.on_ready(self._send_again)
         bridge.subscribe(f"{name}/goal", f"{kind}Goal", self._on_goal)
         bridge.subscribe(f"{name}/cancel", "actionlib_msgs/GoalID", self._on_cancel)
         self._threads = [Thread(target=target, daemon=True) for target in (self._serve, self._beat)]
@@ -57,7 +60,9 @@ class BridgeActionServer:
             thread.start()
 
     def close(self, seconds: float) -> None:
-        """No goal is taken any more; wait so long for the one that is on, which the caller has told to stop."""
+        """No goal is taken any more; wait so long for the one that is on, which the caller has told to stop. Who waits
+        or comes later is told.
+        """
         with self._news:
             self._closed = True
             self._news.notify_all()
@@ -69,9 +74,13 @@ class BridgeActionServer:
         if not isinstance(goal, Mapping) or not isinstance(name, str):
             raise DataError(f"{message!r:.80} has no goal, or no goal_id; send a message of the action's type")
         with self._news:
-            replaced, self._next = self._next, message
-            self._end_current(self._current is not None)
-            self._news.notify_all()
+            closed, replaced = self._closed, None
+            if not closed:
+                replaced, self._next = self._next, message
+                self._end_current(self._current is not None)
+                self._news.notify_all()
+        if closed:
+            self._end(message, End(REJECTED, CLOSED, {"success": False, "report": CLOSED}))
         if replaced is not None:
             self._end(replaced, End(PREEMPTED, REPLACED, {"success": False, "report": REPLACED}))
 
@@ -96,13 +105,15 @@ class BridgeActionServer:
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._next is not None or self._closed)
-                if self._closed:
-                    return
                 goal, self._next = self._next, None
+                if self._closed:
+                    break
                 self._current, self._cancel = goal, False
             self._end(goal, self._done(goal))
             with self._news:
                 self._current = None
+        if goal is not None:
+            self._end(goal, End(REJECTED, CLOSED, {"success": False, "report": CLOSED}))
 
     def _done(self, goal: Message) -> End:
         try:
@@ -125,7 +136,17 @@ class BridgeActionServer:
         with self._news:
             self._ended.append(status)
             self._say_status()
-        self._say(self._result, {"status": status, "result": dict(end.result)})
+        result = {"status": status, "result": dict(end.result)}
+        if not self._say(self._result, result):
+            self._unsent.append(result)
+
+    def _send_again(self) -> None:
+        """What was not heard while the connection was gone: a client takes no status for the end, but the result."""
+        while self._unsent:
+            result = self._unsent.popleft()
+            if not self._say(self._result, result):
+                self._unsent.appendleft(result)
+                return
 
     def _say_status(self) -> None:
         """Under the lock: no heartbeat is older than the one before."""
@@ -134,12 +155,14 @@ class BridgeActionServer:
             known.append(_status(self._current, ACTIVE))
         self._say(self._status, {"status_list": known})
 
-    def _say(self, topic: Any, message: Message) -> None:
-        """Not what would be kept until there is a connection again, when nobody wants to hear it."""
-        if self.bridge.connected:
-            now = time.time()
-            stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
-            topic.publish({"header": {"stamp": stamp, "frame_id": ""}, **message})
+    def _say(self, topic: Any, message: Message) -> bool:
+        """Whether there was a connection: the library would keep it until nobody wants to hear it any more."""
+        if not self.bridge.connected:
+            return False
+        now = time.time()
+        stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
+        topic.publish({"header": {"stamp": stamp, "frame_id": ""}, **message})
+        return True
 
 
 def _is(goal: Message, wanted: str) -> bool:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from threading import Event, Lock, Timer
+from threading import Event, Timer
 from typing import Any, Literal, Protocol
 
 from envs.outcome import Outcome, failed
@@ -21,7 +21,17 @@ from keep_agent.robots.rosbridge import Bridge
 log = logging.getLogger(__name__)
 HALT = 2.0  # seconds for the answer of a service that cancels
 Kind = Literal["ros2_action", "ros1_action", "service"]
-SUCCEEDED, CANCELED = 4, 5  # of action_msgs/GoalStatus, ROS 2
+SUCCEEDED = 4
+# of action_msgs/GoalStatus, ROS 2
+STATUSES = {
+    0: "unknown",
+    1: "accepted",
+    2: "executing",
+    3: "canceling",
+    SUCCEEDED: "succeeded",
+    5: "cancelled",
+    6: "aborted",
+}
 # of actionlib_msgs/GoalStatus, ROS 1
 REACHED = 3
 ENDS = {2: "preempted", REACHED: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
@@ -108,32 +118,60 @@ class SkillClient(Protocol):
         ...
 
 
+class RunningGoal:
+    """The goal that was sent last. ``path`` leads to a goal's name in what is heard of it."""
+
+    def __init__(self, *path: str) -> None:
+        self._path, self._last = path, ("", None)
+
+    @property
+    def name(self) -> str:
+        """Empty before the first."""
+        return self._last[0]
+
+    def begin(self, pending: PendingSkill) -> str:
+        self._last = f"keep_agent-{token_hex(8)}", pending
+        return self.name
+
+    def of(self, message: Any) -> PendingSkill | None:
+        """What a message is about, if that is this goal. Raises DataError for a message without a goal's name."""
+        name, (own, pending) = member(message, *self._path), self._last
+        return pending if name == own else None
+
+
 class Ros2Action:
-    """``send_action_goal`` and ``cancel_action_goal``."""
+    """``send_action_goal`` and ``cancel_action_goal``. A result ends its skill, whatever its fields hold."""
 
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
-        self.bridge, self.fields = bridge, fields
-        self._client = bridge.library.ActionClient(bridge.ros, name, kind)
-        self._goal = ""
+        self.bridge, self.name, self.kind, self.fields = bridge, name, kind, fields
+        self._goal = RunningGoal("id")
+        bridge.hear("action_feedback", self._feedback)
+        bridge.hear("action_result", self._result)
 
     def begin(self, pending: PendingSkill) -> None:
-        self._client.wait_results.clear()  # of earlier goals; the library keeps them all
-        goal = self.bridge.library.Goal(self.fields.goal(pending.skill))
-        self._goal = self._client.send_goal(
-            goal,
-            lambda result: pending.settle(self._outcome(result)),
-            lambda values: pending.feedback(self.fields.sentence(values)),
-            lambda result: pending.settle(self._outcome(result, broken=True)),
-        )
+        goal = {"action": self.name, "action_type": self.kind, "args": self.fields.goal(pending.skill)}
+        self.bridge.send("send_action_goal", id=self._goal.begin(pending), feedback=True, **goal)
 
     def cancel(self) -> None:
-        if self._goal:
-            self._client.cancel_goal(self._goal)
+        if self._goal.name:
+            self.bridge.send("cancel_action_goal", id=self._goal.name, action=self.name)
 
-    def _outcome(self, result: Mapping[str, Any], broken: bool = False) -> Outcome:
-        status = result["status"]
-        word = "cancelled" if status.value == CANCELED else status.name.lower()
-        return self.fields.outcome(result["values"], not broken and status.value == SUCCEEDED, f"the robot says {word}")
+    def _feedback(self, message: Any) -> None:
+        pending = self._goal.of(message)
+        if pending is not None:
+            pending.feedback(self.fields.sentence(message.get("values")))
+
+    def _result(self, message: Any) -> None:
+        pending = self._goal.of(message)
+        if pending is None:
+            return
+        values, status = message.get("values"), message.get("status")
+        if status is None and isinstance(values, Mapping):
+            status = values.get("status")  # where an older rosbridge puts it
+        known = type(status) is int and status in STATUSES
+        well = known and status == SUCCEEDED and message.get("result") is not False
+        word = f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
+        pending.settle(self.fields.outcome(values, well, word))
 
 
 class Ros1Action:
@@ -143,37 +181,26 @@ class Ros1Action:
         self.bridge, self.fields = bridge, fields
         self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
         self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
-        self._lock = Lock()
-        self._running: tuple[str, PendingSkill] | None = None
+        self._goal = RunningGoal("status", "goal_id", "id")
         bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self._feedback)
         bridge.subscribe(f"{name}/result", f"{kind}Result", self._result)
 
     def begin(self, pending: PendingSkill) -> None:
-        name, now = f"keep_agent-{token_hex(8)}", time.time()
-        with self._lock:
-            self._running = name, pending
+        name, now = self._goal.begin(pending), time.time()
         stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
         self._goals.publish({"goal_id": {"id": name, "stamp": stamp}, "goal": self.fields.goal(pending.skill)})
 
     def cancel(self) -> None:
-        with self._lock:
-            running = self._running
-        if running is not None:
-            self._cancels.publish({"id": running[0], "stamp": {"secs": 0, "nsecs": 0}})
-
-    def _mine(self, message: Any) -> PendingSkill | None:
-        name = member(message, "status", "goal_id", "id")
-        with self._lock:
-            running = self._running
-        return running[1] if running is not None and name == running[0] else None
+        if self._goal.name:
+            self._cancels.publish({"id": self._goal.name, "stamp": {"secs": 0, "nsecs": 0}})
 
     def _feedback(self, message: Any) -> None:
-        pending = self._mine(message)
+        pending = self._goal.of(message)
         if pending is not None:
             pending.feedback(self.fields.sentence(message.get("feedback")))
 
     def _result(self, message: Any) -> None:
-        pending = self._mine(message)
+        pending = self._goal.of(message)
         if pending is None:
             return
         status = message["status"].get("status")

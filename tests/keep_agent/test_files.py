@@ -100,8 +100,8 @@ def test_a_folder_in_the_place_of_a_file_is_refused_by_name(tmp_path: Path, read
 
 @pytest.mark.parametrize(
     "content",
-    [gzip.compress(b"{}" * 99, mtime=0)[:-9], b"\x1f\x8b" + bytes(30), b"{}", bytes(64)],
-    ids=["cut", "zeros", "plain", "empty"],
+    [gzip.compress(b"{}" * 99, mtime=0)[:-9], b"\x1f\x8b" + bytes(30), b"{}", bytes(64), b""],
+    ids=["cut", "zeros", "plain", "blank", "empty"],
 )
 def test_damaged_archives_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
     readers = {"rollouts.jsonl.gz": read_rollouts, "sessions.jsonl.gz": lambda p: read_sessions(p, list),

@@ -109,6 +109,13 @@ def test_a_task_ends_with_done_with_another_instruction_and_by_finish(brain: Cal
     agent.close()
 
 
+@pytest.mark.parametrize("success", [True, False])
+def test_what_nobody_reported_on_is_done_where_the_task_is(agent: Agent, success: bool) -> None:
+    agent.plan("get the mug", SKILLS[:1])
+    agent.finish(success)
+    assert bool(agent._session.store.of("history")) == success
+
+
 def test_a_failure_reaches_the_prompt(agent: Agent, brain: Callable[..., Brain]) -> None:
     skill = agent.plan("get the mug", SKILLS).skill
     agent.report(Outcome(False, "The Door is stuck."))

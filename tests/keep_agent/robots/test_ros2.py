@@ -54,6 +54,16 @@ def test_a_goal_that_is_cancelled_ends_as_that(made: Callable[..., Any]) -> None
     assert (goal.status, result.success) == ("canceled", False) and "the goal was cancelled" in result.report
 
 
+def test_a_goal_that_is_cancelled_before_its_run_has_begun_moves_nothing(made: Callable[..., Any]) -> None:
+    """rclpy notes a cancellation behind the call that accepts it: the run may begin in between."""
+    node, robot = made("nod")
+    node._turn.acquire()
+    goal = node.server.send("greet")
+    node._cancel(goal)
+    node._turn.release()
+    assert not goal.result.result(WAIT).success and not robot.executed and not goal.is_cancel_requested
+
+
 def test_a_new_goal_takes_the_place_of_the_old(made: Callable[..., Any]) -> None:
     node, robot = made("wave", "nod")
     first = node.server.send("greet")

@@ -14,7 +14,7 @@ import pytest
 from envs.outcome import Outcome, failed
 from keep_agent.errors import ConfigError
 from keep_agent.robots import ConnectionLost, Feedback, Limits, RobotSession, RobotTimeout
-from keep_agent.robots.rosbridge import Bridge
+from keep_agent.robots.rosbridge import RETRY, Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_skills import Fields
 from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn
@@ -65,6 +65,11 @@ def wait_for_facts(executor: RosbridgeExecutor) -> None:
         ((SUCCEEDED, {"success": False, "report": "fell"}), failed("fell")),
         ((SUCCEEDED, {"success": True}), Outcome(True)),
         (ValueError("no such action type"), failed("no such action type")),
+        (("SUCCEEDED", {"success": True}), failed("the robot says 'SUCCEEDED'")),
+        ((7, {"success": True}), failed("the robot says 7")),
+        ((None, {"status": SUCCEEDED, "success": True}), Outcome(True)),
+        ((None, None), failed("the robot says None")),
+        ((ABORTED, "no arm"), failed("no arm")),
     ],
 )
 def test_how_a_ros2_action_ends(robot: StandIn, bridge: Bridge, end: object, outcome: Outcome) -> None:
@@ -75,6 +80,19 @@ def test_how_a_ros2_action_ends(robot: StandIn, bridge: Bridge, end: object, out
 
     robot.actions["/execute_skill"] = act
     assert RosbridgeExecutor(bridge, WAVE).execute("wave", lambda text: None) == outcome
+
+
+def test_a_ros2_action_over_a_connection_that_came_back(robot: StandIn, bridge: Bridge) -> None:
+    """Soon after it can: the library would wait longer and longer between its tries, up to an hour."""
+    assert bridge.ros.factory.maxDelay == RETRY < 10
+    robot.actions["/execute_skill"] = wave
+    executor, lost, back = RosbridgeExecutor(bridge, WAVE), Event(), Event()
+    bridge.on_lost(lost.set)
+    robot.cut()
+    assert lost.wait(WAIT)
+    bridge.on_ready(lambda: back.set() if bridge.connected else None)
+    assert back.wait(WAIT)
+    assert executor.execute("wave", lambda text: None) == Outcome(True, "waved")
 
 
 def test_stop_cancels_a_ros2_action(robot: StandIn, bridge: Bridge) -> None:

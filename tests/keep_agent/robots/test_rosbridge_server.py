@@ -15,6 +15,7 @@ import pytest
 from envs.outcome import Outcome, failed
 from keep_agent.robots import RobotSession, SymbolicExecutor
 from keep_agent.robots.rosbridge import Bridge
+from keep_agent.robots.rosbridge_action import BridgeActionServer, End
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_server import RosbridgeServer
 from keep_agent.robots.scripted import ScriptedPlanning
@@ -23,7 +24,7 @@ from tests.keep_agent.robots.houses import CLEAN_MUG, clean_mug
 from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, ScriptRobot, until_cancelled
 from tests.keep_agent.robots.ros import ROOT, free_port, process, wait_for_line
 
-PREEMPTED, SUCCEEDED, ABORTED = 2, 3, 4
+PREEMPTED, SUCCEEDED, ABORTED, REJECTED = 2, 3, 4, 5
 ACTION = "/keep_agent/plan_and_execute"
 
 
@@ -251,6 +252,46 @@ def test_a_heartbeat_never_misses_a_goal_that_has_begun(robot: StandIn, bridge: 
         first = next(index for index, names in enumerate(beats) if number in names)
         assert number in beats[first + 1]
     server.close()
+
+
+def test_a_result_that_fell_due_while_the_connection_was_gone_is_told_when_it_is_back(
+    robot: StandIn, bridge: Bridge
+) -> None:
+    server, body, _ = hanging(bridge)
+    goal(robot, "first", "wave")
+    assert body.begun.wait(WAIT)
+    lost = Event()
+    bridge.on_lost(lost.set)
+    robot.cut()
+    assert lost.wait(WAIT)
+    server.service.stop("mind the cat")
+    assert result(robot, "first")[0] == ABORTED
+    server.close()
+
+
+def test_who_waits_at_the_end_or_comes_later_is_told(robot: StandIn, bridge: Bridge) -> None:
+    begun, go, done = Event(), Event(), {"success": True, "report": ""}
+
+    def work(*given: object) -> End:
+        begun.set()
+        assert go.wait(WAIT)
+        return End(SUCCEEDED, "", done)
+
+    server = BridgeActionServer(bridge, ACTION, "keep_agent_msgs/TaskAction", work, lambda: None)
+    goal(robot, "runs", "wave")
+    assert begun.wait(WAIT)
+    goal(robot, "waits", "wave")
+    robot.until(lambda: server._next is not None)
+    closing = Thread(target=server.close, args=(WAIT,))
+    closing.start()
+    robot.until(lambda: server._closed)
+    go.set()
+    closing.join()
+    assert result(robot, "runs") == (SUCCEEDED, done)
+    goal(robot, "comes later", "wave")
+    for name in ("waits", "comes later"):
+        status, told = result(robot, name)
+        assert status == REJECTED and "send the goal again" in told["report"]
 
 
 @pytest.mark.parametrize("message", [{"goal_id": {"id": "x"}}, {"goal": {"task": "wave"}}, {"goal": 3, "goal_id": 3}])

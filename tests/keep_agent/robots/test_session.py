@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 
 from envs.outcome import Outcome, failed
+from keep_agent.asked import check_report
 from keep_agent.errors import ConfigError
 from keep_agent.robots import (
     Executed,
@@ -22,6 +23,8 @@ from keep_agent.robots import (
     Started,
 )
 from keep_agent.robots.dialogue import Dialogue
+from keep_agent.robots.single_plans import SinglePlans
+from keep_agent.robots.unseen import Unseen
 from tests.keep_agent.robots.robots import (
     QUICK,
     WAIT,
@@ -261,3 +264,44 @@ def test_what_is_none_of_what_was_promised_ends_the_task_by_name(
     report = RobotSession(planner, robot, limits=QUICK, judge=lambda: judged).run("greet")
     assert (report.stop, report.success) == (stop, False)
     assert named in report.message
+
+
+class Deaf(ScriptPlanner):
+    """Does not take the first report in."""
+
+    def report(self, outcome: Outcome) -> None:
+        super().report(outcome)
+        if len(self.named("report")) == 1:
+            raise ConnectionError("gone for a moment")
+
+
+def test_a_report_that_was_not_taken_is_made_again_and_before_the_task_ends() -> None:
+    """Else the planner takes the decision for carried out, though it failed."""
+    planner = Deaf(["wave"])
+    report = RobotSession(planner, ScriptRobot(deeds={"wave": lambda one: failed("no arm")}), limits=QUICK).run("greet")
+    assert report.stop == "planner_error"
+    assert [call[0] for call in planner.calls] == ["plan", "report", "report", "finish"]
+    assert planner.named("report") == [(failed("no arm"),)] * 2 and planner.named("finish") == [(False,)]
+
+
+def test_a_single_plans_report_may_be_made_again() -> None:
+    planner = Deaf(["wave"])
+    plans = SinglePlans(planner, Unseen())
+    plans.asked("greet", ["wave"])()
+    with pytest.raises(ConnectionError):
+        plans.reported(failed("no arm"))()
+    plans.reported(failed("no arm"))()
+    assert planner.named("report") == [(failed("no arm"),)] * 2
+    with pytest.raises(RobotError, match="report once"):
+        plans.reported(failed("no arm"))
+
+
+def test_what_a_robot_says_is_told_as_far_as_it_can_be() -> None:
+    """A trace of 5,000 characters, a half of a surrogate pair: no reason to tell nothing."""
+    planner = ScriptPlanner(["wave"])
+    dialogue = Dialogue(planner, "greet")
+    dialogue.plan(["wave"])
+    dialogue.report(failed("\ud800" + "x" * 5000))
+    ((told,),) = planner.named("report")
+    check_report(told, None)
+    assert told == failed("?" + "x" * 1999)
