@@ -80,6 +80,8 @@ def read_sessions(path: Path, encode: Encode) -> Iterator[ToolSession]:
             yield session
     if mark is not None:
         mark.check_count(number, plain, REMEDY)
+    elif not number:
+        raise DataError(f"{path} is empty; {REMEDY}")
 
 
 def _session(entry: Mapping[str, Any], where: str, encode: Encode) -> ToolSession:

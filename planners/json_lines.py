@@ -42,5 +42,7 @@ def read_lines(path: Path, version: int, what: str, unpack: Callable[[dict[str, 
                     raise ValueError(f"version {row.get('version')!r}, not {version}")
                 yield unpack(row)
                 number += 1
+        if number == 1:
+            raise ValueError("it is empty")
     except BROKEN as error:
         raise DataError(f"{path}:{number} is no {what} ({error}); {REMEDY}") from error

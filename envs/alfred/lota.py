@@ -143,7 +143,8 @@ def _search_rank(world: World, one: str) -> tuple[bool, ...]:
 
 def _used(world: World, kind: str) -> str | None:
     """The receptacle of this type that something was last put into."""
-    return next((one for one in reversed(world.focus.used) if world[one].type == kind), None)
+    there = (one for one in reversed(world.focus.used) if one in world.things)  # what breaks is gone
+    return next((one for one in there if world[one].type == kind), None)
 
 
 def _pick_rank(world: World, one: str) -> tuple[bool, ...]:
@@ -232,8 +233,9 @@ def _put(world: World, kind: str, chosen: str | None) -> Outcome:
         return world.drop()
     outcome = world.put(held, chosen)
     if not outcome.ok:
-        world.drop()
-        return failed(f"put down failed because {outcome.message}, so {kind} fell on the floor")
+        dropped = world.drop()
+        then = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
+        return failed(f"put down failed because {outcome.message}, {then}")
     focus = world.focus
     world.focus = replace(focus, placed=focus.placed | {held}, used=(*focus.used, chosen))
     return outcome

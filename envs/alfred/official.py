@@ -15,7 +15,7 @@ from envs.alfred.start import build_scene
 from envs.alfred.survey_cache import load_survey
 from envs.alfred.trajectories import Corpus, Trajectory
 from envs.lazy import LazyEpisodes
-from keep_agent.errors import DataError
+from keep_agent.errors import DataError, check_once
 from keep_agent.files import read_json
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,9 @@ def load_official(
     """
     corpus = Corpus(path)
     entries = [(found, number) for found in corpus.trajectories(split) for number in range(len(found.instructions))]
+    check_once(
+        (f"{found.trial}-{number}" for found, number in entries), "annotation", f"keep one of its trials in {split}"
+    )
     listed = _listed(corpus, split)
     if listed is not None:
         entries = _only(listed, entries, split)

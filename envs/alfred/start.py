@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from statistics import fmean, median
 
+from envs.alfred.floor_plans import room_of
 from envs.alfred.goals import MATCHINGS, succeeded
 from envs.alfred.mining import Fixture, Room, Survey, official_id
 from envs.alfred.objects import snake
@@ -18,9 +19,7 @@ from envs.alfred.receptacles import Inference, nested
 from envs.alfred.scene import Item, Placed, Position, Scene, Task
 from envs.alfred.trajectories import Trajectory
 from envs.alfred.world import World
-from keep_agent.errors import DataError
 
-_ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the hundreds of the floor plan's number
 _NEEDED = {
     "pick_clean_then_place_in_recep": ("SinkBasin", "Faucet"),
     "pick_heat_then_place_in_recep": ("Microwave",),
@@ -56,15 +55,6 @@ def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
         _give_up_one(task, scene, objects)
         scene = _scene(trajectory, fixtures, objects)
     return scene
-
-
-def room_of(floor_plan: str) -> str:
-    """ "FloorPlan301" -> "bedroom". Raises DataError for other names."""
-    number = floor_plan.removeprefix("FloorPlan")
-    room = _ROOMS.get(int(number) // 100) if number.isdecimal() else None
-    if room is None:
-        raise DataError(f"unknown floor plan {floor_plan!r}; ALFRED has FloorPlan1-30, 201-230, 301-330 and 401-430")
-    return room
 
 
 def needed_fixtures(task: Task) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
+from envs.alfred.floor_plans import room_of
 from envs.alfred.scene import Placed, Position, Start
 from envs.alfred.targets import PARAMS, check_targets
 from envs.json_number import finite
@@ -180,6 +181,7 @@ def guarded_read(file: str, read: Callable[..., T], *arguments: Any) -> T:
 
 def _trajectory(split: str, file: str, content: dict[str, Any]) -> Trajectory:
     scene = content["scene"]
+    room_of(scene["floor_plan"])
     return Trajectory(
         split=split,
         task=PurePosixPath(Path(file).as_posix()).parts[-3],

@@ -30,13 +30,21 @@ class Engine:
             with _undisturbed():
                 self._named.load(game)
                 self._state = self._named.reset()
+        except _Refused as refused:
+            raise DataError(f"{name} cannot be played: {refused.error}") from refused
         except (SystemExit, Exception) as error:  # whatever parser gives up: Fast Downward's even ends the process
             raise DataError(f"{name} cannot be played ({type(error).__name__}: {error})") from error
         return self._state["feedback"]
 
     def do(self, command: str) -> str:
-        """Say a command; returns the answer, "Nothing happens." if it cannot be done now."""
-        self._state, _, _ = self._named.step(command)
+        """Say a command; returns the answer, "Nothing happens." if it cannot be done now.
+
+        :raises DataError: the game's grammar holds what is not read; the command has been done by then
+        """
+        try:
+            self._state, _, _ = self._named.step(command)
+        except _Refused as refused:
+            raise refused.error from None
         return self._state["feedback"]
 
     @property
@@ -52,6 +60,14 @@ class Engine:
     def plan(self) -> list[str]:
         """Commands that lead from here to the goal, by Fast Downward, who knows everything; none if it finds none."""
         return [command.strip() for command in self._player.plan()]
+
+
+class _Refused(Exception):
+    """Of an expression. No ValueError, as a DataError is: TextWorld says "Nothing happens." for one, though it has."""
+
+    def __init__(self, error: DataError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Engines:
@@ -80,7 +96,10 @@ def _make() -> tuple[Any, Any]:
 
     def derive(symbol: Any, context: Mapping[str, Any] | None = None) -> list[Any]:
         variables = (context or symbol.context)["variables"]
-        return [textgen.TerminalSymbol(read_expression(symbol.expression, variables))]
+        try:
+            return [textgen.TerminalSymbol(read_expression(symbol.expression, variables))]
+        except DataError as error:
+            raise _Refused(error) from error
 
     textgen.EvalSymbol.derive = derive  # instead of eval(), to which it would give what a game's file says
 

@@ -8,7 +8,7 @@ from random import Random
 
 from envs.alfworld.scene import Episode, Game, Task, instruction_of
 from envs.lazy import LazyEpisodes
-from keep_agent.errors import ConfigError, DataError, did_you_mean
+from keep_agent.errors import ConfigError, DataError, check_once, did_you_mean
 
 FILE_NAME = "game.tw-pddl"
 FOLDER = "json_2.1.1"
@@ -34,6 +34,7 @@ def load_episodes(
     files = [file for file in _files(Path(data).expanduser(), split) if _played(file)]
     if not files:
         raise DataError(f"no game of split {split!r} in {data} is known to be solvable; see alfworld-generate")
+    check_once((file.parent.name for file in files), "trial", f"keep one of its folders in {split}")
     if limit is not None and limit < len(files):
         files = [files[index] for index in sorted(Random(seed).sample(range(len(files)), limit))]
     return LazyEpisodes(_episode, files)

@@ -49,12 +49,25 @@ def _node(row: Mapping[str, Any]) -> Node:
         id=_id(row["id"]),
         class_name=ALIASES.get(name, name),
         category=str(row["category"]),
-        properties=frozenset(row.get("properties") or ()),
-        states=frozenset(row.get("states") or ()),
+        properties=_words(row.get("properties")),
+        states=_words(row.get("states")),
         box=Box(_vector(box["center"]), _vector(box["size"])) if box else None,
         prefab=str(row.get("prefab_name", "")),
-        transform=row.get("obj_transform") or None,
+        transform=_transform(row.get("obj_transform")),
     )
+
+
+def _words(values: Any) -> frozenset[str]:
+    if not isinstance(values or [], list) or not all(isinstance(word, str) for word in values or []):
+        raise ValueError(f"{values!r:.40} is no list of words")
+    return frozenset(values or ())
+
+
+def _transform(value: Any) -> Mapping[str, Any] | None:
+    """As it is, so that a simulator gets its own back."""
+    if value:
+        _vector(value["position"])
+    return value or None
 
 
 def _id(value: Any) -> int:

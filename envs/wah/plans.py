@@ -19,7 +19,7 @@ from envs.wah.layout import Goal, lay_out
 from envs.wah.possible import check_catalog
 from envs.wah.records import check_goal, field_of, json_files, read_json, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, check_once
 
 TASKS, APARTMENTS = "tasks", "apartments"
 
@@ -36,20 +36,26 @@ def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
     apartments = {
         path.name.split(".")[0]: read_graph(read_json(path), str(path)) for path in json_files(folder / APARTMENTS)
     }
-    makers = []
+    makers, identities = [], []
     for file in json_files(folder / TASKS, "examples"):
         for row, where in records_of(file):
+            identities.append(_identity(row, where))
             makers += _of_plan(row, where, apartments, seed)
+    check_once(identities, "task_id of", f"give each record of {folder / TASKS} its own")
     if not makers:
         raise ConfigError(f"{folder / TASKS} has no *examples*.json with tasks; name another folder")
     return makers
+
+
+def _identity(row: Mapping[str, Any], where: str) -> str:
+    return f"plan-{field_of(row, ('task_id',), where)}"
 
 
 def _of_plan(
     row: Mapping[str, Any], where: str, apartments: Mapping[str, Graph], seed: int
 ) -> list[Callable[[], Episode]]:
     kind, goal = task_of(row, where)
-    identity = f"plan-{field_of(row, ('task_id',), where)}"
+    identity = _identity(row, where)
     check_goal(goal, where, check_catalog)
     rng = Random(f"{identity}-{seed}")
     fitting = sorted(name for name, graph in apartments.items() if graph.of_class(place_class(parse_goal(goal))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from envs.alfred.goals import succeeded
 from envs.alfred.lota import LOTA_SKILLS, LotaSkills
 from envs.alfred.scene import Task
 from envs.alfred.world import World
+from envs.outcome import failed
 from keep_agent.errors import SkillError
 from tests.envs.rooms import bedroom, do, kitchen
 
@@ -100,6 +102,21 @@ def test_a_failed_put_drops_the_object(world: World) -> None:
     message = refusal(world, "put down the apple")
     assert message == "put down failed because fridge 1 is closed, so Apple fell on the floor"
     assert world.on_floor("apple_1")
+
+
+def test_what_cannot_be_dropped_did_not_fall(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in AI2-THOR, which may refuse both."""
+    run(world, "find an apple", "pick up the apple", "find a fridge")
+    monkeypatch.setattr(World, "drop", lambda world: failed("no room to drop it"))
+    message = refusal(world, "put down the apple")
+    assert message == "put down failed because fridge 1 is closed, and Apple is still held: no room to drop it"
+    assert world.holding == "apple_1"
+
+
+def test_what_something_was_put_into_may_be_gone(world: World) -> None:
+    """A bowl breaks, and is no more in AI2-THOR's answers."""
+    world.focus = replace(world.focus, used=("bowl_9",))
+    run(world, "find an apple", "pick up the apple")
 
 
 def test_without_a_target_put_down_drops(world: World) -> None:

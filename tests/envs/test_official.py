@@ -246,6 +246,24 @@ def test_what_a_task_does_not_name_may_be_null(root: Path) -> None:
     add(root, trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), params=params))
 
 
+def test_two_trials_of_one_id_are_refused(root: Path) -> None:
+    """The second would be played in the first one's room, and nothing tells their episodes apart."""
+    other = next(root.rglob("trial_a/traj_data.json"))
+    copy = root / "valid_seen" / "task-2" / "trial_a" / "traj_data.json"
+    copy.parent.mkdir(parents=True)
+    shutil.copy(other, copy)
+    with pytest.raises(DataError, match="'trial_a-0' is there 2 times"):
+        load_episodes(str(root), "valid_seen")
+
+
+@pytest.mark.parametrize("plan", [301, ["FloorPlan301"], "FloorPlan999", "FloorPlan3o1", "301", None])
+def test_a_floor_plan_that_there_is_not_is_named(root: Path, plan: Any) -> None:
+    content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK))
+    content["scene"]["floor_plan"] = plan
+    with pytest.raises(DataError, match=r"trial_d/traj_data\.json is no trajectory .*unknown floor plan"):
+        add(root, content)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1.5", None])
 def test_a_position_that_is_no_number_is_named(root: Path, value: Any) -> None:
     content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK))

@@ -187,7 +187,7 @@ def test_a_head_is_told_what_its_features_are_like(tiny_model: Path, sessions: P
 
 
 def test_no_sessions_are_refused(tiny_model: Path, tmp_path: Path) -> None:
-    (tmp_path / "none.jsonl").write_text("")
+    (tmp_path / "none.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match="no session in"):
         Trainer(arguments(tiny_model, tmp_path / "none.jsonl", tmp_path / "run"))
 

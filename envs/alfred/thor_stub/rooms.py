@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
+from envs.alfred.floor_plans import room_of
 from envs.alfred.mining import Fixture, Room, Survey, official_id
 from envs.alfred.objects import KNOWN_TYPES
 from envs.alfred.scene import Item, Placed, Position, Scene
-from envs.alfred.start import next_id, room_of
+from envs.alfred.start import next_id
 from envs.alfred.survey_cache import load_survey
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT, Point
 from envs.alfred.thor_stub.house import EMPTY

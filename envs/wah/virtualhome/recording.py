@@ -82,9 +82,26 @@ class Recording:
         except OSError as error:
             self._give_up(error)
         try:
-            self._temporary.replace(self._path)
+            self._take_name()
+        except FileExistsError as error:
+            raise ConfigError(
+                f"{self._path} was recorded by another meanwhile; this one is {self._temporary}"
+            ) from error
         except OSError as error:
             raise CapacityError(f"{self._temporary} is whole, but has to be renamed by hand ({error})") from error
+
+    def _take_name(self) -> None:
+        """A rename would replace what another process has recorded meanwhile."""
+        try:
+            os.link(self._temporary, self._path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if self._path.exists():
+                raise FileExistsError(self._path) from None
+            self._temporary.replace(self._path)
+        else:
+            self._temporary.unlink()
 
     def _end_stream(self) -> None:
         if self._stream is not self._file:

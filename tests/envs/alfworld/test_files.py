@@ -98,3 +98,9 @@ def test_games_are_no_rollouts_to_learn_from(root: Path) -> None:
     with pytest.raises(ConfigError, match="recorded in ALFRED"):
         WORLD.recorded("grounded", "partial", episode, None)
     assert WORLD.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
+
+
+def test_trials_of_one_name_are_refused(root: Path) -> None:
+    place(root, "valid_seen/pick_and_place_simple-CD-None-Safe-302/trial_A")
+    with pytest.raises(DataError, match="trial 'trial_A' is there 2 times"):
+        load_episodes(str(root), "valid_seen")

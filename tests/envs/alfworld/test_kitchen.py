@@ -278,6 +278,20 @@ def test_a_game_runs_no_code(engines: Engines, world: World, tmp_path: Path) -> 
     engines.give_back(engine)
 
 
+def test_an_answer_that_is_not_read_is_an_error_and_not_a_failure(engines: Engines, world: World) -> None:
+    """The command has been done by then: "Nothing happens." would be false."""
+    engine, game = engines.take(), world.game.read()
+    engine.load(game, "a good one")
+    command = next(one for one in engine.commands if one.startswith("go to"))
+    good = engine.do(command)
+    answer = next(line for line in good.splitlines() if line.strip())[:12]
+    assert answer in game["grammar"]
+    engine.load(game | {"grammar": game["grammar"].replace(answer, f"{{r.name.lower()}} {answer}")}, "a changed one")
+    with pytest.raises(DataError, match="is not run"):
+        engine.do(command)
+    engines.give_back(engine)
+
+
 def test_loading_leaves_the_process_alone(engines: Engines, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["someone's", "arguments"])
     engine = engines.take()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from random import Random
@@ -182,6 +183,13 @@ def test_a_plan_that_fits_no_apartment_is_an_error(tmp_path: Path) -> None:
             load_episodes(str(folder), "test")
     (folder / "tasks" / "examples.json").unlink()
     with pytest.raises(ConfigError, match="name another folder"):
+        load_episodes(str(folder), "test")
+
+
+def test_plans_of_one_id_are_refused(tmp_path: Path) -> None:
+    folder = folder_of_plans(tmp_path)
+    shutil.copy(folder / "tasks" / "examples.json", folder / "tasks" / "more_examples.json")
+    with pytest.raises(DataError, match="'plan-0' is there 2 times"):
         load_episodes(str(folder), "test")
 
 

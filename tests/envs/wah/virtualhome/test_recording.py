@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +219,32 @@ def test_a_file_that_cannot_be_renamed_is_kept(
     standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(CapacityError, match="renamed by hand"):
+        patch.setattr(os, "link", full)
         patch.setattr(Path, "replace", full)
         with Simulator(http(standin), record=tmp_path / "talk.jsonl") as simulator:
             simulator.check()
     (kept,) = tmp_path.iterdir()
     with Simulator(Replay(kept)) as simulator:
         simulator.check()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_two_that_record_in_one_file_keep_both(
+    standin: StandIn, tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards of a run on one disk; also where the file system has no links, as long as they do not end at once."""
+    path = tmp_path / "talk.jsonl"
+    if not links:
+        monkeypatch.setattr(os, "link", full)
+    first, second = (Simulator(http(standin), record=path) for _ in range(2))
+    first.check()
+    second.environment_graph()
+    first.close()
+    said = path.read_bytes()
+    with pytest.raises(ConfigError, match="was recorded by another meanwhile"):
+        second.close()
+    (other,) = tmp_path.glob(".talk*")
+    assert path.read_bytes() == said != other.read_bytes() and b'"end":1' in other.read_bytes()
 
 
 def full(*_: Any) -> None:
