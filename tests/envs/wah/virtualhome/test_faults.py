@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.wah.virtualhome import answers
+from envs.clock import Clock
+from envs.wah.virtualhome import answers, transport
 from envs.wah.virtualhome.client import Simulator
 from envs.wah.virtualhome.errors import (
     SimulatorAnswer,
@@ -29,7 +30,7 @@ from envs.wah.virtualhome.transport import IDEMPOTENT, TRIES, HttpTransport
 from keep_agent.errors import KeepError
 from tests.envs.wah.standin import FAULTS, StandIn
 from tests.envs.wah.virtualhome.toy import CALLS, CHANGING, LIMIT, LINE, NOTHING_LEFT_OPEN, ToyHome, http
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = NOTHING_LEFT_OPEN
 
@@ -42,8 +43,8 @@ EXPECTED: dict[str, type[SimulatorError]] = dict.fromkeys(FAULTS, SimulatorAnswe
     "half": SimulatorGone,
 }
 SLOW = ("busy", "hang", "drip")  # end with a time-out
-SHORT = 0.5  # seconds
-SOON = 0.1  # seconds, where nothing else can come than the time-out
+SHORT = 0.5  # seconds, where nothing else can come than the time-out
+ASKED = 3  # times, of a simulator that stays busy
 OWN = {  # of some calls only
     "no_value": ("camera_count", "camera_image", "environment_graph"),
     "bad_graph": ("environment_graph",),
@@ -68,17 +69,40 @@ def test_every_fault_has_a_name(standin: StandIn, pauses: None, fault: str, call
     assert len(standin.seen) == caught.value.tries == client.repeats + 1 == tries
 
 
+class ByRequests(Clock):
+    """A time that is over when a simulator has been asked `ASKED` times."""
+
+    def __init__(self, standin: StandIn, seconds: float) -> None:
+        super().__init__(seconds)
+        self._standin = standin
+
+    @property
+    def gone(self) -> float:
+        return self.seconds * len(self._standin.seen) / ASKED
+
+
 @pytest.mark.parametrize(("fault", "call"), SLOW_CASES)
-def test_faults_that_last_end_with_a_time_out(standin: StandIn, pauses: None, fault: str, call: str) -> None:
+def test_faults_that_last_end_with_a_time_out(
+    standin: StandIn, pauses: None, fault: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A busy simulator is asked until the deadline, one that says nothing a few times, if that does no harm."""
     standin.faults.extend([fault] * 1_000_000 if fault == "busy" else [fault] * TRIES)
-    client = http(standin, deadline=SHORT) if fault == "busy" else http(standin, timeout=SOON)
+    client = http(standin) if fault == "busy" else http(standin, timeout=SHORT)
+    if fault == "busy":
+        calls: list[Clock] = []
+
+        def clock(seconds: float) -> Clock:
+            """The call's, and then those of its tries: its time is over behind so many of them, however long."""
+            calls.append(Clock(PATIENCE) if calls else ByRequests(standin, PATIENCE))
+            return calls[-1]
+
+        monkeypatch.setattr(transport, "Clock", clock)
     with pytest.raises(EXPECTED[fault]) as caught:
         CALLS[call](Simulator(client))
     expect_numbers(caught.value, standin, call)
     until(lambda: len(standin.seen) == caught.value.tries)
     if fault == "busy":
-        assert caught.value.tries > 1
+        assert caught.value.tries == ASKED
     else:
         assert caught.value.tries == (1 if call in CHANGING else TRIES)
 
