@@ -33,6 +33,7 @@ from memory.recompute.none import Nothing
 from memory.recompute.value_deviation import ValueDeviation
 from memory.schedule import Schedule
 from memory.stages import Recompute
+from tests.waiting import until
 
 MLPS = (0.002, 0.002, 0.002, 0.007, 0.013, 0.010)  # seconds slept in each layer's
 PROMPT = Prompt(segments=8, tokens=4, query=3)
@@ -40,7 +41,6 @@ SEGMENT = 4 * 256  # bytes of a segment's slice of a layer: 2 heads of 16 number
 LINK_SPEED = SEGMENT / 0.003  # bytes per second: a segment's slice takes 3 ms
 WAKING = 0.002  # seconds that a thread may take to go on
 MARGIN = 0.0015  # seconds: what is closer together may come in either order
-ATTEMPTS = 16
 CUT = 1.5 * SEGMENT  # bytes: two segments to a job, or some single rows
 WHEN = {"before": BEFORE, "beside": BESIDE}
 
@@ -145,11 +145,12 @@ def test_the_loader_does_what_the_simulator_plays(
 ) -> None:
     narrow = AFTER if recompute == "deviation" else WHEN[importance]
     with Engine(model, "thread", Throttle(LINK_SPEED / 1e9), importance, chunk) as engine:
-        layout, seen = PROMPT.encoded(engine), []
-        for _ in range(ATTEMPTS):
+        layout, seen = PROMPT.encoded(engine), [""]
+
+        def as_simulated() -> bool:
             real = run(engine, layout, RECOMPUTE[recompute](), STAGES[loading](), narrow)
             played = simulate(STAGES[loading](), without_gaps(real), Again.of(real.timeline), chunk)
-            seen = differences(real, played)
-            if not seen:
-                return
-    pytest.fail(f"{ATTEMPTS} runs, and none as simulated; the last: " + "; ".join(seen[:5]))
+            seen[:] = differences(real, played)
+            return not seen
+
+        until(as_simulated, lambda: "no run as simulated; the last: " + "; ".join(seen[:5]))
