@@ -88,6 +88,7 @@ def test_a_ros2_action_over_a_connection_that_came_back(robot: StandIn, bridge: 
     robot.actions["/execute_skill"] = wave
     executor, lost, back = RosbridgeExecutor(bridge, WAVE), Event(), Event()
     bridge.on_lost(lost.set)
+    robot.subscribed("/facts")  # then the bridge knows of the connection
     robot.cut()
     assert lost.wait(WAIT)
     bridge.on_ready(lambda: back.set() if bridge.connected else None)
