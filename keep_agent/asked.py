@@ -1,4 +1,4 @@
-"""What a robot asks for, checked before anything is done about it."""
+"""Requests of a robot, checked before anything is done about it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from memory.session import MemorySession
 from memory.tokenizer import load_tokenizer
 from planners.checkpoint import BUNDLED, PLANNERS, SAYS_GOALS
 from planners.formats import Format, make_format
-from planners.kv import KVPlanner
+from planners.kv import KVPlanner, shut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +60,7 @@ class Brain:
 
     def close(self) -> None:
         """Stop the engine; then a storage that persists writes. May be called twice."""
-        try:
-            self.engine.close()
-        finally:
-            self.method.storage.flush()
+        shut(self.engine, self.method)
 
 
 def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:

@@ -1,4 +1,4 @@
-"""What a cache may keep for a new prompt, found in the text and not in its tokens (Semantic, section 3.3).
+"""Matches of a cache with a new prompt, found in the text and not in its tokens (Semantic, section 3.3).
 
 The same characters can be tokenised in several ways: what stands around them decides what merges. So the ids of a
 prompt that was tokenised anew may differ long before its text does. Here texts are compared, then mapped to tokens.

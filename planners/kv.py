@@ -17,6 +17,8 @@ from planners.styles import Edit, history_edit, make_style, task_edit
 from planners.trail import Trail
 
 if TYPE_CHECKING:
+    from memory.engine.engine import Engine
+    from memory.method import MemoryMethod
     from memory.report import Prefill
     from memory.session import MemorySession
     from planners.formats import Format
@@ -227,10 +229,7 @@ class KVPlanner:
 
     def close(self) -> None:
         """Stop the engine, which other planners may share: the last of them closes. A storage that persists writes."""
-        try:
-            self.session.engine.close()
-        finally:
-            self.session.method.storage.flush()
+        shut(self.session.engine, self.session.method)
 
     @property
     def style(self) -> str:
@@ -320,6 +319,14 @@ class KVPlanner:
         values = result.scores.tolist()
         order = sorted(range(len(skills)), key=lambda i: (-values[i], i))[:SHOWN]
         return skills[order[0]], tuple((skills[i], values[i]) for i in order), tokens + result.computed_tokens
+
+
+def shut(engine: Engine, method: MemoryMethod) -> None:
+    """Stop an engine; then a storage that persists writes. May be called twice."""
+    try:
+        engine.close()
+    finally:
+        method.storage.flush()
 
 
 def _spelled(skill: str) -> str:

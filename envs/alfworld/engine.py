@@ -31,7 +31,7 @@ class Engine:
                 self._named.load(game)
                 self._state = self._named.reset()
         except _Refused as refused:
-            raise DataError(f"{name} cannot be played: {refused.error}") from refused
+            raise DataError(f"{name} cannot be played: {refused}") from refused
         except (SystemExit, Exception) as error:  # whatever parser gives up: Fast Downward's even ends the process
             raise DataError(f"{name} cannot be played ({type(error).__name__}: {error})") from error
         return self._state["feedback"]
@@ -44,7 +44,7 @@ class Engine:
         try:
             self._state, _, _ = self._named.step(command)
         except _Refused as refused:
-            raise refused.error from None
+            raise DataError(str(refused)) from refused
         return self._state["feedback"]
 
     @property
@@ -64,10 +64,6 @@ class Engine:
 
 class _Refused(Exception):
     """Of an expression. No ValueError, as a DataError is: TextWorld says "Nothing happens." for one, though it has."""
-
-    def __init__(self, error: DataError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Engines:
@@ -99,7 +95,7 @@ def _make() -> tuple[Any, Any]:
         try:
             return [textgen.TerminalSymbol(read_expression(symbol.expression, variables))]
         except DataError as error:
-            raise _Refused(error) from error
+            raise _Refused(str(error)) from error
 
     textgen.EvalSymbol.derive = derive  # instead of eval(), to which it would give what a game's file says
 

@@ -58,9 +58,10 @@ def _node(row: Mapping[str, Any]) -> Node:
 
 
 def _words(values: Any) -> frozenset[str]:
-    if not isinstance(values or [], list) or not all(isinstance(word, str) for word in values or []):
-        raise ValueError(f"{values!r:.40} is no list of words")
-    return frozenset(values or ())
+    words = values or []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{words!r:.40} is no list of words")
+    return frozenset(words)
 
 
 def _transform(value: Any) -> Mapping[str, Any] | None:

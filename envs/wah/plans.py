@@ -39,23 +39,18 @@ def load_plans(folder: Path, seed: int) -> list[Callable[[], Episode]]:
     makers, identities = [], []
     for file in json_files(folder / TASKS, "examples"):
         for row, where in records_of(file):
-            identities.append(_identity(row, where))
-            makers += _of_plan(row, where, apartments, seed)
+            identities.append(f"plan-{field_of(row, ('task_id',), where)}")
+            makers += _of_plan(row, where, identities[-1], apartments, seed)
     check_once(identities, "task_id of", f"give each record of {folder / TASKS} its own")
     if not makers:
         raise ConfigError(f"{folder / TASKS} has no *examples*.json with tasks; name another folder")
     return makers
 
 
-def _identity(row: Mapping[str, Any], where: str) -> str:
-    return f"plan-{field_of(row, ('task_id',), where)}"
-
-
 def _of_plan(
-    row: Mapping[str, Any], where: str, apartments: Mapping[str, Graph], seed: int
+    row: Mapping[str, Any], where: str, identity: str, apartments: Mapping[str, Graph], seed: int
 ) -> list[Callable[[], Episode]]:
     kind, goal = task_of(row, where)
-    identity = _identity(row, where)
     check_goal(goal, where, check_catalog)
     rng = Random(f"{identity}-{seed}")
     fitting = sorted(name for name, graph in apartments.items() if graph.of_class(place_class(parse_goal(goal))))

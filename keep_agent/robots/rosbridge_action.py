@@ -50,9 +50,9 @@ class BridgeActionServer:
         self._next: Message | None = None
         self._current: Message | None = None
         self._ended: deque[Message] = deque(maxlen=KEPT)
-        self._unsent: deque[Message] = deque(maxlen=KEPT)  # results that came while there was no connection
+        self._unsent: deque[Message] = deque(maxlen=KEPT)  # results, while there is no connection
         self._cancel = self._closed = False
-        bridge.on_ready(self._send_again)
+        bridge.on_ready(self._send_results)
         bridge.subscribe(f"{name}/goal", f"{kind}Goal", self._on_goal)
         bridge.subscribe(f"{name}/cancel", "actionlib_msgs/GoalID", self._on_cancel)
         self._threads = [Thread(target=target, daemon=True) for target in (self._serve, self._beat)]
@@ -74,15 +74,15 @@ class BridgeActionServer:
         if not isinstance(goal, Mapping) or not isinstance(name, str):
             raise DataError(f"{message!r:.80} has no goal, or no goal_id; send a message of the action's type")
         with self._news:
-            closed, replaced = self._closed, None
-            if not closed:
-                replaced, self._next = self._next, message
+            if self._closed:
+                left, end = message, _without_success(REJECTED, CLOSED)
+            else:
+                left, end = self._next, _without_success(PREEMPTED, REPLACED)
+                self._next = message
                 self._end_current(self._current is not None)
                 self._news.notify_all()
-        if closed:
-            self._end(message, End(REJECTED, CLOSED, {"success": False, "report": CLOSED}))
-        if replaced is not None:
-            self._end(replaced, End(PREEMPTED, REPLACED, {"success": False, "report": REPLACED}))
+        if left is not None:
+            self._end(left, end)
 
     def _on_cancel(self, message: Any) -> None:
         """By its id, or all of them; a stamp that says "all before" means all: there are two at most."""
@@ -113,7 +113,7 @@ class BridgeActionServer:
             with self._news:
                 self._current = None
         if goal is not None:
-            self._end(goal, End(REJECTED, CLOSED, {"success": False, "report": CLOSED}))
+            self._end(goal, _without_success(REJECTED, CLOSED))
 
     def _done(self, goal: Message) -> End:
         try:
@@ -136,17 +136,14 @@ class BridgeActionServer:
         with self._news:
             self._ended.append(status)
             self._say_status()
-        result = {"status": status, "result": dict(end.result)}
-        if not self._say(self._result, result):
-            self._unsent.append(result)
+            self._unsent.append({"status": status, "result": dict(end.result)})
+            self._send_results()
 
-    def _send_again(self) -> None:
-        """What was not heard while the connection was gone: a client takes no status for the end, but the result."""
-        while self._unsent:
-            result = self._unsent.popleft()
-            if not self._say(self._result, result):
-                self._unsent.appendleft(result)
-                return
+    def _send_results(self) -> None:
+        """Also what fell due while the connection was gone: a client takes no status for the end, but the result."""
+        with self._news:
+            while self._unsent and self._say(self._result, self._unsent[0]):
+                self._unsent.popleft()
 
     def _say_status(self) -> None:
         """Under the lock: no heartbeat is older than the one before."""
@@ -163,6 +160,10 @@ class BridgeActionServer:
         stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
         topic.publish({"header": {"stamp": stamp, "frame_id": ""}, **message})
         return True
+
+
+def _without_success(status: int, why: str) -> End:
+    return End(status, why, {"success": False, "report": why})
 
 
 def _is(goal: Message, wanted: str) -> bool:

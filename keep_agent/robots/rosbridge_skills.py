@@ -1,4 +1,4 @@
-"""How a skill is carried out over a rosbridge: by a ROS 2 action, a ROS 1 action, or a service."""
+"""Clients that carry a skill out over a rosbridge: by a ROS 2 action, a ROS 1 action, or a service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from envs.outcome import Outcome, failed
 from keep_agent.errors import DataError
 from keep_agent.robots.errors import RobotError, SkillLost
-from keep_agent.robots.received import flag_of, member, text_of
+from keep_agent.robots.received import Listener, flag_of, member, text_of
 from keep_agent.robots.rosbridge import Bridge
 
 log = logging.getLogger(__name__)
@@ -133,10 +133,15 @@ class RunningGoal:
         self._last = f"keep_agent-{token_hex(8)}", pending
         return self.name
 
-    def of(self, message: Any) -> PendingSkill | None:
-        """What a message is about, if that is this goal. Raises DataError for a message without a goal's name."""
-        name, (own, pending) = member(message, *self._path), self._last
-        return pending if name == own else None
+    def hearing(self, listener: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
+        """Hands on what is about this goal. Raises DataError for a message without a goal's name."""
+
+        def heard(message: Any) -> None:
+            name, (own, pending) = member(message, *self._path), self._last
+            if name == own and pending is not None:
+                listener(pending, message)
+
+        return heard
 
 
 class Ros2Action:
@@ -145,8 +150,8 @@ class Ros2Action:
     def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
         self.bridge, self.name, self.kind, self.fields = bridge, name, kind, fields
         self._goal = RunningGoal("id")
-        bridge.hear("action_feedback", self._feedback)
-        bridge.hear("action_result", self._result)
+        bridge.hear("action_feedback", self._goal.hearing(self._feedback))
+        bridge.hear("action_result", self._goal.hearing(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
         goal = {"action": self.name, "action_type": self.kind, "args": self.fields.goal(pending.skill)}
@@ -156,15 +161,10 @@ class Ros2Action:
         if self._goal.name:
             self.bridge.send("cancel_action_goal", id=self._goal.name, action=self.name)
 
-    def _feedback(self, message: Any) -> None:
-        pending = self._goal.of(message)
-        if pending is not None:
-            pending.feedback(self.fields.sentence(message.get("values")))
+    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+        pending.feedback(self.fields.sentence(message.get("values")))
 
-    def _result(self, message: Any) -> None:
-        pending = self._goal.of(message)
-        if pending is None:
-            return
+    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         values, status = message.get("values"), message.get("status")
         if status is None and isinstance(values, Mapping):
             status = values.get("status")  # where an older rosbridge puts it
@@ -182,8 +182,8 @@ class Ros1Action:
         self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
         self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
         self._goal = RunningGoal("status", "goal_id", "id")
-        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self._feedback)
-        bridge.subscribe(f"{name}/result", f"{kind}Result", self._result)
+        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self._goal.hearing(self._feedback))
+        bridge.subscribe(f"{name}/result", f"{kind}Result", self._goal.hearing(self._result))
 
     def begin(self, pending: PendingSkill) -> None:
         name, now = self._goal.begin(pending), time.time()
@@ -194,15 +194,10 @@ class Ros1Action:
         if self._goal.name:
             self._cancels.publish({"id": self._goal.name, "stamp": {"secs": 0, "nsecs": 0}})
 
-    def _feedback(self, message: Any) -> None:
-        pending = self._goal.of(message)
-        if pending is not None:
-            pending.feedback(self.fields.sentence(message.get("feedback")))
+    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+        pending.feedback(self.fields.sentence(message.get("feedback")))
 
-    def _result(self, message: Any) -> None:
-        pending = self._goal.of(message)
-        if pending is None:
-            return
+    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
         status = message["status"].get("status")
         known = type(status) is int and status in ENDS
         word = text_of(message["status"], "text") or f"the robot says {ENDS[status] if known else repr(status)}"

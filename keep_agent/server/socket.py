@@ -19,6 +19,7 @@ from keep_agent.server.inbox import Inbox
 from keep_agent.server.planning import Planner, tell
 from keep_agent.server.planning_format import Finish, Observe, Plan, Report
 from keep_agent.server.problems import Refused, answer_to, body_of, described, expected, kind_of, status_of
+from keep_agent.server.revocable import POLICY
 from keep_agent.server.scan import check_json
 from keep_agent.server.settings import Settings
 from keep_agent.server.tokens import OPEN, Access
@@ -42,7 +43,6 @@ class FinishMessage(Finish):
 
 Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
 TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
-TOO_SLOW = 1008  # RFC 6455: policy violation
 MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
 
 
@@ -105,7 +105,7 @@ class SocketRoutes:
             with anyio.fail_after(self._limits.send_seconds):
                 await socket.send_text(json.dumps(message))
         except TimeoutError:
-            raise WebSocketDisconnect(TOO_SLOW) from None
+            raise WebSocketDisconnect(POLICY) from None
 
     def _read(self, content: bytes) -> BaseModel:
         if len(content) > self._limits.body_bytes:

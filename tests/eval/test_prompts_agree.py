@@ -1,4 +1,4 @@
-"""What planner-tiny was trained on is what the planner prompts it with, token by token."""
+"""Prompts that planner-tiny was trained on are those that the planner makes, token by token."""
 
 from __future__ import annotations
 

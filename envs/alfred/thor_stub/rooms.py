@@ -1,4 +1,4 @@
-"""Where the stand-in's rooms come from: an empty one to build houses in, and the floor plans of a data set."""
+"""Rooms of the stand-in: an empty one to build houses in, and the floor plans of a data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which games are found under a folder, and what is said about folders and files that hold none."""
+"""Games that are found under a folder, and what is said about folders and files that hold none."""
 
 from __future__ import annotations
 

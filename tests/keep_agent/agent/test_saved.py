@@ -1,4 +1,4 @@
-"""What an agent saves and loads: all of it, or nothing."""
+"""Memories that an agent saves and loads: all of it, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits to be answered on a websocket: in order, and no more than there is room for."""
+"""Messages that wait to be answered on a websocket: in order, and no more than there is room for."""
 
 from __future__ import annotations
 

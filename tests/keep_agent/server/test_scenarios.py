@@ -267,6 +267,15 @@ def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve) -> None:
         assert served.http.post(f"{place}/turns", json={}).json()["played"] == 1
 
 
+def played_by(player: type[SharedPlayer]) -> type[Scenarios]:
+    class Played(Scenarios):
+        def _player(self, running: Running) -> SharedPlayer:
+            plain = super()._player(running)
+            return player(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
+
+    return Played
+
+
 class Slow(SharedPlayer):
     """Says nothing until it may."""
 
@@ -278,15 +287,9 @@ class Slow(SharedPlayer):
         raise Unavailable("it was cancelled")
 
 
-class SlowScenarios(Scenarios):
-    def _player(self, running: Running) -> SharedPlayer:
-        plain = super()._player(running)
-        return Slow(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-
-
 def test_the_end_waits_for_a_turn_whose_request_was_given_up(build: Build) -> None:
     """uvicorn cancels requests after its grace; the thread that plays goes on, and all scenarios are to be ended."""
-    whole, access = build(scenarios_of=SlowScenarios), Access("all")
+    whole, access = build(scenarios_of=played_by(Slow)), Access("all")
 
     async def end() -> None:
         names = ("one", "other")
@@ -321,17 +324,11 @@ class Scripted(SharedPlayer):
         )  # fmt: skip
 
 
-class ScriptedScenarios(Scenarios):
-    def _player(self, running: Running) -> SharedPlayer:
-        plain = super()._player(running)
-        return Scripted(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
-
-
 @pytest.fixture(scope="module")
 def scripted(build: Build) -> Iterator[TestClient]:
     entries = [Entry(Access("all"), digest("token-all"))]
     entries += [only(f"persist_random_{agent}") for agent in AGENTS]
-    whole = build(tokens=Tokens(tuple(entries)), scenarios_of=ScriptedScenarios)
+    whole = build(tokens=Tokens(tuple(entries)), scenarios_of=played_by(Scripted))
     with TestClient(whole.app) as client:
         yield client
 

@@ -1,4 +1,4 @@
-"""What a packed cache takes: bytes at rest, bytes while it is read, and tiles that need no unpacking."""
+"""Room that a packed cache takes: bytes at rest, bytes while it is read, and tiles that need no unpacking."""
 
 from __future__ import annotations
 

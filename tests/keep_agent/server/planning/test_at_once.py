@@ -1,4 +1,4 @@
-"""How many requests of planning there are at once, and what comes through a socket."""
+"""Requests of planning at once, so many and no more, and what comes through a socket."""
 
 from __future__ import annotations
 
