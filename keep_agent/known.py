@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache, lru_cache
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -47,13 +48,21 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         for one in chosen:
             groups.check(one)
         keys = [one for one in given if one not in chosen or one.is_add()]
-        base = compose(name, [*path, *(_first(one) for one in chosen if not one.is_add())]) if keys else {}
-    tree = OmegaConf.to_container(OmegaConf.create(base), resolve=False)
+        choices = tuple(_first(one) for one in chosen if not one.is_add())
+        tree = (_tree if path else _packaged)(name, (*path, *choices)) if keys else {}
     opened = [one.key_or_group.removesuffix(f".{TARGET}") for one in keys if one.key_or_group.endswith(TARGET)]
     for one in keys:
         _check_key(one, tree, groups, opened)
         for value in _values(one):
             check_word(one.key_or_group, value)
+
+
+def _tree(name: str, overrides: Sequence[str]) -> Any:
+    """The settings as plain dictionaries, interpolations as they are written."""
+    return OmegaConf.to_container(compose(name, list(overrides)), resolve=False)
+
+
+_packaged = lru_cache(maxsize=32)(_tree)  # composing takes a tenth of a second, and the package's configs stay
 
 
 def _parsed(overrides: Sequence[str]) -> list[Override]:
@@ -69,13 +78,14 @@ class Groups:
 
     def __init__(self, loader: ConfigLoader, name: str, path: Sequence[str]) -> None:
         self._loader, self._name, self._path = loader, name, list(path)
+        self._within = cache(loader.list_groups)  # it copies all configs that are read, every time
 
     def has(self, group: str) -> bool:
         parent, _, last = group.rpartition("/")
-        return last in self._loader.list_groups(parent)
+        return last in self._within(parent)
 
     def names(self, parent: str = "") -> Iterator[str]:
-        for name in self._loader.list_groups(parent):
+        for name in self._within(parent):
             group = f"{parent}/{name}".lstrip("/")
             if group != HYDRAS:
                 yield group

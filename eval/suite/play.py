@@ -31,8 +31,8 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
     """
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs of its own that {' '.join(extra)} could count for; leave it out")
-    for world, cell in {cell.setting.world: cell for cell in reversed(page.cells())}.items():
-        check_known(world, expand_model([*cell.overrides, *extra]))
+    for cell in page.cells():
+        check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
     for cell in page.cells():
         folder = out / cell.place
         if (folder / CONFIG).exists():

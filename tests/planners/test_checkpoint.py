@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from planners.packing import Pack, Slot
 from planners.trainer import forward
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
+LOADED = cache(load_planner)  # `write` overwrites all of its weights
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HISTORY, *SUMS, *MORE}
 
 
@@ -46,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def write(folder: Path, source: Path, step: int) -> dict[str, bytes]:
     """A checkpoint whose every tensor says ``step``; what it looks like."""
-    model, tokenizer, _ = load_planner(source)
+    model, tokenizer, _ = LOADED(source)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(step)

@@ -12,6 +12,7 @@ import pytest
 
 from eval.suite.__main__ import main, parser, run
 from eval.suite.plan import pages, read_page
+from eval.suite.play import check
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE
 from tests.rewriting import change_object, keep_lines
@@ -219,18 +220,17 @@ def test_a_page_may_have_the_rows_of_others(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", pages())
-def test_every_page_of_the_package_composes(name: str) -> None:
-    from hydra import compose, initialize_config_module
-
+def test_every_page_of_the_package_gives_settings_there_are(name: str, tmp_path: Path) -> None:
     page = read_page(name, "/data")
-    rows, settings = {}, {}  # each row once, each setting once: together they hold all that a page writes
-    for cell in page.cells():
-        rows.setdefault(cell.row, cell)
-        settings.setdefault(cell.setting.name, cell)
-    for cell in {id(cell): cell for cell in (*rows.values(), *settings.values())}.values():
-        with initialize_config_module("configs", version_base="1.3"):
-            compose(cell.setting.world, list(cell.overrides))
+    check(page, tmp_path, [])
     assert page.cells() or page.commands
+
+
+def test_a_mistyped_row_is_refused_before_the_first_is_played(page: Path) -> None:
+    page.write_text(PAGE.replace("random: planner=random", "random: planner=random evl.seed=3"))
+    with pytest.raises(ConfigError, match=r"evl.seed=3: there is no setting 'evl.seed'; did you mean 'eval.seed'"):
+        suite(page)
+    assert not (page.parent / "runs").exists()
 
 
 def test_unknown_pages_are_answered_with_those_there_are(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from benchmarks.viewer_trace import Size, write_run
 from envs.alfred.env import AlfredEnv
 from keep_agent.frames import Frames
 from keep_agent.loop import run_episode
-from keep_agent.runfolder import RunFolder
+from keep_agent.runfolder import RunFolder, find_runs
 from planners.simple import RandomPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.pictures import Pictured
@@ -32,7 +34,16 @@ def play(planner: str, folder: Path, *overrides: str) -> Path:
 @pytest.fixture(scope="session")
 def keep_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two streams of two tasks by KEEP with hops, for which planner=keep has no room in prompts so short."""
-    return play("keep", tmp_path_factory.mktemp("real") / "keep", "memory=keep")
+    folder = shared(tmp_path_factory) / "keep"
+    with folder.with_suffix(".lock").open("w") as lock:  # one process plays it, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return find_runs(folder)[0] if folder.exists() else play("keep", folder, "memory=keep")
+
+
+def shared(factory: pytest.TempPathFactory) -> Path:
+    """The folder that all processes of a test run have in common, or the only one's own."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.fixture(scope="session")
