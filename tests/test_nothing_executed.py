@@ -36,7 +36,6 @@ JUSTIFIED = {
     ("keep_agent/robots/ros2.py", "import_module"): "names of ROS packages that our code asks for",
     ("keep_agent/robots/command.py", "import_module"): "MODULE:FUNCTION of the command line, which is the user's",
     ("memory/components.py", "import_module"): "classes of a composed config; a saved one is checked by name before",
-    ("keep_agent/known.py", "OmegaConf.create"): "our own configs, composed to see their keys; nothing is resolved",
     ("keep_agent/literal.py", "OmegaConf.create"): "every interpolation in the values is escaped",
     ("eval/cli.py", "OmegaConf.load"): "our own configs/eval/default.yaml",
     ("eval/resume.py", "as_config"): "a saved config, whose classes are checked before",

@@ -1,4 +1,8 @@
-"""A page of results in Markdown: how it was made, and its tables with paired differences and their intervals."""
+"""A page of results in Markdown: how it was made, and its tables with paired differences and their intervals.
+
+It says what was decided and computed, which is the same however busy the machine is. Rows are played one after the
+other, so times are not among it: `eval.latency` measures them side by side.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from rich.table import Table
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
 from eval.suite.play import placed, printed
-from eval.tables import bounds, markdown, number, pairs, percent, points
+from eval.tables import markdown, number, pairs, percent, points
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import SUMMARY
 
@@ -22,15 +26,9 @@ HEADINGS = (
     "pairs",
     "sub-goals %",
     "difference",
-    "TTFT ms",
-    "times faster",
     "computed",
     "recomputed",
     "hits",
-)
-TIMES = (
-    "Rows are played one after the other, so a time may be off by a third if the machine had other things to do. "
-    "`eval.latency` takes turns."
 )
 
 
@@ -59,7 +57,6 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
         f"## {setting.title}",
         f"`python -m eval.{setting.world} {shlex.join(setting.overrides)}`",
         markdown(table),
-        TIMES,
     ]
     seen = {run.config.get("weights") for run in runs.values()} - {None}
     parts += [f"Weights {', '.join(sorted(weights[:12] for weights in seen))}."] if seen else []
@@ -69,16 +66,12 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
 
 
 def _numbers(row: Row) -> Sequence[str]:
-    faster = None if not row.ttft_ratio else 1 / row.ttft_ratio
-    between = None if not row.ttft_ratio_interval else (1 / row.ttft_ratio_interval[1], 1 / row.ttft_ratio_interval[0])
     return (
         percent(row.success_rate),
         points(row.success_difference),
         pairs(row.success_difference),
         percent(row.subgoal_success_rate),
         points(row.subgoal_difference),
-        number(row.ttft_p50_ms, 1),
-        number(faster, 2) + bounds(between),
         number(row.computed_ratio, 2),
         number(row.recomputed_ratio, 2),
         number(row.kv_hit_rate, 2),
