@@ -23,7 +23,14 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.intervals import Difference, Interval, paired_difference, ratio_interval
-from eval.metrics import cluster_of, costs, goal_condition_rate, subgoal_success_rate, success_rate
+from eval.metrics import (
+    cluster_of,
+    costs,
+    goal_condition_rate,
+    subgoal_success_rate,
+    success_interval,
+    success_rate,
+)
 from eval.tables import bounds, number, pairs, percent, points, show
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError, check_once
@@ -60,6 +67,7 @@ class Row:
     run: str
     tasks: int
     success_rate: float
+    success_interval: Interval
     success_difference: Difference | None
     goal_condition_rate: float
     subgoal_success_rate: float
@@ -208,8 +216,8 @@ def compare(run: Run, base: Run) -> Row:
     ttft, decision = cost["ttft_ms"] or {}, cost["decision_ms"] or {}
     tasks = _tasks(run)
     return Row(
-        run.name, len(tasks), success_rate(tasks), success, goal_condition_rate(tasks),
-        subgoal_success_rate(tasks), subgoals,
+        run.name, len(tasks), success_rate(tasks), success_interval([*run.episodes.values()]), success,
+        goal_condition_rate(tasks), subgoal_success_rate(tasks), subgoals,
         ttft.get("p50"), ttft.get("p95"), ratio, ratio_bounds,
         decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
         **{key: cost[key] for key in KV},
@@ -253,7 +261,7 @@ def rows_table(rows: Sequence[Row], base: str) -> Table:
     for row in rows:
         table.add_row(
             row.run,
-            percent(row.success_rate),
+            percent(row.success_rate) + bounds(row.success_interval, 100, 1),
             points(row.success_difference),
             pairs(row.success_difference),
             percent(row.goal_condition_rate),

@@ -16,7 +16,7 @@ from rich.table import Table
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
 from eval.suite.play import placed, printed
-from eval.tables import markdown, number, pairs, percent, points
+from eval.tables import bounds, markdown, number, pairs, percent, points
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import SUMMARY
 
@@ -67,7 +67,7 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
 
 def _numbers(row: Row) -> Sequence[str]:
     return (
-        percent(row.success_rate),
+        percent(row.success_rate) + bounds(row.success_interval, 100, 1),
         points(row.success_difference),
         pairs(row.success_difference),
         percent(row.subgoal_success_rate),

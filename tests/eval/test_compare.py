@@ -19,6 +19,7 @@ from eval.compare import (
     load_runs,
     paired,
 )
+from eval.intervals import wilson
 from eval.tables import markdown
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
@@ -47,6 +48,7 @@ def test_differences_are_paired() -> None:
     assert row.ttft_ratio == pytest.approx(0.25) and row.ttft_ratio_interval == pytest.approx((0.25, 0.25))
     assert row.computed_ratio == 0.5
     assert compare(base, base).ttft_ratio is None
+    assert compare(base, base).success_interval == pytest.approx(wilson(0.5, 6))
 
 
 def test_annotations_of_one_trial_count_as_one_observation() -> None:
