@@ -31,7 +31,7 @@ from eval.metrics import (
     success_interval,
     success_rate,
 )
-from eval.tables import bounds, number, pairs, percent, points, show
+from eval.tables import bounds, crashes, difference, number, pairs, percent, points, show
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError, check_once
 from keep_agent.guard import guarded
@@ -66,6 +66,8 @@ class Row:
 
     run: str
     tasks: int
+    episodes: int
+    crashed: int  # of the episodes; their tasks count as failed
     success_rate: float
     success_interval: Interval
     success_difference: Difference | None
@@ -216,7 +218,8 @@ def compare(run: Run, base: Run) -> Row:
     ttft, decision = cost["ttft_ms"] or {}, cost["decision_ms"] or {}
     tasks = _tasks(run)
     return Row(
-        run.name, len(tasks), success_rate(tasks), success_interval([*run.episodes.values()]), success,
+        run.name, len(tasks), len(run.episodes), sum(result.crashed for result in run.episodes.values()),
+        success_rate(tasks), success_interval([*run.episodes.values()]), success,
         goal_condition_rate(tasks), subgoal_success_rate(tasks), subgoals,
         ttft.get("p50"), ttft.get("p95"), ratio, ratio_bounds,
         decision.get("p50"), cost["computed_ratio"], cost["recomputed_ratio"], cost["kv_hit_rate"],
@@ -254,6 +257,7 @@ def choose_baseline(runs: Sequence[Run], name: str | None) -> Run:
 
 def rows_table(rows: Sequence[Row], base: str) -> Table:
     table = Table(title=f"{rows[0].tasks} tasks, paired; medians; differences and ratios against {base}")
+    table.caption = crashes((row.run, row.crashed, row.episodes) for row in rows) or None
     table.add_column("run", no_wrap=True)
     outcome = "success %", "difference", "pairs", "goals %", "sub-goals %", "difference"
     for heading in (*outcome, "ttft ms", "p95", "ratio", "decision", "computed", "recomp", "hits"):
@@ -266,7 +270,7 @@ def rows_table(rows: Sequence[Row], base: str) -> Table:
             pairs(row.success_difference),
             percent(row.goal_condition_rate),
             percent(row.subgoal_success_rate),
-            points(row.subgoal_difference),
+            difference(row.subgoal_difference),
             number(row.ttft_p50_ms, 1),
             number(row.ttft_p95_ms, 1),
             number(row.ttft_ratio) + bounds(row.ttft_ratio_interval),

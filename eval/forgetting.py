@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from eval.deviation import Shadow, divergence, make_planners, play
 from eval.lines import begin_lines
-from keep_agent.assemble import expert_oracle
+from keep_agent.assemble import expert_oracle, make_episodes
 from keep_agent.brain import make_model, make_tokenizer
 from keep_agent.console import make_console
 from memory.engine.engine import Engine
@@ -83,6 +83,8 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
         planners = make_planners(engine, tokenizer, configs)
         trained = {name: planner.session.method.trained for name, planner in planners.items()}
         described |= {"weights": engine.model_key, "trained": trained}
+        if file is not None and setting.env.data is not None:  # what the seed makes is the same anyway
+            described["ids"] = [episode.id for episode in make_episodes(setting.env, setting.eval)]
         out, done = (None, []) if file is None else begin_lines(file, described)
         for line in done:
             for name, rows in line.items():

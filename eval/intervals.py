@@ -19,7 +19,9 @@ Samples = Mapping[Hashable, Sequence[float]]  # values per cluster
 Interval = tuple[float, float] | None
 LEVEL = 0.95
 RESAMPLES = 2000
+SAME = 1e-12  # means of equal values differ by no more, in clusters of other sizes
 WIDE, FEW = 0.2, 10  # a wider interval of a share, or fewer clusters of a difference, are too few to tell
+SIGNS = 6  # as many that differ, all in one direction, are the fewest for which a sign test excludes zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,19 @@ class Difference:
 
 
 def paired_difference(samples: Samples) -> Difference | None:
-    """Of paired differences between -1 and 1 by cluster; None of none."""
+    """Of paired differences between -1 and 1 by cluster; None of none.
+
+    A bootstrap of few clusters that differ is too narrow, so below `SIGNS` the interval holds what may be where none
+    does, too.
+    """
     values = [value for part in samples.values() for value in part]
     if not values:
         return None
     more, fewer = sum(value > 0 for value in values), sum(value < 0 for value in values)
     clusters = sum(len(part) > 0 for part in samples.values())
     interval = mean_interval(samples, within=(-1.0, 1.0))
+    if interval is not None and sum(any(part) for part in samples.values()) < SIGNS:
+        interval = min(interval[0], -unseen(clusters)), max(interval[1], unseen(clusters))
     return Difference(sum(values) / len(values), interval, more, fewer, len(values), clusters)
 
 
@@ -119,7 +127,7 @@ def mean_interval(
     values = [np.asarray(v, float) for v in samples.values() if len(v)]
     if len(values) < 2:
         return None
-    if within is not None and np.ptp([v.mean() for v in values]) == 0:
+    if within is not None and np.ptp([v.mean() for v in values]) < SAME:
         seen, other = float(values[0].mean()), unseen(len(values), level)
         return (1 - other) * seen + other * within[0], (1 - other) * seen + other * within[1]
     sums, counts = np.array([v.sum() for v in values]), np.array([v.size for v in values])

@@ -7,13 +7,14 @@ tells how many lines there are.
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError
 from keep_agent.files import read_json
-from memory.disk.atomic import write_atomic
+from memory.disk.atomic import sync, taken, write_atomic
 from memory.disk.lines import Chain, LineFile, encoded, read_lines
 from memory.disk.marks import MarkedFile, end_of, read_marked, read_marks
 
@@ -23,11 +24,24 @@ REMEDY = "restore the file, or name another one"
 def begin_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
     """``path`` to append to, and what its whole lines hold; half a line at its end is cut off.
 
-    :raises ConfigError: it was made with another ``config``
+    It is held as long as what is returned, or until the process is gone.
+
+    :raises ConfigError: it was made with another ``config``, or another process holds it
     :raises DataError: a line is damaged or missing, or the file belongs to other settings
     """
+    held = path.open("ab")
+    if taken(held):
+        held.close()
+        raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
+    sync(path.parent)  # its name, if it is new
+    file, lines = _begin(path, config)
+    weakref.finalize(file, held.close)
+    return file, lines
+
+
+def _begin(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
     about, end, start = path.with_name(path.name + ".json"), end_of(path), Chain.bound(encoded(config))
-    if not path.exists() and not any(mark.count for mark in read_marks(path)):
+    if not path.stat().st_size and not any(mark.count for mark in read_marks(path)):
         write_atomic(about, json.dumps(config, indent=1))
         return MarkedFile.begin(path, start), []
     if not about.exists() or read_json(about, f"delete it, {path} and {end}") != json.loads(json.dumps(config)):

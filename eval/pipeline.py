@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -35,6 +36,7 @@ from memory.engine.shapes import SHAPES
 from memory.schedule import SHAPES as FALLS
 
 MEASURED_ONLY = ("ratio", "threads", "repeats")
+FALLING = ("keep", "cacheblend")  # methods that compute a share of the memory, which may fall
 PLAYED_ONLY = ("layers", "weight_bits", "device", "attainable", "times", "seed")
 
 
@@ -84,6 +86,24 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if given:
         said = "--measure runs the engine here" if arguments.measure else "without --measure nothing is run"
         raise ConfigError(f"--{given[0].replace('_', '-')} means nothing: {said}; leave it out")
+    for reason, options in _without_effect(arguments).items():
+        for name in options:
+            if getattr(arguments, name) != parser().get_default(name):
+                raise ConfigError(f"--{name.replace('_', '-')} means nothing: {reason}; leave it out")
+
+
+def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
+    """Options that say nothing beside others, by the reason."""
+    found: dict[str, Sequence[str]] = {}
+    if arguments.times is not None:
+        found["the times are those of --times"] = "layers", "weight_bits", "attainable"
+    if arguments.recompute not in FALLING:
+        found[f"{arguments.recompute} computes the same rows at every layer"] = "schedule", "average"
+    if arguments.recompute != "keep":
+        found[f"{arguments.recompute} does not choose by importance"] = ("importance",)
+    if arguments.sweep:
+        found["--sweep goes through ratios"] = ("ratio",)
+    return found
 
 
 def report(arguments: argparse.Namespace, console: Console) -> None:

@@ -85,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
 
 def check_options(arguments: argparse.Namespace) -> None:
     """Says what cannot be asked, and what would be ignored. Raises `ConfigError`."""
-    if not all(size.isdigit() for size in arguments.segments or ()):
+    if not all(size.isascii() and size.isdecimal() for size in arguments.segments or ()):
         raise ConfigError(f"--segments {','.join(arguments.segments)} are no whole numbers")
     for option, least in (("trials", 1), ("quiet", 0), ("filler", 0), ("ranks", 0)):
         if getattr(arguments, option) < least:
@@ -96,7 +96,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         values = getattr(arguments, option)
         if values is not None and not values:
             raise ConfigError(f"--{option} names nothing to ask; name at least one, or leave it out")
-        if values is not None and len(set(values)) < len(values):
+        if values is not None and len(set(map(int, values) if option == "segments" else values)) < len(values):
             raise ConfigError(f"--{option} {','.join(values)} names one of them twice")
     unknown = [kind for kind in arguments.kinds if kind not in (*KINDS, *TASKS)]
     if unknown:

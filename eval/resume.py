@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
+from envs.setting import Episode
 from eval.outside import check_outside
 from eval.overrides import key_of, within
 from keep_agent.errors import ConfigError, DataError
@@ -135,6 +136,13 @@ def resumed_config(config: DictConfig, saved: Mapping[str, Any], given: Sequence
             _copy(merged, key, config)
     check_outside(merged, config, given, str(config.eval.resume))
     return merged
+
+
+def check_played(episodes: Sequence[Episode], played: Mapping[int, str], where: Path) -> None:
+    """Raises ConfigError for a played episode, by index and id, that is no longer there: the data have changed."""
+    for index, name in played.items():
+        if index >= len(episodes) or episodes[index].id != name:
+            raise ConfigError(f"{where} holds {name}, which the data no longer have there; start a new run")
 
 
 def classes_of(config: DictConfig, given: Sequence[str]) -> set[str]:

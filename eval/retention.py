@@ -24,6 +24,7 @@ from rich.table import Table
 
 from eval.cli import check_target
 from eval.intervals import share_interval
+from eval.overrides import check_overrides
 from eval.resume import use_threads
 from eval.tables import bounds, number, percent, show
 from eval.variants import check_methods, compose_variants, names
@@ -46,6 +47,7 @@ SETTING = (  # streams as long as the model has positions
     "env.stream=16",
     "prompt.style=linked",
 )
+READ = ("env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ def report(arguments: Sequence[str]) -> None:
         check_target(args.out)
     overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]
     configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
+    check_overrides(args.overrides, READ, {"planner": "--methods"})
     check_methods(configs)
     use_threads(configs[RULER])
     from eval.forgetting import measure  # here: it loads torch, and what is mistyped is refused before

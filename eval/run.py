@@ -13,19 +13,20 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 import keep_agent
+from envs.setting import Episode
 from envs.worlds import world_of
 from eval.crew.base import CrewError, Played, Setup
 from eval.crew.make import make_crew
 from eval.metrics import success_rate, summarize
 from eval.progress import progress
-from eval.resume import begin
+from eval.resume import begin, check_played
 from eval.shard import Shard
 from eval.tables import cost_table, summary_table
 from keep_agent.assemble import make_episodes
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.logging_wandb import check_mode, open_log
 from keep_agent.results import EpisodeResult
-from keep_agent.runfolder import TRACE, RunFolder
+from keep_agent.runfolder import SUMMARY, TRACE, RunFolder, read_summary
 from keep_agent.settings import check_settings
 
 VERSIONED = ("torch", "transformers", "tokenizers", "gymnasium", "numpy", "networkx", "sentence-transformers")
@@ -38,13 +39,14 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     folder is touched.
     """
     earlier, config = begin(RunFolder, config, given, check_settings)
-    count = len(make_episodes(config.env, config.eval))
+    episodes = make_episodes(config.env, config.eval)
+    count = len(episodes)
     mine = Shard.parse(config.eval.get("shard")).indices(count)
     todo = [index for index in mine if earlier is None or index not in earlier.finished]
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
     check_mode(config.wandb.mode)
     with closing(make_crew(config, len(todo))) as crew:
-        _check(crew.setup, count, earlier)
+        _check(crew.setup, episodes, earlier)
         plain |= {"weights": crew.setup.weights, "episodes": count}
         plain |= {"trained": crew.setup.trained} if crew.setup.trained else {}
         run = earlier or RunFolder.create(folder, plain)
@@ -60,20 +62,23 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
                 log.episode(played.result)
                 tell()
     results = sorted(run.results, key=lambda result: result.index)
-    summary = summary_of(results, plain, versions())
+    summary = summary_of(results, plain, versions() if todo else _versions_of(run))
     run.write_summary(summary)
     log.finish(summary, results, run.path / TRACE)
     show(summary, results, run.path, console)
     return summary
 
 
-def _check(setup: Setup, episodes: int, earlier: RunFolder | None) -> None:
+def _check(setup: Setup, episodes: Sequence[Episode], earlier: RunFolder | None) -> None:
     """Raises KeepError for players with other data than this process, or with other data or weights than earlier."""
-    if setup.episodes != episodes:
-        raise CrewError(f"{setup.where} has {setup.episodes} episodes, not {episodes}; put the same env.data there")
+    count = len(episodes)
+    if setup.episodes != count:
+        raise CrewError(f"{setup.where} has {setup.episodes} episodes, not {count}; put the same env.data there")
     if earlier is not None:
-        if (before := earlier.config.get("episodes", episodes)) != episodes:  # a number would mean another one
-            raise ConfigError(f"{earlier.path} is of {before} episodes, now there are {episodes}; start a new run")
+        if (before := earlier.config.get("episodes", count)) != count:  # a number would mean another one
+            raise ConfigError(f"{earlier.path} is of {before} episodes, now there are {count}; start a new run")
+        if earlier.config["env"]["data"] is not None:  # what the seed makes is the same anyway
+            check_played(episodes, {result.index: result.id for result in earlier.results}, earlier.path)
         earlier.check_weights(setup.weights, setup.trained)
 
 
@@ -110,6 +115,11 @@ def _title(config: Mapping[str, Any]) -> str:
     setting = f"{env['skills']} + {env['observability']}, {config['prompt']['style']}"
     shard = f", shard {config['eval']['shard']}" if config["eval"].get("shard") else ""
     return f"{name} in {world}: {source}, {env['split']}, {setting}{shard}"
+
+
+def _versions_of(run: RunFolder) -> Mapping[str, str]:
+    """Of a run in which nothing was left to play: those it was finished with."""
+    return read_summary(run.path)["versions"] if (run.path / SUMMARY).exists() else versions()
 
 
 def _so_far(run: RunFolder) -> str:

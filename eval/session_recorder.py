@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from rich.progress import Progress
 
 from eval.lines import begin_lines
+from eval.resume import check_played
 from keep_agent.assemble import expert_oracle, make_env, make_episodes, make_planner
 from keep_agent.console import make_console
 from keep_agent.errors import KeepError
@@ -75,6 +76,7 @@ def record_sessions(config: DictConfig, file: Path) -> None:
     described = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
     out, lines = begin_lines(file, described)
     done = len(lines)
+    check_played(episodes, {index: line["session"] for index, line in enumerate(lines)}, file)
     recorder = Recorder(planner, expert_oracle(config.env))
     with Progress(console=make_console()) as bar:
         task = bar.add_task("sessions", total=len(episodes), completed=done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -71,6 +71,12 @@ def difference(found: Difference | None) -> str:
     return MISSING if found is None else f"{points(found)} ({pairs(found)})"
 
 
+def crashes(runs: Iterable[tuple[str, int, int]]) -> str:
+    """Which of the runs, given with their crashed and all episodes, crashed how often; empty if none did."""
+    told = [f"{name} in {crashed} of {episodes} episodes" for name, crashed, episodes in runs if crashed]
+    return f"crashed, which counts as failed: {', '.join(told)}" if told else ""
+
+
 def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     """Outcome by task type, then what a decision cost, for one run."""
     table = Table(title=title, caption=_caption(summary))
@@ -91,13 +97,15 @@ def summary_table(summary: Mapping[str, Any], title: str) -> Table:
     return table
 
 
-def _caption(summary: Mapping[str, Any]) -> str | None:
+def _caption(summary: Mapping[str, Any]) -> str:
     interval, restarted = summary["success_interval"], summary["restarted_episodes"]
     unclear = ", too few tasks to tell" if is_wide(interval) else ""
     said = [f"95 % interval of success:{bounds(interval, 100, 1) or ' none'}{unclear}"]
+    if summary["crashed"]:
+        said.append(f"{summary['crashed']} of {summary['episodes']} episodes crashed, which counts as failed")
     if restarted:
         said.append(f"the simulator was restarted in {restarted} of {summary['episodes']} episodes")
-    return "; ".join(said) or None
+    return "; ".join(said)
 
 
 def cost_table(summary: Mapping[str, Any], title: str = "cost of a decision") -> Table | None:

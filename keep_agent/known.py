@@ -159,7 +159,7 @@ def _find(tree: Any, parts: Sequence[str]) -> tuple[bool, Any]:
             return True, None
         if isinstance(tree, list):
             tree = dict(enumerate(tree))
-            part = int(part) if part.isdigit() else part
+            part = int(part) if part.isdecimal() else part
         if not isinstance(tree, Mapping) or part not in tree:
             return False, None
         tree = tree[part]

@@ -95,7 +95,7 @@ def corpus(files: Iterable[Path], limit: int, lessons: Iterable[Path] = ()) -> t
 
 def _is_entity(word: str) -> bool:
     kind, _, number = word.rpartition("_")
-    return kind.isalpha() and number.isdigit()
+    return kind.isalpha() and number.isdecimal()
 
 
 def rollout_texts(rollout: Rollout) -> Iterable[str]:

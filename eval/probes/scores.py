@@ -25,7 +25,7 @@ class Score:
     method: str
     trials: int
     accuracy: float
-    gap: Difference | None  # to the first method, paired
+    gap: Difference | None  # to the first method, paired; the first itself has none
     memory_tokens: float
     prefill_tokens: float
     computed_ratio: float
@@ -45,7 +45,7 @@ def score(answers: Sequence[Answer], ruler: Sequence[Answer]) -> Score:
         first.method,
         len(answers),
         mean("right"),
-        paired_difference(gaps),
+        None if answers is ruler else paired_difference(gaps),
         *(mean(field) for field in ("memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio")),
     )
 

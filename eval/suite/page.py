@@ -16,7 +16,7 @@ from rich.table import Table
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
 from eval.suite.play import placed, printed
-from eval.tables import bounds, markdown, number, pairs, percent, points
+from eval.tables import bounds, crashes, difference, markdown, number, pairs, percent, points
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import SUMMARY
 
@@ -58,6 +58,8 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
         f"`python -m eval.{setting.world} {shlex.join(setting.overrides)}`",
         markdown(table),
     ]
+    if told := crashes((f"`{row.run}`", row.crashed, row.episodes) for row in rows):
+        parts.append(f"{told.capitalize()}.")
     seen = {run.config.get("weights") for run in runs.values()} - {None}
     parts += [f"Weights {', '.join(sorted(weights[:12] for weights in seen))}."] if seen else []
     if unequal := [key for key in differences(list(runs.values())) if not key.startswith("memory.")]:
@@ -71,7 +73,7 @@ def _numbers(row: Row) -> Sequence[str]:
         points(row.success_difference),
         pairs(row.success_difference),
         percent(row.subgoal_success_rate),
-        points(row.subgoal_difference),
+        difference(row.subgoal_difference),
         number(row.computed_ratio, 2),
         number(row.recomputed_ratio, 2),
         number(row.kv_hit_rate, 2),

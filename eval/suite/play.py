@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
+from eval.overrides import key_of, within
 from eval.resume import made_otherwise
 from eval.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
@@ -20,8 +21,10 @@ from keep_agent.files import read_text
 from keep_agent.known import check_known
 from keep_agent.literal import as_override
 from keep_agent.overrides import expand_model
-from keep_agent.runfolder import CONFIG, SUMMARY, read_config
+from keep_agent.runfolder import CONFIG, SUMMARY, read_config, read_summary
 from memory.disk.atomic import write_atomic
+
+PLACES = ("eval.out", "eval.resume")
 
 
 def check(page: Page, out: Path, extra: Sequence[str]) -> None:
@@ -31,6 +34,9 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
     """
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs of its own that {' '.join(extra)} could count for; leave it out")
+    own = {*PLACES, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
+    if fixed := [override for override in extra if within(key_of(override), own)]:
+        raise ConfigError(f"{' '.join(fixed)} cannot count for every run of {page.name}, which gives each its own")
     for cell in page.cells():
         check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
     for cell in page.cells():
@@ -48,6 +54,7 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
     for number, cell in enumerate(cells, 1):
         folder = out / cell.place
         if (folder / SUMMARY).exists():
+            _check_played(folder)
             continue
         console.print(f"{page.name} {number}/{len(cells)}: {cell.setting.title}, {cell.row}", highlight=False)
         resumed = [as_override("eval.resume", str(folder))] if (folder / CONFIG).exists() else []
@@ -58,6 +65,13 @@ def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:
             console.print(f"{page.name}: {title}", highlight=False)
             words = placed(words, out)
             write_atomic(_place(title, out), f"{shlex.join(words)}\n{_output(words)}")
+
+
+def _check_played(folder: Path) -> None:
+    """Raises KeepError for a finished run without a result, as when it was played."""
+    summary = read_summary(folder)
+    if summary["episodes"] and summary["crashed"] == summary["episodes"]:
+        raise KeepError(f"all {summary['episodes']} episodes of {folder} crashed; mend the cause and delete it")
 
 
 def printed(title: str, words: Sequence[str], out: Path) -> str | None:

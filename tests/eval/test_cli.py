@@ -18,7 +18,8 @@ from keep_agent.guard import BAD_INPUT
 from keep_agent.overrides import expand_model
 from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.trace import read_trace
-from tests.rewriting import change_object
+from tests.envs.trials import usual, write
+from tests.rewriting import change_object, keep_lines
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -123,6 +124,22 @@ def test_other_data_do_not_go_on(call: Command) -> None:
     change_object(the_run() / "config.json", lambda config: config.update(episodes=3))
     code, _, err = call(alfred.main, f"eval.resume={the_run()}")
     assert code == BAD_INPUT and "is of 3 episodes, now there are 2; start a new run" in err
+
+
+def test_data_that_changed_do_not_go_on(call: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many trials as before, but not the same: numbers alone would play some twice, and some never."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    a, b, c = usual()
+    write(tmp_path / "before", "valid_seen", [a, b])
+    setting = "planner=random", "env.split=valid_seen", "env.max_steps=2"
+    assert call(alfred.main, *setting, f"env.data={tmp_path / 'before'}")[0] == 0
+    run = the_run()
+    keep_lines(run / EPISODES, 3)
+    (run / SUMMARY).unlink()
+    (tmp_path / "before").rename(tmp_path / "after")
+    write(tmp_path / "before", "valid_seen", [a, c])
+    code, _, err = call(alfred.main, f"eval.resume={run}")
+    assert code == BAD_INPUT and "holds trial_b-0, which the data no longer have there; start a new run" in err
 
 
 BAD = [

@@ -80,6 +80,23 @@ def test_where_no_pair_differs_a_bound_says_how_many_may() -> None:
     assert difference(few) == "+0.0 [-63.2, 63.2] (0 of 30 differ; too few to tell)"
 
 
+def test_few_pairs_that_differ_leave_no_narrower_an_interval_than_none() -> None:
+    """A bootstrap alone would say that one better pair in 251 is no chance; so would a sign test of five not."""
+    none = unseen(251)
+    for better in range(6):
+        low, high = paired_difference({i: [float(i < better)] for i in range(251)}).interval
+        assert low == -none and high >= none
+    low, _ = paired_difference({i: [float(i < 6)] for i in range(251)}).interval
+    assert low > 0
+    stream = {i: [1.0] * 8 if i == 0 else [0.0] * 8 for i in range(30)}  # eight tasks of one stream are one
+    assert paired_difference(stream).interval[0] == -unseen(30)
+
+
+def test_equal_means_of_clusters_of_other_sizes_are_equal() -> None:
+    low, high = mean_interval({i: [0.4] * size for i, size in enumerate((1, 3, 7))}, within=(0.0, 1.0))
+    assert low < 0.2 and high > 0.7
+
+
 def test_all_pairs_better_is_no_certainty_either() -> None:
     low, high = paired_difference({i: [1.0] for i in range(20)}).interval
     assert high == pytest.approx(1.0) and low == pytest.approx(1 - 2 * unseen(20))
@@ -98,9 +115,12 @@ def test_a_difference_tells_how_many_pairs_differ() -> None:
 def test_a_summary_says_that_there_are_too_few_tasks(interval: tuple[float, float] | None) -> None:
     rates = dict.fromkeys(("success_rate", "goal_condition_rate", "subgoal_success_rate", "path_weighted_success"), 0.0)
     summary = {**rates, "tasks": 4, "per_task_type": {}, "success_interval": interval, "restarted_episodes": 0}
+    summary |= {"crashed": 0, "episodes": 4}
     assert "too few tasks to tell" in summary_table(summary, "").caption
     summary["success_interval"] = (0.5, 0.6)
     assert summary_table(summary, "").caption == "95 % interval of success: [50.0, 60.0]"
+    summary["crashed"] = 3
+    assert summary_table(summary, "").caption.endswith("; 3 of 4 episodes crashed, which counts as failed")
 
 
 def test_an_interval_of_equal_values_is_a_point() -> None:

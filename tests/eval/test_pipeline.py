@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.pipeline import FALLING as FALLS
 from eval.pipeline import main, parser, report
 from keep_agent.console import make_console
 
@@ -63,16 +64,20 @@ def test_a_sweep_shows_where_balancing_pays(tmp_path: Path, capsys: pytest.Captu
 def test_measured_times_take_the_place_of_a_device(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
     file.write_text(json.dumps({"attention": [1, 1, 1], "importance": [0, 0, 0], "mlp": [2, 2, 0]}))
-    run(*SMALL, "--times", str(file), "--link", "shared", "--out", str(tmp_path))
+    prompt = SMALL[4:]  # neither a model's layers nor its weights
+    run("--model", "planner-tiny", *prompt, "--times", str(file), "--link", "shared", "--out", str(tmp_path))
     record = json.loads((tmp_path / "pipeline.json").read_text())
     assert [one["makespan"] for one in record["schedules"]] == [7, 7, 7]
     assert len(record["active_rows"]) == 3
 
 
-@pytest.mark.parametrize("method", ["keep", "cacheblend", "epic", "full_reuse"])
-@pytest.mark.parametrize("importance", ["before", "beside"])
+@pytest.mark.parametrize(
+    ("method", "importance"),
+    [("keep", "before"), ("keep", "beside"), ("cacheblend", "before"), ("epic", "before"), ("full_reuse", "before")],
+)
 def test_every_method_plays(method: str, importance: str, tmp_path: Path) -> None:
-    run(*SLOW, "--recompute", method, "--importance", importance, "--chunk", "0.001", "--out", str(tmp_path))
+    slow = SLOW if method in FALLS else SLOW[:-4]  # without a schedule
+    run(*slow, "--recompute", method, "--importance", importance, "--chunk", "0.001", "--out", str(tmp_path))
     record = json.loads((tmp_path / "pipeline.json").read_text())
     kinds = {(event["lane"], event["kind"]) for event in record["schedules"][0]["events"]}
     lanes = {"keep": {"importance" if importance == "beside" else "compute"}, "cacheblend": {"compute"}}
@@ -88,8 +93,10 @@ def test_every_method_plays(method: str, importance: str, tmp_path: Path) -> Non
         (["--loading", "none"], "use serial, next_layer, layer_balanced"),
         (["--model", "gpt-9"], "model 'gpt-9'"),
         (["--chunk", "0"], "--chunk 0"),
-        (["--times", "nowhere.json"], "nowhere.json does not exist"),
         (["--average", "2"], "average=2"),
+        (["--recompute", "epic", "--average", "0.5"], "--average means nothing: epic computes the same rows at every"),
+        (["--recompute", "cacheblend", "--importance", "beside"], "--importance means nothing: cacheblend does not"),
+        (["--times", "t.json"], "--layers means nothing: the times are those of --times"),
         (["--sweep", "--link", "shared"], "nothing to sweep"),
     ],
 )
@@ -149,6 +156,7 @@ def test_every_method_is_measured(method: str, importance: str, tmp_path: Path) 
         (["--device", "h200"], "--device means nothing: --measure runs the engine here"),
         (["--times", "times.json"], "--times means nothing"),
         (["--ratio", "0"], "--ratio 0"),
+        (["--ratio", "3", "--sweep"], "--ratio means nothing: --sweep goes through ratios"),
         (["--repeats", "0"], "--repeats 0"),
         (["--threads", "0"], "--threads 0"),
         (["--link", "shared"], "shared cannot be throttled"),
@@ -160,6 +168,10 @@ def test_what_cannot_be_measured_is_refused(
     options: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(monkeypatch, capsys, *REAL, *options)
+
+
+def test_times_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere.json does not exist" in refused(monkeypatch, capsys, "--times", "nowhere.json")
 
 
 def test_what_is_measured_needs_measuring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

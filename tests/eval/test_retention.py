@@ -160,9 +160,13 @@ def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
     out.append([{"b": 1}])
     with file.open("a") as stream:
         stream.write('{"half')
+    del out
     out, lines = begin_lines(file, {"a": 1})
     assert lines == [{"b": 1}]
     out.append([{"b": 2}])
+    with pytest.raises(ConfigError, match=r"lines.jsonl is being written by another process"):
+        begin_lines(file, {"a": 1})
+    del out
     assert begin_lines(file, {"a": 1})[1] == [{"b": 1}, {"b": 2}]
 
 
@@ -176,6 +180,14 @@ def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) 
         assert first.begins and first.instruction > 3 and first.query <= len(first.ids)
         assert not any(turn.begins or turn.instruction for turn in later)
         assert all(turn.arguments and turn.ids for turn in session.turns)
+
+
+def test_settings_that_are_not_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"eval.shard=0/2 is not read here; what is: env, memory"):
+        report(["eval.shard=0/2"])
+    with pytest.raises(ConfigError, match=r"eval.workers=2 is not read here"):
+        report_sessions(["--out", str(tmp_path / "sessions.jsonl"), "eval.workers=2"])
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_skill_is_about_entities() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from eval.suite.plan import pages, read_page
 from eval.suite.play import check
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE
+from planners.base import Decision
+from planners.simple import RandomPlanner
 from tests.rewriting import change_object, keep_lines
 
 PAGE = """
@@ -96,6 +100,42 @@ def test_a_finished_run_of_other_settings_is_refused(page: Path, more: Sequence[
     page.write_text(page.read_text().replace("planner=random", "planner=random planner.name=wild"))
     with pytest.raises(ConfigError, match=r"generated/random was run otherwise: planner.name=wild \(was random\)"):
         suite(page, "eval.episodes=1", *more)
+
+
+@pytest.mark.parametrize("override", ["eval.seed=7", "eval.out=elsewhere", "eval.resume=elsewhere"])
+def test_what_each_run_has_of_its_own_is_given_to_none(page: Path, override: str) -> None:
+    """A seed for all would play the tasks of one seed twice, and count them so."""
+    with pytest.raises(ConfigError, match=rf"{override} cannot count for every run of two"):
+        suite(page, override)
+    assert not (page.parent / "runs").exists()
+
+
+def test_a_run_that_crashed_throughout_is_no_result(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page.write_text(PAGE.split("  seeds:")[0])
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no skill")
+
+    monkeypatch.setattr(RandomPlanner, "decide", fail)
+    for _ in range(2):  # neither now nor when the same command goes on
+        with pytest.raises(KeepError, match=r"all 3 episodes.* crashed"):
+            suite(page)
+    assert not (page.parent / "pages").exists()
+
+
+def test_crashes_are_told_beside_the_table(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page.write_text(PAGE.split("  seeds:")[0])
+    real, asked = RandomPlanner.decide, itertools.count()
+
+    def fail_once(self: RandomPlanner, *given: Any) -> Decision:
+        if next(asked) == 0:
+            raise RuntimeError("no skill")
+        return real(self, *given)
+
+    monkeypatch.setattr(RandomPlanner, "decide", fail_once)
+    suite(page)
+    text = (page.parent / "pages" / "two.md").read_text()
+    assert "Crashed, which counts as failed: `random` in 1 of 3 episodes." in text
 
 
 def test_a_begun_run_of_other_settings_is_refused_too(page: Path) -> None:
