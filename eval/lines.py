@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,13 @@ def begin_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[d
     :raises DataError: a line is damaged or missing, or the file belongs to other settings
     """
     held = path.open("ab")
-    if taken(held):
-        held.close()
-        raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
-    sync(path.parent)  # its name, if it is new
-    file, lines = _begin(path, config)
+    with ExitStack() as undo:
+        undo.callback(held.close)
+        if taken(held):
+            raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
+        sync(path.parent)  # its name, if it is new
+        file, lines = _begin(path, config)
+        undo.pop_all()
     weakref.finalize(file, held.close)
     return file, lines
 

@@ -71,6 +71,7 @@ def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
     prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
     encoder = make_encoder(config.prompt.encoder)
     _warm_up(engine, prompt_format, encoder)
+    engine.run(lambda: method.storage.open(engine.model_key))  # what is on the disk can be deleted before it is used
     return Brain(engine, method, tokenizer, prompt_format, encoder, config)
 
 
@@ -95,7 +96,9 @@ def agent_brain(config: DictConfig) -> Brain:
     """The brain of what `compose_agent` gave. Raises KeepError."""
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
-    return load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
+    brain = load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
+    brain.planner().session.close()  # what no planner can be made with is refused now, not with the first robot
+    return brain
 
 
 def make_kv_planner(config: DictConfig, examples: Sequence[Example] = ()) -> KVPlanner:

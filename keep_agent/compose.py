@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
@@ -13,13 +14,15 @@ from keep_agent.overrides import choose_model, expand_model
 from keep_agent.settings import check_settings
 
 AGENTS_LEAST = {"prompt.budget": 1, "prompt.examples": 0, "eval.threads": 1}
+COMPOSING = Lock()  # Hydra has one state for all threads
 
 
 def compose_settings(name: str, overrides: Sequence[str]) -> DictConfig:
     """``configs/NAME.yaml`` with ``overrides``. Raises ConfigError, or what Hydra raises for one it cannot read."""
-    check_known(name, overrides)
-    with initialize_config_module("configs", version_base="1.3"):
-        return compose(name, list(overrides))
+    with COMPOSING:
+        check_known(name, overrides)
+        with initialize_config_module("configs", version_base="1.3"):
+            return compose(name, list(overrides))
 
 
 def compose_agent(overrides: Sequence[str]) -> DictConfig:

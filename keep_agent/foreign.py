@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keep_agent.asked import LONGEST, SKILL, on_one_line
@@ -47,12 +47,17 @@ def check_size(texts: Sequence[str], limit: int | None) -> None:
         )
 
 
-def _numbers(value: Any) -> list[int]:
-    if isinstance(value, Mapping):
-        return [number for one in value.values() for number in _numbers(one)]
-    if isinstance(value, list):
-        return [number for one in value for number in _numbers(one)]
-    return [value] if isinstance(value, int) else []
+def _numbers(value: Any) -> Iterator[int]:
+    """All of them, however deep they stand."""
+    left = [value]
+    while left:
+        match left.pop():
+            case Mapping() as inner:
+                left += inner.values()
+            case list() as inner:
+                left += inner
+            case int(number):
+                yield number
 
 
 def _is_turn(skill: str, message: str) -> bool:

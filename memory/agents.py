@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import CapacityError, ConfigError
 from memory.disk.names import checked
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
@@ -222,22 +222,23 @@ class AgentMemories:
             with self._lock:
                 self._leaving.discard(agent)
 
-    def flush(self) -> None:
+    def flush(self, agents: Collection[str] | None = None) -> None:
         """Write what has changed, and wait until it is on the disk; of a prompt under way, what was before it.
 
-        :raises Exception: what went wrong with a file, now or before; other files are written nevertheless
+        :param agents: whose; None: everybody's
+        :raises Exception: what went wrong with a file of theirs, now or before; other files are written nevertheless
         """
         if self._warm is None:
             return
         with self._lock:
             failed = self._warm.failed
             for key, held in self._hot.items():
-                if held.changed or key in failed:
+                if (held.changed or key in failed) and (agents is None or key[0] in agents):
                     self._write(key, held)
-        self._warm.wait()
+        self._warm.wait_for(agents)
         with self._lock:
             held = set(self._hot)
-        self._warm.raise_failed(held)
+        self._warm.raise_failed(held, agents)
 
     def stats(self) -> dict[str, int]:
         """Agents and bytes in memory (shared rows once), bytes on the disk, files damaged, and files not written."""
@@ -304,6 +305,11 @@ class AgentMemories:
         told, kept = resume(held.told, found, speaker.coder)
         if not told.ids:
             raise ConfigError(f"agent {key[0]!r} says nothing: give a prompt with text")
+        if len(told.ids) >= (limit := speaker.engine.spec.max_positions):
+            raise CapacityError(
+                f"a prompt of {len(told.ids)} tokens for agent {key[0]!r} leaves no room in the model's {limit} "
+                "positions: give a shorter one"
+            )
         if kept == 0:
             origin = "cold"
         cache = held.cache.fork() if kept else self._new_cache(speaker)

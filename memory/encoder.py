@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, ModelError
 from keep_agent.files import loading
 
 if TYPE_CHECKING:
@@ -57,13 +57,23 @@ class CachedEncoder:
     def encode(self, texts: Sequence[str], namespace: str = "") -> NDArray[np.float32]:
         keys = [(namespace, text) for text in texts]
         new = [key for key in dict.fromkeys(keys) if key not in self._vectors]
-        fresh = dict(zip(new, self.inner.encode([text for _, text in new]), strict=True)) if new else {}
+        fresh = self._compute(new) if new else {}
         found = [fresh[key] if key in fresh else self._vectors[key] for key in keys]
         self._vectors.update(fresh)
         self.computed += len(new)
         while len(self._vectors) > self.limit:
             del self._vectors[next(iter(self._vectors))]
         return np.stack(found) if found else np.zeros((0, 0), np.float32)
+
+    def _compute(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], NDArray[np.float32]]:
+        """Vectors of texts. Raises ModelError for one that is not finite: nothing would be similar to anything."""
+        vectors = self.inner.encode([text for _, text in keys])
+        if not np.isfinite(vectors).all():
+            raise ModelError(
+                f"encoder {self.name!r} gives vectors that are not finite: its weights are damaged; fetch them again, "
+                "or use another prompt.encoder"
+            )
+        return dict(zip(keys, vectors, strict=True))
 
 
 @dataclass(frozen=True)

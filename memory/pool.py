@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import takewhile
 
@@ -54,6 +55,11 @@ class Holder:
 
     def contains(self, identity: str) -> bool:
         return self._pool.storage.contains(identity)
+
+    def keep(self, identities: Iterable[str]) -> None:
+        """These count as used by this prompt, though it may not read them."""
+        for identity in identities:
+            self._hold(identity)
 
     def sound(self, identity: str) -> bool:
         return self._pool.storage.sound(identity)

@@ -106,6 +106,8 @@ def load_head(name: str) -> ResidualHead:
         ) from error
     if metadata.get("format") != FORMAT or metadata.get("sha256") != checksum(tensors):
         raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it anew")
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise ModelError(f"retention head {name!r} holds numbers that are not finite; train it anew")
     head = ResidualHead(tensors["to_key.weight"].shape[1])
     head.load_state_dict(tensors)
     head.sha256 = metadata["sha256"]

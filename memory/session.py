@@ -412,8 +412,8 @@ class MemorySession:
         raise CapacityError(f"a prompt of {rows} tokens is longer than the model's {limit} positions; {remedy}")
 
     def _room_behind(self, prefill: Prefill, needed: int) -> int:
-        """Rows that the model can read behind the prompt. Raises CapacityError for fewer than ``needed``."""
-        rows, limit = prefill.cache.length, self.engine.spec.max_positions
+        """Positions that the model has behind the prompt's. Raises CapacityError for fewer than ``needed``."""
+        rows, limit = prefill.cache.next_position, self.engine.spec.max_positions
         if limit - rows < needed:
             raise CapacityError(
                 f"{needed} more behind a prompt of {rows} do not fit into the model's {limit} positions; lower "

@@ -17,6 +17,7 @@ from memory.disk.marks import read_marks
 
 REMEDY = "give sessions that eval.sessions wrote, with the file .end beside them, or chats as OpenAI's API has them"
 ACTIONABLE = ("user", "tool", "function")
+LAST = 32  # tokens that stand for the actionable words of a turn without any (arXiv 2606.09916)
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -98,7 +99,8 @@ def _turn(turn: Mapping[str, Any]) -> ToolTurn:
 
 
 def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Iterator[ToolTurn]:
-    """A turn ends where the model acts; its query span is the last message of a user, tool or function.
+    """A turn ends where the model acts; its query span is the last message of a user, tool or function, and where there
+    is none its last tokens.
 
     Messages of the system that come first are protected.
     """
@@ -108,7 +110,8 @@ def _of_messages(messages: Sequence[Mapping[str, Any]], encode: Encode) -> Itera
     for message in messages:
         calls = message.get("tool_calls") or ()
         if message["role"] == "assistant" and calls and ids:
-            yield ToolTurn(tuple(ids), query, tuple(_arguments(calls)), instruction, begins, protected if begins else 0)
+            asked = query or min(LAST, len(ids))
+            yield ToolTurn(tuple(ids), asked, tuple(_arguments(calls)), instruction, begins, protected if begins else 0)
             ids, query, instruction, begins = [], 0, 0, False
         text = encode(f"{message['role']}: {_content(message)}\n")
         protected += len(text) if begins and message["role"] == "system" and protected == len(ids) else 0

@@ -67,7 +67,7 @@ class Warm:
 
     def get(self, key: Key, spec: ModelSpec, device: torch.device) -> tuple[PackedCache, TokenText] | None:
         """What the file holds, checked to the last bit; None if there is none, or it is too old or damaged."""
-        self._writer.wait(key)
+        self.wait(key)
         path = disk.agent_path(self.folder, *key)
         try:
             if path.stat().st_mtime < self._oldest() and key[0] not in self.kept():
@@ -83,14 +83,20 @@ class Warm:
             return None
 
     def wait(self, *keys: Key) -> None:
-        """Until what was to be written under these keys (none: all) is on the disk, or has failed."""
-        for key in keys or (None,):
-            self._writer.wait(key)
+        """Until what was to be written under these keys is on the disk, or has failed."""
+        self._writer.wait(lambda key: key in keys)
 
-    def raise_failed(self, held: Collection[Key]) -> None:
-        """Raise what kept a file from being written. What is not ``held`` any more is lost, and raised for once."""
+    def wait_for(self, agents: Collection[str] | None = None) -> None:
+        """Until what was to be written for these agents (None: for all) is on the disk, or has failed."""
+        self._writer.wait(lambda key: agents is None or (key != SWEEP and key[0] in agents))
+
+    def raise_failed(self, held: Collection[Key], agents: Collection[str] | None = None) -> None:
+        """Raise what kept a file of these agents (None: of any) from being written. What is not ``held`` any more is
+        lost, and raised for once.
+        """
         with self._lock:
-            failed, self._failed = self._failed, {key: self._failed[key] for key in self._failed if key in held}
+            failed = {key: error for key, error in self._failed.items() if agents is None or key[0] in agents}
+            self._failed = {key: self._failed[key] for key in self._failed if key in held or key not in failed}
         for error in failed.values():
             raise error
 

@@ -65,7 +65,8 @@ class KVPlanner:
         self._now = ""  # the agent's own line: part of every query, never of the memory
         self._decided = ""
         self._focus: list[int] = []  # what the last decision was for, as the model wrote it
-        self._turns: list[Turn] = []
+        self._turns: list[Turn] = []  # of this task, but for the first ones, as many as `_past`
+        self._past = 0
         self._written: dict[str, str | None] = {}  # texts by id since the last decision, for the trace
         self._told = 0  # turns of this task that are history segments already
         self._done = self._tasks = 0
@@ -86,7 +87,7 @@ class KVPlanner:
         self.session.reset()
         self._style.reset()
         self._now, self._decided, self._focus = "", "", []
-        self._turns, self._written, self._told, self._done, self._tasks = [], {}, 0, 0, 0
+        self._turns, self._past, self._written, self._told, self._done, self._tasks = [], 0, {}, 0, 0, 0
         self._acting = self._torn = False
         self.begin(instruction, skills)
 
@@ -125,7 +126,7 @@ class KVPlanner:
         """Have the model say what a new instruction asks for, behind the memory: then it need not work that out at
         every step, and sticks to it. What is asked aside leaves no trace in a transcript. None if that is known.
         """
-        cue = [] if self.goal or self._turns else self._format.goal(self._skills, self._instruction)
+        cue = [] if self.goal or self._taken else self._format.goal(self._skills, self._instruction)
         if not cue:
             return None
         prefill = self.session.prefill(clean(self._instruction), cue, lasting=False, whole=True, budget=GOAL_SEGMENTS)
@@ -164,7 +165,7 @@ class KVPlanner:
         if not self._acting:
             self._acting = True
             self.session.advance()
-            self.write(self._history(len(self._turns) + 1 - self._format.progress))
+            self.write(self._history(self._taken + 1 - self._format.progress))
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         """``skill`` may be another's; then what this planner's own was for is no part of the turn."""
@@ -173,18 +174,20 @@ class KVPlanner:
         self._trail.take(skill)
         turn = Turn(skill, ok, "" if ok else message)
         self._turns.append(turn)
+        over = max(0, min(self._told, self._taken - self._format.progress) - self._past)  # memory tells them
+        self._turns, self._past = self._turns[over:], self._past + over
         if self._appends:
             focus = self._focus if skill == self._decided else []
             self.session.append_turn(self._format.answer(turn, focus))
 
     def finish_task(self, result: Finished, following: str | None) -> None:
         """Remember what was done: every executed skill, then the task itself."""
-        edits = self._history(len(self._turns))
+        edits = self._history(self._taken)
         self._tasks += 1
         edits.append(task_edit(self._tasks, clean(result.instruction), result.success, result.steps))
         self.write(edits)
         self.session.advance()  # what the next task brings stands behind what this one left
-        self._turns, self._told = [], 0
+        self._turns, self._past, self._told = [], 0, 0
         self.begin(following or "", self._skills)
 
     @property
@@ -197,6 +200,7 @@ class KVPlanner:
             goal=self.goal,
             now=self._now,
             turns=tuple(self._turns),
+            past=self._past,
             told=self._told,
             done=self._done,
             tasks=self._tasks,
@@ -210,7 +214,8 @@ class KVPlanner:
         self._style.restore(self.session.store)
         self.begin(found.instruction, found.skills)
         self.goal, self._now = found.goal, found.now
-        self._turns, self._told, self._done, self._tasks = list(found.turns), found.told, found.done, found.tasks
+        self._turns, self._past, self._told = list(found.turns), found.past, found.told
+        self._done, self._tasks = found.done, found.tasks
         self._acting, self._torn = found.acting, True
         self._decided, self._focus, self._written = "", [], {one.id: one.text for one in self.session.store}
 
@@ -219,12 +224,12 @@ class KVPlanner:
         """All of the block happens to what is remembered, or nothing. What was encoded stays; a transcript of the
         `append` layout begins anew then.
         """
-        state, kept = self.state, (self._decided, self._focus, dict(self._written))
+        state, kept = self.state, (self._decided, self._focus, dict(self._written), self._trail.copy())
         try:
             yield
         except BaseException:
             self.load(state, blocks=False)
-            self._decided, self._focus, self._written = kept
+            self._decided, self._focus, self._written, self._trail = kept
             raise
 
     def close(self) -> None:
@@ -246,6 +251,11 @@ class KVPlanner:
         return self._instruction, self._skills
 
     @property
+    def _taken(self) -> int:
+        """Turns of this task."""
+        return self._past + len(self._turns)
+
+    @property
     def _appends(self) -> bool:
         return self.session.method.layout == "append"
 
@@ -253,8 +263,8 @@ class KVPlanner:
         """The prompt's fresh end; in a transcript only what the last turn did not bring."""
         if not self._appends or self._torn:
             return self._whole_query()
-        if self._turns:
-            return self._format.cue(len(self._turns) + 1, self._now)
+        if self._taken:
+            return self._format.cue(self._taken + 1, self._now)
         return self.opening() + self._format.cue(1)
 
     def opening(self) -> list[int]:
@@ -262,9 +272,9 @@ class KVPlanner:
         return self._format.opening(self._skills, self._told_task, self._now, self._tasks > 0)
 
     def _whole_query(self) -> list[int]:
-        before = max(0, len(self._turns) - self._format.progress)
+        before = max(0, self._taken - self._format.progress)
         told = self._told_task if self._appends else in_short(self._instruction, self.goal)
-        return self._format.query(self._skills, told, self._turns[before:], self._now, before)
+        return self._format.query(self._skills, told, self._turns[before - self._past :], self._now, before)
 
     @property
     def _told_task(self) -> str:
@@ -274,7 +284,7 @@ class KVPlanner:
     def _history(self, until: int) -> list[Edit]:
         """Segments of the task's turns up to ``until`` that are not written yet; what failed was not done."""
         until = max(until, self._told)
-        turns, self._told = self._turns[self._told : until], until
+        turns, self._told = self._turns[self._told - self._past : until - self._past], until
         numbered = enumerate(turns, self._done + 1)
         self._done += len(turns)
         return [history_edit(number, entity_text(turn.skill)) for number, turn in numbered if turn.ok]

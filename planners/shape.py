@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import Qwen2Config
 
+VOCAB = 4096  # tokens at most
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:

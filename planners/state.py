@@ -20,7 +20,8 @@ class PlannerState:
     skills: str
     goal: str
     now: str
-    turns: tuple[Turn, ...]
+    turns: tuple[Turn, ...]  # of the task, but for the first ones, as many as ``past``
+    past: int
     told: int
     done: int
     tasks: int
@@ -33,14 +34,14 @@ class PlannerState:
 
 
 KINDS = {
-    "style": str, "instruction": str, "skills": str, "goal": str, "now": str, "turns": list, "told": int, "done": int,
-    "tasks": int, "acting": bool, "memory": dict,
+    "style": str, "instruction": str, "skills": str, "goal": str, "now": str, "turns": list, "past": int, "told": int,
+    "done": int, "tasks": int, "acting": bool, "memory": dict,
 }  # fmt: skip
 
 
 def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     """Raises DataError for what no planner has dumped, or one of another prompt style."""
-    state = {"goal": "", **state} if isinstance(state, Mapping) else {}  # 0.1 saved no goal
+    state = {"goal": "", "past": 0, **state} if isinstance(state, Mapping) else {}  # 0.1 saved no goal, 0.2 no past
     for key, kind in KINDS.items():
         if type(state.get(key)) is not kind:
             raise DataError(f"this is no planner's memory: {key} is no {kind.__name__}; give one that was saved")
@@ -51,10 +52,12 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
         )
     turns = tuple(map(_turn, state["turns"]))
     if (
-        not 0 <= state["told"] <= len(turns)
+        not 0 <= state["past"] <= state["told"] <= state["past"] + len(turns)
         or not 0 <= min(state["done"], state["tasks"]) <= max(state["done"], state["tasks"]) < 1 << 53
     ):
-        raise DataError(f"this is no planner's memory: it has told {state['told']} of {len(turns)} turns")
+        raise DataError(
+            f"this is no planner's memory: it has told {state['told']} of {state['past']} + {len(turns)} turns"
+        )
     values = {key: state[key] for key in KINDS if key not in ("turns", "memory")}
     return PlannerState(turns=turns, memory=Snapshot.from_json(state["memory"]), **values)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+MOST = 1000  # situations that are remembered, and such with skills in vain
 
 
 class Trail:
@@ -14,8 +18,8 @@ class Trail:
     """
 
     def __init__(self) -> None:
-        self._been: set[tuple[Hashable, Hashable]] = set()
-        self._vain: defaultdict[Hashable, set[str]] = defaultdict(set)
+        self._been: dict[tuple[Hashable, Hashable], None] = {}  # the latest last, as in the next
+        self._vain: dict[Hashable, set[str]] = {}
         self._here: tuple[Hashable, Hashable] | None = None
         self._took: str | None = None
 
@@ -24,13 +28,28 @@ class Trail:
         before, self._here = self._here, (world, agent)
         if before is not None and self._took is not None:
             if self._here == before:
-                self._vain[before].add(self._took)
+                _last(self._vain, before, set()).add(self._took)
             elif self._here in self._been:
-                self._vain[before[0]].add(self._took)
+                _last(self._vain, before[0], set()).add(self._took)
         self._took = None
-        self._been.add(self._here)
-        return self._vain[self._here] | self._vain[world]
+        _last(self._been, self._here, None)
+        return self._vain.get(self._here, set()) | self._vain.get(world, set())
+
+    def copy(self) -> Trail:
+        """What is remembered now."""
+        other = Trail()
+        other._been, other._vain = dict(self._been), {key: set(skills) for key, skills in self._vain.items()}
+        other._here, other._took = self._here, self._took
+        return other
 
     def take(self, skill: str) -> None:
         """It was tried; what came of it shows in the next situation."""
         self._took = skill
+
+
+def _last(kept: dict[Key, Value], key: Key, new: Value) -> Value:
+    """The value of ``key``, ``new`` if it has none, as the latest; what is oldest goes where there are too many."""
+    kept[key] = kept.pop(key, new)
+    if len(kept) > MOST:
+        del kept[next(iter(kept))]
+    return kept[key]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keep_agent.errors import KeepError
 from planners.choices import OPTIMIZERS, PRECISIONS, TRANSCRIPT
-from planners.shape import Shape
+from planners.shape import VOCAB, Shape
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         "it is what ships (default 0.998; 0: the weights themselves)"
     )  # fmt: skip
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--vocab", type=int, default=4096)
+    p.add_argument("--vocab", type=int, default=VOCAB)
     p.add_argument("--corpus", type=int, default=2000, help="rollouts of each file read for the tokenizer")
     p.add_argument("--report", type=float, default=30, help="seconds between reports")
     p.add_argument("--save", type=float, default=300, help="seconds between checkpoints")

@@ -46,7 +46,7 @@ from planners.precision import faster_precision
 from planners.prompt import clean
 from planners.records import Rollout, read_rollouts
 from planners.seeding import seed_induction
-from planners.shape import Shape
+from planners.shape import VOCAB, Shape
 from planners.styles import make_style
 from planners.tokenizer import BOS, PAD, extend_tokenizer, train_tokenizer
 
@@ -172,6 +172,13 @@ class Outcome:
     scores: Scores
 
 
+def _shape_of(model: Qwen2ForCausalLM) -> dict[str, int]:
+    """A model's own numbers, by the options that ask for them."""
+    shape = asdict(Shape.of(model.config))
+    del shape["positions"]
+    return shape
+
+
 class Trainer:
     """One training run in a folder: weights, optimiser state and progress are written together."""
 
@@ -185,6 +192,7 @@ class Trainer:
         self.checkpoint = latest_checkpoint(self.out)
         self.model, self.tokenizer = self._start()
         own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
+        own |= _shape_of(self.model)
         self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
         setattr(self.model.config, SAYS_GOALS, True)
         self.model.to(args.device).train()
@@ -211,12 +219,17 @@ class Trainer:
             except (LookupError, TypeError) as error:
                 raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
             if self.checkpoint:
+                if self.args.init:
+                    raise ConfigError(
+                        f"--init {self.args.init} is for a run that begins, and {self.out} holds one: leave it out"
+                    )
                 load_weights(model, read_tensors(self.checkpoint / MASTER), self.checkpoint / MASTER)
             else:
                 texts, names = corpus(self.files, self.args.corpus, self.lessons)
                 widen(model, tokenizer, extend_tokenizer(tokenizer, texts, names))
                 model = deepen(model, self.args.deepen or len(model.model.layers))
             self._check_layers(len(model.model.layers))
+            self._check_shape(model, source)
             return model, tokenizer
         self._check_layers(self.args.layers)
         texts, names = corpus(self.files, self.args.corpus, self.lessons)
@@ -225,6 +238,18 @@ class Trainer:
         model = build(shape.config(tokenizer))
         seed_induction(model, self.args.seed)
         return model, tokenizer
+
+    def _check_shape(self, model: Qwen2ForCausalLM, source: Path) -> None:
+        """Refuse a shape that was asked for beside a model that has its own."""
+        asked, usual, own = vars(self.args), {**asdict(Shape()), "vocab": VOCAB}, _shape_of(model)
+        if self.calls:
+            own["vocab"] = self.calls[0]["args"]["vocab"]
+        for name, value in own.items():
+            if asked[name] not in (value, usual[name]):
+                raise ConfigError(
+                    f"--{name} {asked[name]} is for a model that begins, and the one in {source} has {value}: "
+                    "leave it out"
+                )
 
     def _check_layers(self, layers: int) -> None:
         if self.args.deepen not in (0, layers):

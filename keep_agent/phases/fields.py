@@ -121,5 +121,5 @@ def read_yaml(path: Path) -> Field:
     """The content of a file. Raises DataError."""
     try:
         return Field(yaml.load(read_text(path), _Loader), str(path))
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last for a value such as February 30
         raise DataError(f"{path} is no YAML ({' '.join(str(error).split())}); mend it") from error

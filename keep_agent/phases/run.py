@@ -61,7 +61,7 @@ class Player:
                         index += 1
             finally:
                 self._forget(phase)
-            self.memories.flush()
+            self.memories.flush({self.scenario.memory_key(agent, self.run_id) for agent in self.scenario.agents})
 
     def _turn(self, story: Story, phase: Phase, number: int, speaker: str, index: int) -> Turn:
         memory = self.scenario.memory_key(speaker, self.run_id)
@@ -92,7 +92,8 @@ class Player:
         prompt = self.memories.open(memory, text)
         logits = engine.extend(prompt.cache, prompt.new, Chunking()).logits.cpu()  # so the device is waited for
         computed = time.perf_counter()
-        ids = engine.generate(prompt.cache, logits, max_tokens, self.stops)
+        room = engine.spec.max_positions - prompt.cache.next_position
+        ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
         ended = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)
         return Answer(

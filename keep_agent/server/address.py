@@ -28,7 +28,7 @@ def is_local(host: str) -> bool:
     """Can only this machine reach all that ``host`` stands for? Raises ConfigError for a name that is no address."""
     try:
         return all(address.is_loopback for address in _addresses(host))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"host={host!r} is no address ({error}); use 127.0.0.1, or one of this machine") from error
 
 

@@ -6,9 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
+EACH = 64  # bytes that a message takes besides its own
+
 
 class Inbox:
-    """Keeps messages in their order, ``most`` bytes of them together, or a single larger one."""
+    """Keeps messages in their order, ``most`` bytes of them together, or a single larger one.
+
+    Each counts some bytes more, so that empty ones cannot be without number.
+    """
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes, self._ended = most, 0, False
@@ -18,9 +23,10 @@ class Inbox:
     async def put(self, message: bytes) -> None:
         """Returns when there is room for it."""
         async with self._changed:
-            await self._changed.wait_for(lambda: not self._waiting or self._bytes + len(message) <= self._most)
+            size = len(message) + EACH
+            await self._changed.wait_for(lambda: not self._waiting or self._bytes + size <= self._most)
             self._waiting.append(message)
-            self._bytes += len(message)
+            self._bytes += size
             self._changed.notify_all()
 
     async def end(self) -> None:
@@ -37,6 +43,7 @@ class Inbox:
                 if not self._waiting:
                     return
                 message = self._waiting.popleft()
-                self._bytes -= len(message)
+                self._bytes -= len(message) + EACH
                 self._changed.notify_all()
+            await asyncio.sleep(0)  # many that are quickly answered leave others their turn
             yield message

@@ -31,6 +31,7 @@ class Limits:
     :param body_seconds: in which a body has to arrive; one of a ``large`` path may take as long between two parts
     :param send_seconds: in which a client has to take a part of its answer; else the connection ends
     :param depth: brackets within brackets in JSON
+    :param values: in JSON, of all lists and objects together
     :param requests: in the works at once, of planning and of conversations each; more are told to come again later
     :param per_agent: of them for one agent: one is served, the others wait
     """
@@ -39,6 +40,7 @@ class Limits:
     body_seconds: float = 10.0
     send_seconds: float = 30.0
     depth: int = 32
+    values: int = 20_000
     requests: int = 64
     per_agent: int = 5
     large: Mapping[str, int] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class LimitsMiddleware:
                 raise _too_large(self._limits.most(path))
             found.append(message)
         body = b"".join(message.get("body", b"") for message in found)
-        check_json(body, self._limits.depth)
+        check_json(body, self._limits.depth, self._limits.values)
         return [{"type": "http.request", "body": body, "more_body": False}]
 
 

@@ -86,7 +86,8 @@ class Registry:
             try:
                 yield entry.agent
             except ConfigError:
-                self._check(entry, name)  # it may have been deleted meanwhile
+                with entry.lock:  # it may have been deleted meanwhile, or is being deleted
+                    self._check(entry, name)
                 raise
 
     def replace(self, name: str, state: Mapping[str, Any]) -> None:

@@ -25,9 +25,10 @@ class BadJson(Refused):
     """Bytes that are no JSON text that this server reads."""
 
 
-def check_json(text: bytes, depth: int) -> None:
+def check_json(text: bytes, depth: int, values: int) -> None:
     """Raises BadJson for bytes that are no UTF-8, NULs, halves of surrogate pairs, NaN and infinities, numbers that
-    become one, and brackets within more than ``depth`` others. Linear in the size of ``text``.
+    become one, brackets within more than ``depth`` others, and more than ``values`` values: each takes many times its
+    bytes, and each wrong one an error. Linear in the size of ``text``.
     """
     try:
         text.decode("utf-8")
@@ -44,6 +45,13 @@ def check_json(text: bytes, depth: int) -> None:
         raise BadJson("a number has more than 64 digits, or an exponent of 100 or more; send smaller ones")
     if deepest(bare) > depth:
         raise BadJson(f"brackets stand more than {depth} deep; send a flatter body")
+    if (found := counted(bare)) > values:
+        raise BadJson(f"the body holds {found} values, more than {values}; send less at once")
+
+
+def counted(bare: bytes) -> int:
+    """Values in JSON without strings, those of lists and objects themselves included, or a few more."""
+    return int(np.bincount(np.frombuffer(bare, np.uint8), minlength=256)[list(b",[{")].sum()) + 1
 
 
 def deepest(bare: bytes) -> int:

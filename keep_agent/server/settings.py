@@ -10,6 +10,7 @@ from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.limits import Limits
 
 MEMORY_BYTES = 16 << 20  # of a memory that is put in
+MEMORY_DEPTH, MEMORY_VALUES = 32, 1_000_000  # of its JSON
 MOST = 1 << 31  # of anything that is counted
 
 

@@ -110,7 +110,7 @@ class SocketRoutes:
     def _read(self, content: bytes) -> BaseModel:
         if len(content) > self._limits.body_bytes:
             raise Refused(f"a message of {len(content)} bytes is too long; use up to {self._limits.body_bytes}")
-        check_json(content, self._limits.depth)
+        check_json(content, self._limits.depth, self._limits.values)
         try:
             return MESSAGE.validate_json(content)
         except ValidationError as error:

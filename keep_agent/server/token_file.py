@@ -163,6 +163,8 @@ def _locked(file: Path) -> Iterator[None]:
     """Wait until no other process changes ``file``: reading and writing it are one step. Its lock is a file beside it,
     for the file itself is replaced. Where the file system has no locks nothing is locked.
     """
+    if not file.name:
+        raise ConfigError(f"the file {str(file)!r} has no name; give one, such as tokens.json")
     file.parent.mkdir(parents=True, exist_ok=True)
     number = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -64,7 +64,7 @@ def episode_rows(runs: Iterable[Run]) -> list[EpisodeRow]:
 
 
 def row(run: str, method: str, episode: EpisodeIndex) -> EpisodeRow:
-    tasks = episode.opening.get("tasks") or ()
+    tasks = episode.opening.get("tasks", ())
     return EpisodeRow(
         run=run,
         method=method,

@@ -123,12 +123,12 @@ class TraceIndex:
     def _book(self, place: Place, entry: Entry) -> None:
         event, id = entry["event"], str(entry["episode"])
         if event == "episode" or id not in self._current:
-            self._open(id, entry if event == "episode" else {"episode": id})
+            self._open(id, _opening(entry) if event == "episode" else {"episode": id})
         episode = self._current[id]
         if event == "step":
             episode.add(place, entry)
         elif event == "task":
-            episode.ends.append(entry)
+            episode.ends.append(entry | {key: int(entry.get(key, 0)) for key in ("met", "total")})
         elif event == "crash":
             episode.crash = entry
 
@@ -141,3 +141,11 @@ class TraceIndex:
         if opening.get("frame"):
             episode.frames[-1] = str(opening["frame"])
         self._episodes[key] = self._current[id] = episode
+
+
+def _opening(entry: Entry) -> Entry:
+    """The first entry of an episode. Raises TypeError for tasks that are none."""
+    tasks = entry.get("tasks") or []
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise TypeError(f"tasks are {tasks!r:.80}")
+    return entry | {"tasks": tasks}

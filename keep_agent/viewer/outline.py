@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from keep_agent.trace import Entry
@@ -32,12 +33,18 @@ def outline(entry: Entry) -> Outline:
         skill=str(entry["skill"]),
         ok=bool(entry["ok"]),
         goal=(int(goal[0]), int(goal[1])) if goal else None,
-        ttft_ms=entry.get("timings", {}).get("ttft"),
+        ttft_ms=_finite(entry.get("timings", {}).get("ttft")),
         computed=_computed(entry),
         cold=bool(entry.get("cold", False)),
         flips=len(entry.get("flips", ())),
         restarted=bool(entry.get("restarted", False)),
     )
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{value} is no time")
+    return value
 
 
 def _computed(entry: Entry) -> float | None:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from memory.block import KVBlock, identity
 from memory.boxes import Boxes, BoxIndex
 from memory.engine.engine import Engine
+from memory.mapped_rows import DamagedError
 from memory.pool import Holder
 
 Tokens = tuple[int, ...]
@@ -65,8 +66,14 @@ class HarvestPool:
         return len(self.told) - (0 if self.tail is None else self.tail.tokens)
 
     def block(self, number: int) -> KVBlock:
-        """The block of a number; ``follow`` has seen to it that the storage holds it."""
-        return self._holder.get(self.kept[number].name)
+        """The block of a number; ``follow`` has seen to it that the storage holds it.
+
+        Raises DamagedError if the storage has let go of it since.
+        """
+        name = self.kept[number].name
+        if (found := self._holder.get(name)) is None:
+            raise DamagedError(name, f"the block {name[:12]} is no longer stored")
+        return found
 
     def follow(self, transcript: Tokens) -> int:
         """Wait for what the last turn added; give up what does not belong to ``transcript``, or is lost.
@@ -79,6 +86,7 @@ class HarvestPool:
             self.clear()
             return before
         there = [number for number, kept in enumerate(self.kept) if self._holder.contains(kept.name)]
+        self._holder.keep(self.kept[number].name for number in there)  # nobody tells it again what stands in them
         if len(there) == len(self.kept):
             return 0
         if self._index is None:

@@ -33,10 +33,10 @@ class Writer:
                 self._pool.submit(self._next)
             self._waiting[key] = work
 
-    def wait(self, key: Hashable | None = None) -> None:
-        """Until nothing is left to do under ``key``; None: under any key that there is something to do for now."""
+    def wait(self, chosen: Callable[[Hashable], bool] = lambda key: True) -> None:
+        """Until nothing is left of what there is to do now under the ``chosen`` keys."""
         with self._state:
-            for each in [key] if key is not None else [*self._waiting, self._at_work]:
+            for each in filter(chosen, [*self._waiting, *([] if self._at_work is None else [self._at_work])]):
                 self._state.wait_for(partial(self._done, each))
 
     def drop(self, chosen: Callable[[Hashable], bool]) -> None:
@@ -52,8 +52,8 @@ class Writer:
             self._closed = True
         self._pool.shutdown()
 
-    def _done(self, key: Hashable | None) -> bool:
-        return key is None or (key not in self._waiting and key != self._at_work)
+    def _done(self, key: Hashable) -> bool:
+        return key not in self._waiting and key != self._at_work
 
     def _next(self) -> None:
         with self._state:

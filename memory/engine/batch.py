@@ -91,7 +91,7 @@ class Batch:
         done = self.advance(token_ids)
         for error in done.errors.values():
             raise error
-        check_finite(done.logits, self._decoder.spec.dtype)
+        check_finite(done.logits, self._decoder.spec.dtype, *self._members)
         return done.logits
 
     @torch.inference_mode()

@@ -70,6 +70,10 @@ class WorkingCache(Protocol):
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
     def rewind(self, length: int, logits: torch.Tensor | None) -> None: ...
 
+    def erase(self) -> None:
+        """Let nobody else come upon rows that are not finite."""
+        ...
+
 
 class DenseCache:
     """One tensor for all keys and one for all values: ``(layers, requests, kv_heads, capacity, head_dim)``.
@@ -111,6 +115,9 @@ class DenseCache:
     def rewind(self, length: int, logits: torch.Tensor | None) -> None:
         """Forget the rows behind ``length``; ``logits`` are those of the row before."""
         self.positions, self.length, self.logits = self.positions[:length], length, logits
+
+    def erase(self) -> None:
+        """Nobody else reads them."""
 
     def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
         put(self.k[layer], rows, k)

@@ -25,7 +25,7 @@ def generate(
     tokens: list[int] = []
     logits = first_logits
     while len(tokens) < max_new_tokens:
-        token = most_likely(logits[-1], decoder.spec.dtype)
+        token = most_likely(logits[-1], decoder.spec.dtype, cache)
         if token in stop_ids:
             break
         tokens.append(token)

@@ -71,7 +71,7 @@ class Extension:
         while self.step():
             pass
         result = self.result()
-        check_finite(result.logits, self._decoder.spec.dtype)
+        check_finite(result.logits, self._decoder.spec.dtype, self._cache)
         return result
 
     def result(self) -> PrefillResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 
 from keep_agent.errors import ModelError
@@ -12,25 +14,33 @@ def are_finite(logits: torch.Tensor) -> torch.Tensor:
     return torch.stack(logits.aminmax()).isfinite().all()
 
 
-def check_finite(logits: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raises ModelError unless all of ``logits`` are finite; ``dtype`` is the model's."""
+class Erasing(Protocol):
+    """A cache whose rows others may run over as padding, so none may stay that is not finite."""
+
+    def erase(self) -> None: ...
+
+
+def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: Erasing) -> None:
+    """Raises ModelError unless all of ``logits`` are finite; ``dtype`` is the model's, ``caches`` hold the rows."""
     if not bool(are_finite(logits)):
-        raise not_finite(dtype)
+        raise not_finite(dtype, *caches)
 
 
-def most_likely(logits: torch.Tensor, dtype: torch.dtype) -> int:
-    """The token with the largest of ``logits`` (vocab,). The device is waited for once.
+def most_likely(logits: torch.Tensor, dtype: torch.dtype, cache: Erasing) -> int:
+    """The token with the largest of ``logits`` (vocab,) behind ``cache``. The device is waited for once.
 
     :raises ModelError: they are not finite
     """
     token, finite = torch.stack([logits.argmax(), are_finite(logits).long()]).tolist()
     if not finite:
-        raise not_finite(dtype)
+        raise not_finite(dtype, cache)
     return token
 
 
-def not_finite(dtype: torch.dtype) -> ModelError:
-    """What to say of logits that are no numbers."""
+def not_finite(dtype: torch.dtype, *caches: Erasing) -> ModelError:
+    """What to say of logits that are no numbers; the rows that made them are erased."""
+    for cache in caches:
+        cache.erase()
     name = str(dtype).removeprefix("torch.")
     finer = "fetch its weights again" if dtype in (torch.float32, torch.float64) else "set model.dtype=float32"
     return ModelError(

@@ -37,6 +37,8 @@ from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
 from memory.engine.spec import ModelSpec, check_supported, make_spec
 
+DERIVED = "rotary_emb.inv_freq"  # tensors of old checkpoints that are computed from the config
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -191,11 +193,13 @@ def _check_report(folder: Path, report: dict[str, Any]) -> None:
     misshaped = [
         f"{key} is {_shape(found)} but should be {_shape(due)}" for key, found, due in report["mismatched_keys"]
     ]
-    bad = sorted([*(f"{key} is missing" for key in report["missing_keys"]), *misshaped])
+    unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not key.endswith(DERIVED)]
+    bad = sorted([*(f"{key} is missing" for key in report["missing_keys"]), *misshaped, *unknown])
     if bad:
         raise ModelError(
-            f"the weights in {folder} do not fit {folder / 'config.json'}: {len(bad)} tensors are missing or have "
-            f"another shape, first {bad[0]}; fetch the model again, or put config.json and weights of one model there."
+            f"the weights in {folder} do not fit {folder / 'config.json'}: {len(bad)} tensors are missing, too many or "
+            f"have another shape, first {bad[0]}; fetch the model again, or put config.json and weights of one model "
+            "there."
         )
 
 

@@ -228,6 +228,9 @@ class PackedCache:
         self.cut(int(self.positions[length]) if length < self.length else self.next_position)
         self.logits = logits
 
+    def erase(self) -> None:
+        """Nobody else reads them."""
+
     @torch.inference_mode()
     def cut(self, position: int) -> None:
         """Forget everything from ``position`` on. A page that is cut through is unpacked again."""

@@ -115,6 +115,19 @@ class PagedCache:
         self.cut(start)
         self.logits = logits
 
+    def erase(self) -> None:
+        """Forget everything from the first row on that is not finite, and overwrite what is not, room included: others
+        run over these slots.
+        """
+        slots, sides = self.slots, (self.pool.k, self.pool.v)
+        finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
+        sound = finite[0] & finite[1]
+        for side in sides:
+            side[:, :, slots[~sound]] = 0
+        live = sound[: self.length]
+        if not bool(live.all()):
+            self.cut(int(self.positions[(~live).long().argmax()]))
+
     def cut(self, position: int) -> None:
         """Forget everything from ``position`` on, and the room behind it."""
         live = int(torch.searchsorted(self.positions, position))

@@ -272,7 +272,7 @@ class Prefill:
         self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)
-        check_finite(logits, self.decoder.spec.dtype)
+        check_finite(logits, self.decoder.spec.dtype)  # the cache is this prompt's own
         trace, waited = self.trace, self.loader.waited
         trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals

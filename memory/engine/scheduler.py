@@ -234,7 +234,7 @@ class Scheduler:
     def _offer(self, job: _Job, logits: torch.Tensor) -> bool:
         """Take the most likely token (vocab,); returns whether it is to be appended."""
         try:
-            job.token = most_likely(logits, self._decoder.spec.dtype)
+            job.token = most_likely(logits, self._decoder.spec.dtype, job.request.cache)
         except Exception as error:  # a GPU's errors surface where it is waited for
             self._end(job, Reason.ERROR, error)
             return False

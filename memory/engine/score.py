@@ -148,7 +148,7 @@ class Scorer:
             order = scores.argsort(descending=True, stable=True)
             goes_on, sound = torch.stack([open[order[:best]].any(), finite]).tolist()
             if not sound:
-                raise not_finite(self._decoder.spec.dtype)
+                raise not_finite(self._decoder.spec.dtype, cache)
             if not goes_on:
                 return ScoreResult(scores.masked_fill(open, -inf), computed)
             nodes = plan.most_promising(scores, known, best and AHEAD)

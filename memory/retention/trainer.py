@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +25,7 @@ from memory.engine.load import load_model
 from memory.replay import Example, Moment, Words, replay
 from memory.residual import ResidualHead, checksum, save_head
 from memory.tokenizer import load_tokenizer
-from memory.toolcalls import ToolSession, read_sessions
+from memory.toolcalls import ToolSession, read_sessions, session_line
 
 REMEDY = "restore it, or train anew with another --out"
 HEAD, STATE, PROGRESS = "head.safetensors", "training.safetensors", "progress.json"
@@ -77,10 +78,11 @@ class Trainer:
         special = set(tokenizer.all_special_ids)
         texts = {token: tokenizer.decode([token]) for token in set(tokenizer.get_vocab().values()) - special}
         self.words = Words(texts, args.shortest)
-        kept = ("model", "decay", "budgets", "shortest", "accumulate", "seed")
+        kept = ("model", "dtype", "lr", "decay", "budgets", "shortest", "accumulate", "seed")
         self.settings = {key: value for key, value in vars(args).items() if key in kept}
         self.settings["weights_key"] = self.engine.spec.weights_key
         self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held)}
+        self.settings["content"] = _digest([*self.sessions, *self.held])
         self.head = ResidualHead(self.engine.spec.head_dim).train().to(args.device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
         self.progress = Progress()
@@ -183,6 +185,11 @@ class Trainer:
                 self.progress.dropped += 1
                 continue
             loss = loss_of(self.head, example)
+            if not bool(loss.isfinite()):
+                raise ModelError(
+                    f"the loss is {loss.item()} in session {session.name} behind {self.progress.steps} steps, and "
+                    f"nothing of it is saved: train in another --out with a smaller --lr than {self.args.lr:g}"
+                )
             (loss / self.args.accumulate).backward()
             self._window.append((loss.item(), *_recall(self.head, example)))
             self.progress.rows += 1
@@ -230,6 +237,11 @@ class Trainer:
         self.optimizer.load_state_dict(state)
         own = {name.removeprefix("head."): value for name, value in flat.items() if name.startswith("head.")}
         self.head.load_state_dict(own)
+
+
+def _digest(sessions: Sequence[ToolSession]) -> str:
+    """SHA-256 of sessions in their order, as the tokenizer has them."""
+    return sha256("\n".join(json.dumps(session_line(one)) for one in sessions).encode()).hexdigest()
 
 
 def read_state(file: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:

@@ -117,6 +117,7 @@ def test_sessions_and_results_notice_a_changed_line(tmp_path: Path) -> None:
     out, _ = begin_lines(path, {})
     out.append([{"turns": [], "session": name} for name in ("a", "b")])
     assert [session.name for session in read_sessions(path, list)] == ["a", "b"]
+    del out  # else it is still being written
     path.write_bytes(path.read_bytes().replace(b'"a"', b'"c"'))
     for read in (lambda: begin_lines(path, {}), lambda: list(read_sessions(path, list))):
         with pytest.raises(DataError, match=r"lines\.jsonl:1 is damaged"):

@@ -189,19 +189,19 @@ def test_the_scan_sees_depth_and_nuls_and_nothing_else(value: Any, ascii_only: b
     depth = depth_of(value)
     if "\\u0000" in text.replace("\\\\", ""):
         with pytest.raises(BadJson):
-            check_json(text.encode(), 100)
+            check_json(text.encode(), 100, 1 << 20)
         return
-    check_json(text.encode(), depth)
+    check_json(text.encode(), depth, 1 << 20)
     if depth:
         with pytest.raises(BadJson, match="deep"):
-            check_json(text.encode(), depth - 1)
+            check_json(text.encode(), depth - 1, 1 << 20)
 
 
 @pytest.mark.parametrize("part", [b"[", b'"', b"\\", b'"\\', b"\\n", b"[]", b'"a",', b"1e1,", b"\\ud83d\\ude00"])
 def test_the_scan_gets_through_whatever_it_reads(part: bytes) -> None:
     """It would not in the time that a test may take if it went back over what it has read."""
     with suppress(BadJson):
-        check_json(part * ((1 << 20) // len(part)), 100)
+        check_json(part * ((1 << 20) // len(part)), 100, 1 << 20)
 
 
 def test_limits_of_nothing_are_refused() -> None:

@@ -39,7 +39,7 @@ def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engi
 
 def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
-    memories._warm.wait()
+    memories._warm.wait_for()
     gate, real = threading.Event(), disk.save_agent
 
     def slow(*arguments: Any) -> Path:

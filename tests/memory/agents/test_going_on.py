@@ -71,7 +71,7 @@ def test_what_is_written_is_what_was_finished(end: str, make: Make, gate: Gate) 
         memories.host_bytes = 1
         say(memories, "b", lines(3))
         assert not memories._hot
-    memories._warm.wait()
+    memories._warm.wait_for()
     fresh = make()
     found = fresh.open("a", text + "look at")
     assert not fresh.damaged and (found.origin, found.kind) == ("warm", "extend")
@@ -84,7 +84,7 @@ def test_a_file_says_nothing_of_what_came_after(make: Make, gate: Gate) -> None:
     say(memories, "a", text)
     goes_on(memories, text, gate)
     gate.opened.set()
-    memories._warm.wait()
+    memories._warm.wait_for()
     with make(folder=memories.folder / "quiet") as quiet:
         say(quiet, "a", text)
     names = [memories.folder, quiet.folder]

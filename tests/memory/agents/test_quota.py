@@ -73,7 +73,7 @@ def test_not_to_persist_is_to_write_when_there_is_no_room(make: Make, engine: En
     memories, text = make(), lines(60)
     path = disk.agent_path(tmp_path / "rows", "a", engine.model_key)
     say(memories, "a", text, persist=False)
-    memories._warm.wait()
+    memories._warm.wait_for()
     assert not path.exists()
     memories.host_bytes = 1
     say(memories, "b", text, persist=False)

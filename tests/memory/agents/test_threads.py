@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE
 
 def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories, text = make(), lines(40)
-    memories._warm.wait()
+    memories._warm.wait_for()
     gate, real = threading.Event(), disk.save_agent
     monkeypatch.setattr(disk, "save_agent", lambda *arguments: gate.wait(PATIENCE) and real(*arguments))
     memories.host_bytes = 1
@@ -40,7 +40,7 @@ def test_a_writer_that_is_slow_delays_nobody_and_writes_the_newest(
     make: Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memories = make()
-    memories._warm.wait()
+    memories._warm.wait_for()
     gate, real, written = threading.Event(), disk.save_agent, []
 
     def slow(*arguments: Any) -> Path:
