@@ -47,6 +47,10 @@ class CapacityError(KeepError, MemoryError):
     """Something does not fit; the message says by how much."""
 
 
+class TooLongError(CapacityError):
+    """A text is longer than the model has positions."""
+
+
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """A hint to append to a message: the known word that is most like ``word``, or "" if none is like it.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from keep_agent.errors import CapacityError, ConfigError
+from keep_agent.errors import ConfigError, TooLongError
 from memory.disk.names import checked
 from memory.engine.engine import Engine
 from memory.engine.extend import Chunking
@@ -306,9 +306,8 @@ class AgentMemories:
         if not told.ids:
             raise ConfigError(f"agent {key[0]!r} says nothing: give a prompt with text")
         if len(told.ids) >= (limit := speaker.engine.spec.max_positions):
-            raise CapacityError(
-                f"a prompt of {len(told.ids)} tokens for agent {key[0]!r} leaves no room in the model's {limit} "
-                "positions: give a shorter one"
+            raise TooLongError(
+                f"the prompt has {len(told.ids)} tokens, this model reads {limit - 1} before it speaks; shorten it"
             )
         if kept == 0:
             origin = "cold"

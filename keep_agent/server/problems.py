@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError
+from keep_agent.errors import CapacityError, KeepError, ModelError, StaleError, StorageError, TooLongError
 
 # prefixes of paths whose clients expect errors in their vendor's shape
 ANTHROPIC_PATH = "/v1/messages"
@@ -94,6 +94,7 @@ STATUS: Mapping[type[KeepError], int] = {
     KeepError: 400,
     StaleError: 409,
     CapacityError: 507,
+    TooLongError: 413,
     StorageError: 507,
     ModelError: 500,  # not 503: sent again, the request fails again
 }

@@ -26,14 +26,14 @@ def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: Erasing) -> 
         raise not_finite(dtype, *caches)
 
 
-def most_likely(logits: torch.Tensor, dtype: torch.dtype, cache: Erasing) -> int:
-    """The token with the largest of ``logits`` (vocab,) behind ``cache``. The device is waited for once.
+def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: Erasing) -> int:
+    """The token with the largest of ``logits`` (vocab,) behind ``caches``. The device is waited for once.
 
     :raises ModelError: they are not finite
     """
     token, finite = torch.stack([logits.argmax(), are_finite(logits).long()]).tolist()
     if not finite:
-        raise not_finite(dtype, cache)
+        raise not_finite(dtype, *caches)
     return token
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from keep_agent import brain
 from keep_agent.agent import Agent
+from keep_agent.compose import compose_agent
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
 from keep_agent.known import UnknownSetting, check_known
 from keep_agent.model_names import check_model
@@ -116,3 +118,10 @@ def test_the_closest_word_is_named_and_none_where_none_is_close() -> None:
     with pytest.raises(ConfigError, match=r"size='bigg' is unknown; use one of big, null; did you mean 'big'\?"):
         check_choice("size", "bigg", ["big"], null=True)
     check_choice("size", None, ["big"], null=True)
+
+
+def test_several_threads_may_compose_at_once() -> None:
+    """Hydra has one state for all of them."""
+    with ThreadPoolExecutor(3) as pool:
+        budgets = list(pool.map(lambda budget: compose_agent([f"prompt.budget={budget}"]).prompt.budget, range(3, 12)))
+    assert budgets == list(range(3, 12))

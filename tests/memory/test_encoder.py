@@ -119,3 +119,16 @@ def test_unknown_model_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match="no/such-model"):
         SentenceTransformerEncoder("no/such-model").encode(["a"])
+
+
+class Damaged(HashedNgrams):
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        return np.where(np.arange(self.dim) == 3, np.nan, super().encode(texts))
+
+
+def test_vectors_that_are_not_finite_are_refused() -> None:
+    """Nothing is similar to them, so a prompt would be left with no memory at all, and nobody would notice."""
+    encoder = CachedEncoder(Damaged())
+    for _ in range(2):  # none of them is remembered
+        with pytest.raises(ModelError, match=r"encoder 'hashed' gives vectors that are not finite: its weights"):
+            encoder.encode(TEXTS)

@@ -135,3 +135,11 @@ def test_planner_tiny_forgets_by_the_head_that_comes_with_it(planner_tiny: Engin
     kept = rows_kept(planner_tiny, shipped(), references=True)
     assert [len(live) for live in kept[1:]] == [BUDGET] * (len(kept) - 1)
     assert kept != rows_kept(planner_tiny, shipped("memory.retention.residual=false"), references=False), "not the rule"
+
+
+def test_a_head_of_numbers_that_are_not_finite_is_refused(engine: Engine, tmp_path: Path) -> None:
+    head = ResidualHead(engine.spec.head_dim)
+    head.alpha.data.fill_(float("nan"))
+    save_head(head, tmp_path / "nan.safetensors", {})
+    with pytest.raises(ModelError, match="holds numbers that are not finite; train it anew"):
+        load_head(str(tmp_path / "nan.safetensors"))

@@ -208,3 +208,23 @@ def test_the_loss_has_the_papers_terms() -> None:
     rank = torch.log1p((rule[1:] - rule[0]).exp()).mean()
     expected = right + 0.05 * rank + 0.01 * probability.mean() + 0.001 * 0.25
     assert loss_of(ResidualHead(4), example).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_other_sessions_do_not_go_on(tiny_model: Path, sessions: Path, tmp_path: Path) -> None:
+    """Nor the same in another order: held-out ones, which choose alpha, would be trained on."""
+    train(arguments(tiny_model, sessions, tmp_path / "run", "--epochs", "1"))
+    lines = sessions.read_text().splitlines()
+    sessions.write_text("\n".join(reversed(lines)) + "\n")
+    with pytest.raises(ConfigError, match=r"begun with other settings: content="):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"lr=0.1 \(was "):
+        Trainer(arguments(tiny_model, sessions, tmp_path / "run", "--lr", "0.1"))
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(
+    tiny_model: Path, sessions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.retention.trainer.loss_of", lambda head, example: head.out.weight.sum() * float("nan"))
+    with pytest.raises(ModelError, match=r"the loss is nan in session s\d behind 0 steps.*smaller --lr than 0.001"):
+        train(arguments(tiny_model, sessions, tmp_path / "run"))
+    assert not (tmp_path / "run" / HEAD).exists()

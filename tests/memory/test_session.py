@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.retrieval.all import All
+from memory.retrieval.latent import Latent
 from memory.storage.ram import Ram
+from memory.storage.tiers import Tiers
 from tests.memory.houses import VOCABULARY, encode_text, furnish
 from tests.memory.sessions import (
     APPENDING,
@@ -33,12 +36,14 @@ from tests.memory.sessions import (
     full,
     history,
     keep,
+    memart,
     open_session,
     plain,
     prefix,
     reuse,
     segments,
     sparsex,
+    streaming,
 )
 
 # -- the same prompt for all, exact where it must be -----------------------------------------------------------------
@@ -402,3 +407,43 @@ def test_candidates_and_text_behind_a_prompt(engine: Engine) -> None:
     prefill = session.prefill("q", QUERY)
     scores = session.score(prefill, [[first], [(first + 1) % VOCABULARY]]).scores
     assert int(scores.argmax()) == 0
+
+
+def test_dropped_rows_keep_their_positions(engine: Engine) -> None:
+    """What is decoded behind a prompt with dropped rows ends with the model's positions, too."""
+    session, limit = open_session(engine, streaming()), engine.spec.max_positions
+    furnish(session.store)
+    for _ in range(3):
+        prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
+        session.append_turn(QUERY)
+        session.advance()
+    prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
+    assert prefill.cache.length < prefill.cache.next_position
+    session.generate(prefill, 10 * limit, keep=True)
+    assert prefill.cache.next_position == limit
+
+
+def test_what_memart_was_told_outlasts_any_number_of_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tells it again: only the storage's budget may forget it."""
+    monkeypatch.setattr("memory.pool.UNUSED", 4)
+    session = open_session(engine, replace(memart(), retrieval=Latent(top_k=2)))
+    furnish(session.store)
+    for _ in range(12):
+        session.prefill("next", QUERY)
+        session.append_turn(encode_text("wait\n"))
+        session.advance()
+    session.prefill("next", QUERY)
+    assert session._assembler._pool.kept[0].start == 0
+
+
+def test_a_block_that_expires_in_mid_prompt_is_done_without(engine: Engine) -> None:
+    ticks = count()
+    storage = Tiers(
+        [Ram()], ttl_seconds=2.0, clock=lambda: 0.01 * next(ticks)
+    )  # time passes while a prompt is computed
+    session = open_session(engine, replace(memart(), retrieval=Latent(top_k=6, layers="each"), storage=storage))
+    furnish(session.store)
+    for _ in range(12):
+        session.prefill("put mug_1 in cabinet_2", QUERY)
+        session.append_turn(encode_text("open cabinet_1\n"))
+        session.advance()

@@ -59,6 +59,15 @@ def test_a_chat_is_cut_where_the_model_acts(tmp_path: Path) -> None:
     assert second.arguments == ("no json",) and not second.begins and not second.instruction
 
 
+def test_a_turn_that_nobody_asked_for_is_about_its_last_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jsonl"
+    system = {"role": "system", "content": "you are a robot in a house with a mug"}
+    asks = {"role": "assistant", "tool_calls": [call("go", "{}")]}
+    file.write_text(json.dumps({"messages": [system, asks, asks, {"role": "tool", "content": "there"}, asks]}))
+    (session,) = read_sessions(file, encode)
+    assert [min(turn.query, 32) for turn in session.turns] == [32, len(session.turns[1].ids), len("tool: there\n")]
+
+
 @pytest.mark.parametrize("line", ["{", "[]", '{"turns": [{"ids": [1]}]}', '{"messages": [{"content": "x"}]}'])
 def test_other_files_are_refused(tmp_path: Path, line: str) -> None:
     file = tmp_path / "bad.jsonl"

@@ -10,8 +10,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keep_agent.errors import ModelError
 from memory.assembly.chain import common_prefix
 from memory.engine.engine import Engine
+from memory.engine.families import tiny_model
 from memory.engine.paged import PagedCache
 from memory.method import MemoryMethod
 from memory.session import MemorySession
@@ -220,3 +222,31 @@ def test_a_prefill_that_fails_leaves_what_was_found_for_it(method: Callable[[], 
     one = flat.sessions[1]
     assert one.cache.exact == one.cache.next_position >= len(CONTEXT), "a prefix hit"
     flat.do("ask", 1, 2)
+
+
+def test_rows_that_are_not_finite_harm_no_other_session() -> None:
+    """Others read over slots behind their own, masked: a number that is none would stay one."""
+    model = tiny_model("qwen2", layers=4)
+    bad = model.spec.vocab - 1
+    model.module.model.embed_tokens.weight.data[bad] = float("nan")  # as a text whose keys overflow float16
+    with Engine(model) as engine:
+        method = turns()
+        one, other = (open_session(engine, method, namespace=name) for name in ("one", "other"))
+        for session in (one, other):
+            furnish(session.store)
+        query = encode_text("where mug_1\nnext")
+
+        def turn(session: MemorySession, ids: list[int]) -> torch.Tensor:
+            found = session.prefill("mug", ids).logits
+            session.append_turn(encode_text("open cabinet_1\n"))
+            return found
+
+        turn(other, query)
+        with pytest.raises(ModelError, match="not finite"):
+            turn(one, [5, bad, 6])
+        assert all(turn(session, query).isfinite().all() for session in (other, one, other))
+        one.close()
+        del one
+        fresh = open_session(engine, method, namespace="fresh")
+        furnish(fresh.store)
+        assert all(turn(session, query).isfinite().all() for session in (fresh, other))

@@ -26,7 +26,7 @@ from memory.store import SegmentStore
 from planners.base import Decision, Finished
 from planners.formats import LotaFormat, PlainFormat
 from planners.kv import GOAL_TOKENS, KVPlanner
-from planners.prompt import PROGRESS
+from planners.prompt import PROGRESS, Turn
 from planners.records import FactRecord
 from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
 
@@ -377,3 +377,40 @@ def test_what_is_gone_is_told_in_a_transcript(engine: Engine, tokenizer: PreTrai
         lines[layout] = [line for line in prompt(tokenizer, planner.decide(SKILLS, {})) if line.startswith("mug mug_1")]
     assert not lines["memory"]
     assert len(lines["append"]) == 2 and lines["append"][-1].replace(" ##", "").endswith("gone")
+
+
+@pytest.mark.parametrize("layout", ["memory", "append"])
+def test_the_turns_of_an_endless_task_are_not_kept_for_ever(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, layout: str
+) -> None:
+    """What memory tells need not be kept beside it; the prompt counts on."""
+    planner = begun(make(engine, tokenizer, layout))
+    for number in range(12):
+        planner.act()
+        planner.feedback(f"go to cabinet {number % 2 + 1}", True, "")
+    state = planner.state
+    assert len(state.turns) == PROGRESS and state.past + len(state.turns) == 12
+    assert planner._whole_query() == planner._format.query(
+        "grounded", "Get the mug" if layout == "append" else "get the mug", [Turn("go to cabinet 2")], planner._now, 11
+    )
+    other = make(engine, tokenizer, layout)
+    other.reset("Get the mug", "grounded")
+    other.load(state)
+    assert other._whole_query() == planner._whole_query() and other.state == state
+    other.finish_task(Finished("Get the mug", True, 12), None)
+    done = [segment for segment in other.session.store if segment.category == "history"]
+    assert len(done) == 12
+
+
+def test_a_plan_that_fails_forgets_nothing_that_was_in_vain(engine: Engine, tokenizer: PreTrainedTokenizerFast) -> None:
+    def third(fails: bool) -> str:
+        planner = begun(make(engine, tokenizer))
+        for _ in range(2):  # nothing changes
+            planner.feedback(planner.decide(SKILLS, {}).skill, True, "")
+        if fails:
+            with pytest.raises(RuntimeError), planner.whole():
+                planner.ready()
+                raise RuntimeError("a plan that fails")
+        return planner.decide(SKILLS, {}).skill
+
+    assert third(True) == third(False)

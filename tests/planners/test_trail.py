@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planners.trail import Trail
+from planners.trail import MOST, Trail
 
 
 def vain(*steps: tuple[str, str, str]) -> set[str]:
@@ -40,3 +40,17 @@ def test_what_nothing_is_known_of_was_not_in_vain() -> None:
     trail = Trail()
     trail.arrive("w", "here")
     assert trail.arrive("w", "here") == set()  # asked twice, nothing taken
+
+
+def test_a_trail_is_bounded_and_can_be_copied() -> None:
+    trail = Trail()
+    for step in range(3 * MOST):
+        trail.arrive(f"world {step // 2}", "here")  # every second skill is in vain
+        trail.take("open")
+    assert len(trail._been) == len(trail._vain) == MOST
+    before = trail.copy()
+    last = f"world {3 * MOST // 2 - 1}"
+    assert trail.arrive(last, "here") == before.arrive(last, "here") == {"open"}
+    trail.take("wipe")
+    trail.arrive(last, "here")
+    assert before.arrive(last, "here") == {"open"}

@@ -266,3 +266,27 @@ def test_what_ships_is_the_running_mean(data: Path, tmp_path: Path) -> None:
     again = Trainer(arguments(data, run, 0.0))
     again.close()
     assert all(torch.equal(p, mean[name]) for name, p in again.average.named_parameters())
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (
+            ("--init", "planners/planner_tiny"),
+            "--init planners/planner_tiny is for a run that begins, and .* holds one",
+        ),
+        (("--hidden", "48"), "--hidden 48 is for a model that begins, and the one in .* has 96: leave it out"),
+        (("--vocab", "900"), "--vocab 900 is for a model that begins, and the one in .* has 600: leave it out"),
+    ],
+)
+def test_what_a_model_has_is_asked_of_it_only_once(
+    option: tuple[str, ...], said: str, data: Path, tmp_path: Path
+) -> None:
+    """Ignored, it would stand in training.json as what the model is."""
+    Trainer(arguments(data, tmp_path / "run", 60, "--steps", "1")).run()
+    with pytest.raises(ConfigError, match=said):
+        Trainer(arguments(data, tmp_path / "run", 60, *option))
+    paths = ["--data", str(data), "--out", str(tmp_path / "run"), "--minutes", "1", "--steps", "1"]
+    Trainer(parser().parse_args(paths)).run()  # what it has need not be said
+    calls = json.loads((tmp_path / "run" / "training.json").read_text())["calls"]
+    assert [call["args"]["hidden"] for call in calls] == [96, 96]

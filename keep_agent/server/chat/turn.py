@@ -98,10 +98,7 @@ class Turn:
 
     def _room(self, prompt: Prompt) -> int:
         """Tokens that the model can still read behind the prompt."""
-        most, asked = self._memories.engine.spec.max_positions, len(prompt.told.ids)
-        if asked >= most:
-            raise TooLarge(f"the prompt has {asked} tokens, this model reads {most - 1} before it speaks; shorten it")
-        return most - asked
+        return self._memories.engine.spec.max_positions - len(prompt.told.ids)
 
     def _submit(self, prompt: Prompt, most: int) -> Stream:
         stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._special.ends)

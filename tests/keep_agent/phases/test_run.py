@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from keep_agent.cli import main
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, TooLongError
 from keep_agent.phases.run import REUSE, Player, start_tokens, stop_tokens
 from keep_agent.phases.scenario import Scenario, find_scenario, shipped
 from keep_agent.phases.transcript import Story
@@ -296,3 +296,18 @@ def test_an_agent_with_a_prompt_under_way_cannot_play(engine: Engine, tokenizer:
         memories.open("persist_gossip_ada", "busy")
         with pytest.raises(ConfigError, match="under way"):
             next(Player(find_scenario("gossip"), memories, frozenset(), "7f").play())
+
+
+def test_what_outgrows_the_models_positions_is_refused(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Behind them the model reads and writes what means nothing to it."""
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128,
+    )  # fmt: skip
+    model, turns = from_config(config, torch.float32, seed=3), []
+    with Engine(model) as engine, AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories:
+        player = Player(find_scenario("gossip"), memories, frozenset(), "7f", 500)
+        with pytest.raises(TooLongError, match="this model reads 127 before it speaks; shorten it"):
+            for turn in player.play():
+                turns.append(turn)
+    assert turns and all(turn.kept + turn.new + turn.generated <= 128 for turn in turns)

@@ -158,6 +158,7 @@ def test_a_template_needs_a_reader_of_its_own_and_someone_who_was_heard() -> Non
         ("name: [", "is no YAML"),
         ("name: tea\nname: walk\n", "'name' stands here twice"),
         ("name: !!python/object/apply:os.getcwd []\n", "is no YAML"),
+        ("about: 2024-02-30\n", "is no YAML .*day is out of range"),
         ("- tea\n", "no mapping"),
         ("", "None is no mapping"),
         ("\xff", "is not UTF-8 text"),

@@ -204,6 +204,17 @@ def test_the_scan_gets_through_whatever_it_reads(part: bytes) -> None:
         check_json(part * ((1 << 20) // len(part)), 100, 1 << 20)
 
 
+@pytest.mark.parametrize("part", [b"{},", b"1,", b'"a":1,', b"[],"])
+def test_a_body_of_very_many_values_is_refused(part: bytes) -> None:
+    """Each wrong one would become an error, and all of them seconds in which nobody is answered."""
+    inside = (part * 40_000)[:-1]
+    text = b"{" + inside + b"}" if part[:1] == b'"' else b'{"facts":[' + inside + b"]}"
+    with pytest.raises(BadJson, match=r"holds \d+ values, more than 20000; send less at once"):
+        check_json(text, 32, Limits().values)
+    few = [json.dumps({"id": f"mug_{number}", "category": "object", "type": "mug"}) for number in range(3000)]
+    check_json(f'{{"facts":[{",".join(few)}]}}'.encode(), 32, Limits().values)
+
+
 def test_limits_of_nothing_are_refused() -> None:
     for knobs in ({"body_bytes": 0}, {"requests": 0}, {"per_agent": 0}, {"large": {"/x": 0}}, {"body_seconds": -1}):
         with pytest.raises(ConfigError, match="above 0"):

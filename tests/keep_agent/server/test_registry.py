@@ -12,7 +12,7 @@ import pytest
 from envs.fact import Fact
 from keep_agent.brain import Brain, brain_of
 from keep_agent.durable import JOURNAL, MEMORY
-from keep_agent.errors import CorruptError, DataError
+from keep_agent.errors import ConfigError, CorruptError, DataError, ModelError
 from keep_agent.server.problems import NotFound, Unavailable
 from keep_agent.server.registry import Registry
 from keep_agent.server.settings import AgentLimits
@@ -166,6 +166,28 @@ def test_who_uses_an_agent_that_is_deleted_is_told_so(registry: Registry) -> Non
         agent.observe([CUP])
 
 
+def test_who_uses_an_agent_that_is_being_deleted_is_told_so(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that it was closed and could be opened again."""
+    closed, heard = threading.Event(), threading.Event()
+    sleep = registry._put_to_sleep
+
+    def slowly(*given: Any, **more: Any) -> None:
+        sleep(*given, **more)
+        closed.set()
+        heard.wait(PATIENCE)
+
+    monkeypatch.setattr(registry, "_put_to_sleep", slowly)
+    with pytest.raises(NotFound, match="no agent 'kitchen'"), registry.use("kitchen") as agent:
+        deleting = threading.Thread(target=registry.delete, args=("kitchen",))
+        deleting.start()
+        assert closed.wait(PATIENCE)
+        threading.Timer(0.05, heard.set).start()  # while it waits to be told
+        agent.observe([CUP])
+    deleting.join(PATIENCE)
+
+
 def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> None:
     registry = Registry(brain, tmp_path, AgentLimits(awake=1), trace=False)
     for name in ("kitchen", "garage"):
@@ -182,3 +204,13 @@ def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> 
             assert agent.agent.segments == 1
     assert {path: path.stat().st_ino for path in folder.glob(f"*/{MEMORY}")} == before
     registry.close()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [("planner.max_new_tokens=0", "max_new_tokens=0 leaves no room"), ("planner=intentkv", "no retention head in")],
+)
+def test_what_no_planner_can_be_made_with_is_refused_at_once(tiny_model: Path, override: str, said: str) -> None:
+    """A server would start, and refuse every request."""
+    with pytest.raises((ConfigError, ModelError), match=said):
+        brain_of([f"model={tiny_model}", "prompt.encoder=hashed", override])

@@ -66,6 +66,10 @@ def test_a_sleeping_agents_blocks_outlive_the_process_and_a_deleted_ones_do_not(
     brain.close()
 
     brain = wake()
-    brain.planner()
     left = namespaces(brain)
     assert left["bath"] > 0 and not left["kitchen"]
+    registry = Registry(brain, tmp_path / "agents", AgentLimits(awake=1), trace=False)
+    registry.delete("bath")  # the first thing that this process does
+    registry.close()
+    brain.close()
+    assert not namespaces(wake())

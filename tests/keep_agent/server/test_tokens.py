@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 import sys
@@ -129,6 +130,11 @@ def test_a_file_that_is_not_there_opens_nothing(tmp_path: Path) -> None:
         load_tokens(tmp_path / "tokens.json", {})
 
 
+def test_a_file_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"the file '\.' has no name; give one, such as tokens.json"):
+        add_token(Path(), Entry(Access("n"), digest("t")))
+
+
 def test_a_file_that_cannot_be_read_is_not_written_over(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     file.write_text("{")
@@ -177,8 +183,9 @@ def test_a_name_that_stands_for_a_public_address_takes_tokens(monkeypatch: pytes
 
 
 def test_an_address_that_is_none_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"no\.such\.host\.invalid"):
-        check_bind("no.such.host.invalid", Tokens(open=True))
+    for host in ("no.such.host.invalid", "a..b"):  # the second cannot even be written as a name
+        with pytest.raises(ConfigError, match=rf"host='{re.escape(host)}' is no address"):
+            check_bind(host, Tokens(open=True))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.3.2.1"])

@@ -34,6 +34,13 @@ def test_an_episode_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert str(file) in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("place", [".", ""])
+def test_a_page_needs_a_name(place: str, tmp_path: Path) -> None:
+    write(tmp_path, [opening(), step()])
+    with pytest.raises(ConfigError, match="is a folder: name a file, such as "):
+        main([str(tmp_path), "--html", place], Console())
+
+
 def test_an_unknown_episode_is_named_with_those_there_are(tmp_path: Path) -> None:
     write(tmp_path, [opening(), opening("f")])
     with pytest.raises(DataError, match="no episode 'x' .*there are: e, f"):

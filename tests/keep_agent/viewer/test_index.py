@@ -116,6 +116,12 @@ def test_a_shorter_file_is_read_anew(tmp_path: Path) -> None:
         (json.dumps(step() | {"step": None}), "trace.jsonl:3 is no entry"),
         (json.dumps(step(facts=[{"category": "object"}])), "trace.jsonl:3 is no entry"),
         (json.dumps(step(goal=[1])), "trace.jsonl:3 is no entry"),
+        (json.dumps(step(timings={"ttft": float("nan")})), "trace.jsonl:3 is no entry .*nan is no time"),
+        (json.dumps(step(timings={"ttft": 1.0})).replace("1.0", "1e999"), "trace.jsonl:3 is no entry .*inf is no time"),
+        (json.dumps(opening("f", tasks="put")), "trace.jsonl:3 is no entry .*tasks are 'put'"),
+        (json.dumps(opening("f", tasks=[1])), "trace.jsonl:3 is no entry"),
+        (json.dumps(end(True) | {"met": None}), "trace.jsonl:3 is no entry"),
+        (json.dumps(end(True) | {"total": "all"}), "trace.jsonl:3 is no entry"),
         ("\udcff", "trace.jsonl:3 is not UTF-8 text"),
     ],
 )

@@ -49,6 +49,22 @@ def test_flush_tries_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert memories.stats()["failed"] == 0 and make().open("a", text).origin == "warm"
 
 
+def test_flush_of_some_says_nothing_of_others(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories, text = make(), lines(40)
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic.os, "fsync", full)
+        say(memories, "secret", text)
+        memories._warm.wait_for()
+        say(memories, "mine", text)
+        with pytest.raises(CapacityError):
+            memories.flush({"mine"})
+        memories.flush({"nobody"})
+    memories.flush({"mine"})
+    assert make().open("mine", text).origin == "warm" and memories.stats()["failed"] == 1
+    memories.flush()
+    assert make().open("secret", text).origin == "warm"
+
+
 def test_what_was_put_out_and_could_not_be_written_is_lost_and_said_once(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

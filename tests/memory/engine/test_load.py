@@ -156,6 +156,18 @@ def test_missing_weights_and_tensors(folder: Path) -> None:
         load_model(folder)
 
 
+def test_tensors_without_a_place_are_refused(folder: Path) -> None:
+    """Dropped, they would leave another model: fewer layers, or one without its biases."""
+    tensors = load_file(folder / "model.safetensors")
+    spare = tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}  # of old checkpoints
+    save_file(spare, folder / "model.safetensors", {"format": "pt"})
+    load_model(folder)
+    one_more = {name.replace("layers.1.", "layers.2."): tensor.clone() for name, tensor in tensors.items()}
+    save_file(one_more | tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"first model\.layers\.2\..* has no place in it; fetch the model again"):
+        load_model(folder)
+
+
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"intermediate_size": 100}, r"config\.json: 6 tensors .*mlp\.down_proj\.weight is 64x128 but should be 64x100"),
     ({"vocab_size": 100}, r"config\.json: 2 tensors .* first lm_head\.weight is 512x64 but should be 100x64"),

@@ -183,7 +183,8 @@ def test_bad_bodies_are_refused_and_nothing_is_remembered(standing: tuple[Served
         lambda text: sealed(edited(text, "memory", renamed(memory_of(text), "did_1"))),
         lambda text: sealed(edited(text, "done", nan)), lambda text: sealed(edited(text, "told", [[["x", inf]]])),
         lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": -inf})),
-        lambda text: whole(b"[" * 200_000),
+        lambda text: whole(b"[" * 200_000), lambda text: sealed({**json.loads(body_of(text)), "x": deep(900)}),
+        lambda text: whole(body_of(text)[:-1] + b',"x":[' + b"[]," * 1_100_000 + b"[]]}"),
     ],
 )  # fmt: skip
 def test_a_memory_that_cannot_be_is_refused(standing: tuple[Served, Path], change: Callable[[bytes], bytes]) -> None:
@@ -203,8 +204,19 @@ def whole(body: bytes) -> bytes:
     return b"keep-agent memory 1 sha256:" + sha256(body).hexdigest().encode() + b"\n" + body + b"\n"
 
 
+def body_of(text: bytes) -> bytes:
+    return text.partition(b"\n")[2].strip()
+
+
+def deep(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 def memory_of(text: bytes) -> dict[str, Any]:
-    return json.loads(text.partition(b"\n")[2])["planner"]["memory"]
+    return json.loads(body_of(text))["planner"]["memory"]
 
 
 def renamed(memory: dict[str, Any], id: str) -> dict[str, Any]:
