@@ -40,7 +40,7 @@ class Limits:
     body_seconds: float = 10.0
     send_seconds: float = 30.0
     depth: int = 32
-    values: int = 20_000
+    values: int = 40_000
     requests: int = 64
     per_agent: int = 5
     large: Mapping[str, int] = field(default_factory=dict)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt, StrictStr
 
 from keep_agent.api import Decision
 
@@ -42,13 +42,13 @@ class FactRow(BaseModel):
 
 class Observe(BaseModel):
     model_config = _example(facts=[ROBOT, CABINET, MUG])
-    facts: list[FactRow]
+    facts: Annotated[list[FactRow], FailFast()]  # one error, not one for each
 
 
 class Plan(BaseModel):
     model_config = _example(instruction="put the mug on the table", skills=SKILLS)
     instruction: StrictStr
-    skills: list[StrictStr] = Field(description="Those that make sense now")
+    skills: Annotated[list[StrictStr], FailFast()] = Field(description="Those that make sense now")
     after: StrictInt | None = Field(
         None, description="The last decision you know, 0 before the first: a plan asked again is not made twice then"
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt
 
 from keep_agent.server.chat.neutral import ANY, VendorModel
 
@@ -42,7 +42,7 @@ class MessagePrompt(VendorModel):
         "thinking": ({"type": "disabled"},), "cache_control": (ANY,),
     }  # fmt: skip
     model: str
-    messages: list[MessageParam] = Field(min_length=1, max_length=10_000)
+    messages: Annotated[list[MessageParam], FailFast()] = Field(min_length=1, max_length=10_000)
     system: str | list[TextBlock] | None = None
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt, model_validator
 
 from keep_agent.server.chat.neutral import ANY, VendorModel
 
@@ -22,7 +22,9 @@ class CompletionMessage(VendorModel):
 
     neutral: ClassVar = {"tool_calls": ([],), "annotations": ([],)}
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = Field(None, description="May be null in an assistant's message only")
+    content: str | list[TextPart] | None = Field(
+        None, description="May be null in an assistant's message only"
+    )
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
@@ -55,7 +57,7 @@ class Completion(VendorModel):
     }  # fmt: skip
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
     model: str
-    messages: list[CompletionMessage] = Field(min_length=1, max_length=10_000)
+    messages: Annotated[list[CompletionMessage], FailFast()] = Field(min_length=1, max_length=10_000)
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
     stop: str | list[str] | None = None
