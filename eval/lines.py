@@ -44,14 +44,16 @@ def begin_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[d
 
 def _begin(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
     about, end, start = path.with_name(path.name + ".json"), end_of(path), Chain.bound(encoded(config))
-    if not path.stat().st_size and not any(mark.count for mark in read_marks(path)):
+    new = not path.stat().st_size and not any(mark.count for mark in read_marks(path))
+    if new and not about.exists():
         write_atomic(about, json.dumps(config, indent=1))
-        return MarkedFile.begin(path, start), []
-    if not about.exists() or read_json(about, f"delete it, {path} and {end}") != json.loads(json.dumps(config)):
+    elif not about.exists() or read_json(about, f"delete it, {path} and {end}") != json.loads(json.dumps(config)):
         raise ConfigError(
             f"{path} was made with other settings, see {about.name}; name another file, or delete it, {about.name} and "
             f"{end.name}"
         )
+    if new:
+        return MarkedFile.begin(path, start), []
     if not end.exists():  # an older version wrote it
         lines = list(read_lines(path, REMEDY))
         return LineFile(path, lines[-1] if lines else None), [line.value for line in lines]

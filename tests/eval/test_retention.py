@@ -170,6 +170,17 @@ def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
     assert begin_lines(file, {"a": 1})[1] == [{"b": 1}, {"b": 2}]
 
 
+def test_a_file_that_was_begun_belongs_to_its_settings_without_a_line_too(tmp_path: Path) -> None:
+    file = tmp_path / "lines.jsonl"
+    begin_lines(file, {"a": 1})
+    with pytest.raises(ConfigError, match="was made with other settings"):
+        begin_lines(file, {"a": 2})
+    out, lines = begin_lines(file, {"a": 1})
+    out.append([{"b": 1}])
+    del out
+    assert not lines and begin_lines(file, {"a": 1})[1] == [{"b": 1}]
+
+
 def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "sessions.jsonl"
     report_sessions(["--out", str(out), f"model={tiny_model}", *SMALL])

@@ -22,9 +22,7 @@ class CompletionMessage(VendorModel):
 
     neutral: ClassVar = {"tool_calls": ([],), "annotations": ([],)}
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = Field(
-        None, description="May be null in an assistant's message only"
-    )
+    content: str | list[TextPart] | None = Field(None, description="May be null in an assistant's message only")
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
