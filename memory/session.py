@@ -327,7 +327,8 @@ class MemorySession:
             return [*front, *self.method.construction.plan(segments, self.store, self.store.step)], query_ids, assembler
         query_ids = [*front_ids, *query_ids]
         if not transcript.fits(segments, self.store, query_ids):
-            query_ids, transcript = query_ids if anew is None else anew(), self._make_transcript()
+            query_ids = query_ids if anew is None else [*front_ids, *anew()]
+            transcript = self._make_transcript()
             rows = len(transcript.memory(segments, self.store).token_ids) + len(query_ids)
             self._check_length(len(self._context_ids) + rows, rows)  # before the old one is forgotten
             if lasting:

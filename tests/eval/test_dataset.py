@@ -117,6 +117,12 @@ def test_a_written_file_stays_and_the_same_seed_writes_the_same(tmp_path: Path) 
     assert write(tmp_path / "c", *arguments, "--first", "12") != first
 
 
+def test_trials_are_drawn_from_data_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--trials 5 draws official trials; name them with --data, or leave it out"):
+        write(tmp_path / "a", "--trials", "5")
+    assert not (tmp_path / "a").exists()
+
+
 def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
     write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
     made = json.loads((tmp_path / "rollouts.json").read_text())

@@ -44,6 +44,7 @@ from tests.memory.sessions import (
     segments,
     sparsex,
     streaming,
+    turns,
 )
 
 # -- the same prompt for all, exact where it must be -----------------------------------------------------------------
@@ -447,3 +448,15 @@ def test_a_block_that_expires_in_mid_prompt_is_done_without(engine: Engine) -> N
         session.prefill("put mug_1 in cabinet_2", QUERY)
         session.append_turn(encode_text("open cabinet_1\n"))
         session.advance()
+
+
+def test_text_in_front_stays_where_a_transcript_begins_anew(engine: Engine) -> None:
+    session, front, again = open_session(engine, turns()), encode_text("look for mug_1\n"), [*QUERY, *QUERY]
+    furnish(session.store)
+    anew = 0
+    while not anew:
+        prefill = session.prefill("mug", QUERY, anew=lambda: again, front_ids=front)
+        told = prefill.layout.token_ids.tolist()
+        anew = told[-len(again) :] == again
+        assert told[-len(front) - len(again if anew else QUERY) :][: len(front)] == list(front)
+        session.append_turn([5] * 40)
