@@ -81,20 +81,20 @@ def parser() -> argparse.ArgumentParser:
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Raises ConfigError for an option that says nothing about what is asked for."""
-    other = PLAYED_ONLY if arguments.measure else MEASURED_ONLY
-    given = [name for name in other if getattr(arguments, name) != parser().get_default(name)]
-    if given:
-        said = "--measure runs the engine here" if arguments.measure else "without --measure nothing is run"
-        raise ConfigError(f"--{given[0].replace('_', '-')} means nothing: {said}; leave it out")
+    plain = parser()
     for reason, options in _without_effect(arguments).items():
         for name in options:
-            if getattr(arguments, name) != parser().get_default(name):
+            if getattr(arguments, name) != plain.get_default(name):
                 raise ConfigError(f"--{name.replace('_', '-')} means nothing: {reason}; leave it out")
 
 
 def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
     """Options that say nothing beside others, by the reason."""
     found: dict[str, Sequence[str]] = {}
+    if arguments.measure:
+        found["--measure runs the engine here"] = PLAYED_ONLY
+    else:
+        found["without --measure nothing is run"] = MEASURED_ONLY
     if arguments.times is not None:
         found["the times are those of --times"] = "layers", "weight_bits", "attainable"
     if arguments.recompute not in FALLING:

@@ -71,7 +71,7 @@ class WorkingCache(Protocol):
     def rewind(self, length: int, logits: torch.Tensor | None) -> None: ...
 
     def erase(self) -> None:
-        """Let nobody else come upon rows that are not finite."""
+        """Leave no row that is not finite where others run over it as padding."""
         ...
 
 

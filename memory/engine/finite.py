@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from keep_agent.errors import ModelError
+
+if TYPE_CHECKING:
+    from memory.engine.cache import WorkingCache
 
 
 def are_finite(logits: torch.Tensor) -> torch.Tensor:
@@ -14,19 +17,13 @@ def are_finite(logits: torch.Tensor) -> torch.Tensor:
     return torch.stack(logits.aminmax()).isfinite().all()
 
 
-class Erasing(Protocol):
-    """A cache whose rows others may run over as padding, so none may stay that is not finite."""
-
-    def erase(self) -> None: ...
-
-
-def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: Erasing) -> None:
+def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
     """Raises ModelError unless all of ``logits`` are finite; ``dtype`` is the model's, ``caches`` hold the rows."""
     if not bool(are_finite(logits)):
         raise not_finite(dtype, *caches)
 
 
-def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: Erasing) -> int:
+def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
     """The token with the largest of ``logits`` (vocab,) behind ``caches``. The device is waited for once.
 
     :raises ModelError: they are not finite
@@ -37,7 +34,7 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: Erasing) -> i
     return token
 
 
-def not_finite(dtype: torch.dtype, *caches: Erasing) -> ModelError:
+def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
     """What to say of logits that are no numbers; the rows that made them are erased."""
     for cache in caches:
         cache.erase()
