@@ -16,11 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keep_agent.errors import CapacityError, CorruptError, DataError, KeepError, ModelError, StorageError
+from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, KeepError, ModelError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # say nothing of the file; another try may succeed
+
+
+def refuse_folder(path: Path, example: str) -> None:
+    """Raises ConfigError for a folder where a file is to be written."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file, such as {path / example}")
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import DataError
+from keep_agent.files import refuse_folder
 from keep_agent.viewer.index import EpisodeIndex
 from keep_agent.viewer.model import overview, step_view
 from keep_agent.viewer.pictures import KINDS, picture
@@ -43,8 +44,7 @@ playEmbedded(document.getElementById("player"), "steps");
 
 def write_html(run: Run, episode: EpisodeIndex, path: Path) -> Path:
     """Write an episode's page; the path. Raises ConfigError for a folder, DataError for what cannot be shown."""
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a file, such as {path / 'episode.html'}")
+    refuse_folder(path, "episode.html")
     write_atomic(path, page(run, episode))
     return path
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import refuse_folder
 from keep_agent.viewer.index import EpisodeIndex
 from keep_agent.viewer.model import PromptView, StepView, step_view
 from keep_agent.viewer.pictures import picture
@@ -30,8 +31,7 @@ def write_rrd(run: Run, episode: EpisodeIndex, path: Path) -> Path:
         import rerun
     except ImportError:
         raise ConfigError(f"writing {path} needs rerun-sdk: pip install 'keep-agent[rerun]'") from None
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name a file, such as {path / 'episode.rrd'}")
+    refuse_folder(path, "episode.rrd")
     recording = rerun.RecordingStream("keep_agent", recording_id=f"{run.path.resolve().name}/{episode.key}")
     stream = recording.binary_stream()
     for number in range(len(episode.places)):
