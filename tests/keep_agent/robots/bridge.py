@@ -18,8 +18,10 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
+from tests.waiting import PATIENCE
+
 SUCCEEDED, CANCELED, ABORTED = 4, 5, 6
-WAIT = 20.0
+WAIT = PATIENCE
 Action = Callable[[dict, Callable[[dict], None], Event], tuple[int, dict]]
 
 
@@ -62,10 +64,15 @@ class StandIn:
 
     def call(self, service: str, args: dict) -> dict:
         """A service that a client offers, called by a node of the robot."""
+        name = self.request(service, args)
+        return self.until(lambda: self._answers.get(name))
+
+    def request(self, service: str, args: dict) -> str:
+        """The same without waiting for the answer, whose name is returned."""
         provider = self.until(lambda: self._providers.get(service))
         name = f"robot:{next(self._number)}"
         self._send(provider, {"op": "call_service", "id": name, "service": service, "args": args})
-        return self.until(lambda: self._answers.get(name))
+        return name
 
     def subscribed(self, *topics: str) -> None:
         self.until(lambda: all(self._subscribers[topic] for topic in topics))

@@ -8,8 +8,9 @@ import threading
 
 from keep_agent.robots.ros1_import import ros1
 from keep_agent.robots.ros1_messages import classes
+from tests.waiting import PATIENCE
 
-WAIT = 30.0
+WAIT = PATIENCE
 rospy, actionlib = ros1("rospy"), ros1("actionlib")
 String = ros1("std_msgs.msg").String
 SRV, TASK = classes(), classes().task

@@ -217,7 +217,7 @@ def test_nothing_begins_after_a_stop_at_the_same_moment(robot: StandIn, bridge: 
     body = ScriptRobot()
     server = RosbridgeServer(bridge, ScriptPlanner([think, "wave"]), body, limits=QUICK)
     robot.subscribed("/keep_agent/task", "/keep_agent/stop")
-    Thread(target=robot.call, args=("/keep_agent/plan", {"instruction": "a", "skills": ["wave"]}), daemon=True).start()
+    robot.request("/keep_agent/plan", {"instruction": "a", "skills": ["wave"]})
     assert thinking.wait(WAIT)
     robot.publish("/keep_agent/task", {"data": "greet"})
     robot.until(lambda: server.service.session._stop_requested is not None)

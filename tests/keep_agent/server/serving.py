@@ -29,11 +29,11 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
-    def socket(self, seconds: float = 20) -> Iterator[socket.socket]:
+    def socket(self, seconds: float = PATIENCE) -> Iterator[socket.socket]:
         with socket.create_connection(("127.0.0.1", self.port), seconds) as made:
             yield made
 
-    def raw(self, *parts: bytes, pause: float = 0.0, seconds: float = 20) -> bytes:
+    def raw(self, *parts: bytes, pause: float = 0.0, seconds: float = PATIENCE) -> bytes:
         """All that is answered to ``parts`` until the server ends the connection."""
         with self.socket(seconds) as made:
             for part in parts:
@@ -76,7 +76,7 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
     port = server.servers[0].sockets[0].getsockname()[1]
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE) as client:
             yield Served(port, client)
     finally:
         server.should_exit = True

@@ -29,7 +29,7 @@ def idle(whole: Whole) -> bool:
 
 def talked(served: Served, agent: str, tokens: int = 30, **more: Any) -> httpx.Response:
     body = {"prompt": f"{agent}: find a mug, 2.", "tokens": tokens, **more}
-    return httpx.post(served.url + PATH.format(agent), json=body, timeout=60)
+    return httpx.post(served.url + PATH.format(agent), json=body, timeout=PATIENCE)
 
 
 @dataclass

@@ -30,7 +30,7 @@ from keep_agent.server.service import make_service
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.planning.shared import SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, events, serving
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 REQUESTS = 8
 
@@ -79,7 +79,7 @@ def ended_under_load(app: FastAPI, asked: Callable[[Served], Any], busy: Callabl
 
 def sent(served: Served, path: str, **more: Any) -> httpx.Response:
     """By a client of its own, which outlives the server."""
-    return httpx.post(f"{served.url}{path}", timeout=60, **more)
+    return httpx.post(f"{served.url}{path}", timeout=PATIENCE, **more)
 
 
 def tracebacks(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -160,7 +160,7 @@ def test_plans_that_a_server_gives_up_are_answered_and_kept(
             served.http.post("/v1/agents", json={"id": "kitchen"})
             asking = [pool.submit(asked, served) for _ in range(2)]
             for _ in asking:
-                assert begun.acquire(timeout=60)
+                assert begun.acquire(timeout=PATIENCE)
         assert [one.result().status_code for one in asking] == [503, 503]
     assert not tracebacks(caplog)
     with serving(service(tiny_model, tmp_path)) as served:

@@ -19,6 +19,7 @@ from keep_agent.server.access import RULES, UNKNOWN, Need, Rules
 from keep_agent.server.service import make_service
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.serving import Served, serving
+from tests.waiting import PATIENCE
 
 ALICE, BOB, ALL = "token-of-alice", "token-of-bob", "token-of-all"
 TOKENS = Tokens(
@@ -216,7 +217,7 @@ def test_a_cookie_counts_on_pages_of_this_server_alone(served: Served) -> None:
 
 
 def test_a_browser_gets_from_the_printed_address_to_a_page(served: Served) -> None:
-    with httpx.Client(base_url=served.url, follow_redirects=True, timeout=60) as browser:
+    with httpx.Client(base_url=served.url, follow_redirects=True, timeout=PATIENCE) as browser:
         landing = browser.get("/")
         assert landing.status_code == 200 and landing.headers["content-type"].startswith("text/html")
         for path in re.findall(r'href="([^"]*)"', landing.text):

@@ -209,7 +209,7 @@ def test_a_scenario_is_played_while_others_talk(served: Served) -> None:
     with ThreadPoolExecutor(2) as pool:
         playing = pool.submit(
             lambda: httpx.post(
-                f"{served.url}{place}/turns", json={"turns": 40}, headers=served.http.headers, timeout=60
+                f"{served.url}{place}/turns", json={"turns": 40}, headers=served.http.headers, timeout=PATIENCE
             )
         )
         talked = [served.http.post(f"/v1/agents/t{n}/generate", json=body).json()["text"] for n in range(3)]

@@ -11,6 +11,7 @@ from websockets.sync.client import connect
 
 from benchmarks.viewer_browser import serving
 from tests.keep_agent.viewer.traces import opening, step, write
+from tests.waiting import PATIENCE
 
 PATHS = ("/", "/viewer", "/viewer/", "/viewer/data/episodes", "/viewer/episode?run=.&episode=e",
          "/viewer/_nicegui_ws/socket.io/?EIO=4&transport=polling", "/viewer/any")  # fmt: skip
@@ -21,7 +22,7 @@ SOCKET = "/viewer/_nicegui_ws/socket.io/?EIO=4&transport=websocket"
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     root = tmp_path_factory.mktemp("run")
     write(root, [opening(), step()])
-    with serving(root) as address, httpx.Client(base_url=address.removesuffix("/viewer"), timeout=60) as client:
+    with serving(root) as address, httpx.Client(base_url=address.removesuffix("/viewer"), timeout=PATIENCE) as client:
         yield client
 
 

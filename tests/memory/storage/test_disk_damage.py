@@ -20,6 +20,7 @@ from memory.block import identity
 from memory.disk import atomic
 from memory.mapped_rows import DamagedError
 from tests.memory.storage.disks import block, filled, flip, only_file, opened, same
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 
@@ -143,7 +144,7 @@ def test_another_process_finds_what_was_flushed_and_no_more(tmp_path: Path) -> N
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         subprocess.run(
-            [sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, env=environment, check=True, timeout=120
+            [sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT, env=environment, check=True, timeout=PATIENCE
         )
     disk = opened(tmp_path)
     k = torch.arange(2 * 3 * 40 * 8, dtype=torch.bfloat16).view(2, 3, 40, 8)

@@ -99,14 +99,14 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
         looking.start()
         until(lambda: bool(woken))
         url = f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket"
-        with pytest.raises(InvalidStatus), connect(url, open_timeout=5):
+        with pytest.raises(InvalidStatus), connect(url, open_timeout=PATIENCE):
             pass
         assert woken == ["garage"]
         go.set()
         looking.join()
         with connect(url) as socket:
             socket.send(json.dumps({"type": "observe", "facts": []}))
-            assert json.loads(socket.recv(20)) == {"type": "observed"}
+            assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
 
 
 def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
@@ -116,12 +116,12 @@ def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
 
             def say(**message: Any) -> dict[str, Any]:
                 socket.send(json.dumps(message))
-                return json.loads(socket.recv(20))
+                return json.loads(socket.recv(PATIENCE))
 
             fact = {"id": "mug_1", "category": "object", "type": "mug"}
             assert say(type="observe", facts=[fact]) == {"type": "observed"}
             assert say(type="plan", instruction="get the mug", skills=SKILLS)["type"] == "ready"
-            decision = json.loads(socket.recv(20))
+            decision = json.loads(socket.recv(PATIENCE))
             assert decision["type"] == "decision" and decision["skill"] in SKILLS
             assert say(type="report", ok=True, number=decision["number"]) == {"type": "reported"}
             assert say(type="finish", success=True) == {"type": "finished"}
@@ -130,9 +130,9 @@ def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
                 assert (answer["type"], answer["status"]) == ("error", 400) and answer["error"]["message"]
             for text in ("{", "[" * 999, '{"type": "observe", "facts": [NaN]}', '"\\ud800"'):
                 socket.send(text)
-                assert json.loads(socket.recv(20))["type"] == "error"
+                assert json.loads(socket.recv(PATIENCE))["type"] == "error"
             socket.send(b"\xff\xfe")
-            assert json.loads(socket.recv(20))["type"] == "error"
+            assert json.loads(socket.recv(PATIENCE))["type"] == "error"
             assert say(type="observe", facts=[fact]) == {"type": "observed"}
 
 
@@ -207,7 +207,7 @@ def test_a_socket_is_for_those_with_a_token(serve: Callable[..., Any]) -> None:
                 s.recv(10)
         with connect(f"{url}/kitchen/socket", additional_headers={"Authorization": f"Bearer {KITCHEN}"}) as socket:
             socket.send(json.dumps({"type": "observe", "facts": []}))
-            assert json.loads(socket.recv(20)) == {"type": "observed"}
+            assert json.loads(socket.recv(PATIENCE)) == {"type": "observed"}
     with serve() as served:
         served.http.post("/v1/agents", json={"id": "kitchen"})
         foreign = {"Origin": "http://evil.example"}

@@ -14,12 +14,13 @@ from keep_agent.server.service import make_service
 from tests.keep_agent.server.planning.shared import MUG, OPEN, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import serving
 from tests.laws.broken import broken
+from tests.waiting import PATIENCE
 
 
 def test_a_plan(make_brain: Callable[[], Brain], tmp_path: Any) -> None:
     brain = make_brain()
     app = make_service(brain, tmp_path / "server", OPEN, SETTINGS)
-    with serving(app) as served, Client(served.url, timeout=60) as client:
+    with serving(app) as served, Client(served.url, timeout=PATIENCE) as client:
         agent = client.agent("kitchen")
         agent.observe([MUG])
         with broken(brain.engine, float("nan")), pytest.raises(ServerError, match="logits are not finite in") as caught:
