@@ -144,8 +144,8 @@ class MemorySession:
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
         """Encode blocks ahead that a prompt for ``query_text`` would lack: about ``tokens`` tokens, a unit at least.
 
-        Nothing else changes, no choice and no group: a prompt is what it would have been. Only isolated units can be
-        encoded ahead; what a method harvests from its prompts cannot.
+        Nothing else changes, no choice and no group: a prompt is what it would have been. So `update` has to have
+        followed what was put. Only isolated units can be encoded ahead; what a method harvests from its prompts cannot.
 
         :returns: tokens encoded, and those still lacking
         """

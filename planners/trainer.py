@@ -192,7 +192,7 @@ class Trainer:
         self.checkpoint = latest_checkpoint(self.out)
         self.model, self.tokenizer = self._start()
         own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
-        own |= _shape_of(self.model)
+        own |= self._own_shape(self.model)
         self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
         setattr(self.model.config, SAYS_GOALS, True)
         self.model.to(args.device).train()
@@ -241,15 +241,18 @@ class Trainer:
 
     def _check_shape(self, model: Qwen2ForCausalLM, source: Path) -> None:
         """Refuse a shape that was asked for beside a model that has its own."""
-        asked, usual, own = vars(self.args), {**asdict(Shape()), "vocab": VOCAB}, _shape_of(model)
-        if self.calls:
-            own["vocab"] = self.calls[0]["args"]["vocab"]
-        for name, value in own.items():
+        asked, usual = vars(self.args), {**asdict(Shape()), "vocab": VOCAB}
+        for name, value in self._own_shape(model).items():
             if asked[name] not in (value, usual[name]):
                 raise ConfigError(
                     f"--{name} {asked[name]} is for a model that begins, and the one in {source} has {value}: "
                     "leave it out"
                 )
+
+    def _own_shape(self, model: Qwen2ForCausalLM) -> dict[str, int]:
+        """What the model has, whatever this call was given; its vocabulary is as large as the first call wanted it."""
+        vocab = {"vocab": self.calls[0]["args"]["vocab"]} if self.calls else {}
+        return _shape_of(model) | vocab
 
     def _check_layers(self, layers: int) -> None:
         if self.args.deepen not in (0, layers):

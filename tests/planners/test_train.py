@@ -289,4 +289,4 @@ def test_what_a_model_has_is_asked_of_it_only_once(
     paths = ["--data", str(data), "--out", str(tmp_path / "run"), "--minutes", "1", "--steps", "1"]
     Trainer(parser().parse_args(paths)).run()  # what it has need not be said
     calls = json.loads((tmp_path / "run" / "training.json").read_text())["calls"]
-    assert [call["args"]["hidden"] for call in calls] == [96, 96]
+    assert [(call["args"]["hidden"], call["args"]["vocab"]) for call in calls] == [(96, 600)] * 2
