@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> None:
     for name, low in (("houses", 0), ("first", 0), ("trials", 0), ("wordings", 1), ("stream", 0)):
         if (value := getattr(args, name)) is not None and value < low:
             raise ConfigError(f"--{name} {value} is too few; use {low} or more")
-    if args.trials is not None and not args.data:
+    if args.trials and not args.data:
         raise ConfigError(f"--trials {args.trials} draws official trials; name them with --data, or leave it out")
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")

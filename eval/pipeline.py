@@ -10,7 +10,8 @@ With --measure the engine itself runs on this machine, with random weights, in b
 the simulator plays what each run's pieces took. What loading takes is said by --ratio, by --link, or by --sweep.
 
 FILE of --times: {"attention": [s, ...], "importance": [s, ...], "mlp": [s, ...]}, one number per layer; and, if they
-were measured, "active": [[row numbers], ...] and "row_bytes": bytes of one row at one layer.
+were measured, "active": [[row numbers], ...], instead of those that --recompute chooses, and "row_bytes": bytes of
+one row at one layer.
 """
 
 from __future__ import annotations
@@ -95,10 +96,12 @@ def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
         found["--measure runs the engine here"] = PLAYED_ONLY
     else:
         found["without --measure nothing is run"] = MEASURED_ONLY
+    if arguments.times is not None and arguments.link is not None:
+        found["--times and --link say all of a device"] = ("device",)
     if arguments.times is not None:
         found["the times are those of --times"] = "layers", "weight_bits", "attainable"
     if arguments.recompute not in FALLING:
-        found[f"{arguments.recompute} computes the same rows at every layer"] = "schedule", "average"
+        found[f"{arguments.recompute} computes the same rows at every layer"] = "schedule", "average", "seed"
     if arguments.recompute != "keep":
         found[f"{arguments.recompute} does not choose by importance"] = ("importance",)
     if arguments.sweep:

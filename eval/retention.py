@@ -47,7 +47,7 @@ SETTING = (  # streams as long as the model has positions
     "env.stream=16",
     "prompt.style=linked",
 )
-READ = ("env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
+READ = ("env", "memory", "model", "planner", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def report(arguments: Sequence[str]) -> None:
         check_target(args.out)
     overrides = [*SETTING, "eval.episodes=20", *expand_model(args.overrides)]
     configs = compose_variants(variants(names(args.methods), args.budget, overrides), overrides)
-    check_overrides(args.overrides, READ, {"planner": "--methods"})
+    check_overrides(args.overrides, READ, {"planner": "--methods", "memory": "--methods"})
     check_methods(configs)
     use_threads(configs[RULER])
     from eval.forgetting import measure  # here: it loads torch, and what is mistyped is refused before

@@ -62,7 +62,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
                 log.episode(played.result)
                 tell()
     results = sorted(run.results, key=lambda result: result.index)
-    summary = summary_of(results, plain, versions() if todo else _versions_of(run))
+    summary = summary_of(results, plain, versions_of(run, bool(todo)))
     run.write_summary(summary)
     log.finish(summary, results, run.path / TRACE)
     show(summary, results, run.path, console)
@@ -117,9 +117,9 @@ def _title(config: Mapping[str, Any]) -> str:
     return f"{name} in {world}: {source}, {env['split']}, {setting}{shard}"
 
 
-def _versions_of(run: RunFolder) -> Mapping[str, str]:
-    """Of a run in which nothing was left to play: those it was finished with."""
-    return read_summary(run.path)["versions"] if (run.path / SUMMARY).exists() else versions()
+def versions_of(run: RunFolder, played: bool) -> Mapping[str, str]:
+    """Those that are at work, or, where nothing was left to play, those that a run was finished with."""
+    return versions() if played or not (run.path / SUMMARY).exists() else read_summary(run.path)["versions"]
 
 
 def _so_far(run: RunFolder) -> str:

@@ -15,10 +15,12 @@ from pathlib import Path
 from eval.cli import check_target
 from eval.overrides import check_overrides
 from eval.resume import use_threads
-from eval.retention import READ, SETTING
+from eval.retention import SETTING
 from eval.variants import compose_variants
 from keep_agent.guard import guarded
 from keep_agent.overrides import expand_model
+
+READ = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,7 +34,7 @@ def report(arguments: Sequence[str]) -> None:
     args = parser().parse_intermixed_args(arguments)
     check_target(args.out)
     (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
-    check_overrides(args.overrides, (*READ, "engine"), {})
+    check_overrides(args.overrides, READ, {})
     use_threads(config)
     from eval.session_recorder import record_sessions  # here: it loads torch, and what is mistyped is refused before
 

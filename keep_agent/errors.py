@@ -70,6 +70,12 @@ def check_choice(name: str, value: object, allowed: Iterable[str], *, null: bool
     raise ConfigError(f"{name}={value!r} is unknown; use one of {listed}{did_you_mean(str(value), choices)}")
 
 
+def check_rate(value: float) -> None:
+    """Raises ConfigError for a learning rate with which no weight stays what it was, or none moves."""
+    if not 0 < value <= 1:
+        raise ConfigError(f"--lr {value:g} is no learning rate: give a number above 0, 1 at most")
+
+
 def check_once(ids: Iterable[str], what: str, remedy: str) -> None:
     """Raises DataError if one of ``ids`` is there twice, which nothing tells apart; ``what`` they are of."""
     id, count = next(iter(Counter(ids).most_common(1)), ("", 0))

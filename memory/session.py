@@ -414,7 +414,9 @@ class MemorySession:
 
     def _room_behind(self, prefill: Prefill, needed: int) -> int:
         """Positions that the model has behind the prompt's. Raises CapacityError for fewer than ``needed``."""
-        rows, limit = prefill.cache.next_position, self.engine.spec.max_positions
+        latent = self.method.retrieval.capabilities.latent  # then coupled rows lie anywhere, as far as they are told
+        rows = prefill.cache.length if latent else prefill.cache.next_position
+        limit = self.engine.spec.max_positions
         if limit - rows < needed:
             raise CapacityError(
                 f"{needed} more behind a prompt of {rows} do not fit into the model's {limit} positions; lower "

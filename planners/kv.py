@@ -272,7 +272,7 @@ class KVPlanner:
         return self._format.opening(self._skills, self._told_task, self._now, self._tasks > 0)
 
     def _whole_query(self) -> list[int]:
-        before = max(0, self._taken - self._format.progress)
+        before = max(self._past, self._taken - self._format.progress)  # one that was loaded may remember fewer turns
         told = self._told_task if self._appends else in_short(self._instruction, self.goal)
         return self._format.query(self._skills, told, self._turns[before - self._past :], self._now, before)
 

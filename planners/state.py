@@ -53,7 +53,7 @@ def read_state(state: Mapping[str, Any], style: str) -> PlannerState:
     turns = tuple(map(_turn, state["turns"]))
     if (
         not 0 <= state["past"] <= state["told"] <= state["past"] + len(turns)
-        or not 0 <= min(state["done"], state["tasks"]) <= max(state["done"], state["tasks"]) < 1 << 53
+        or not 0 <= min(state["done"], state["tasks"]) <= max(state["done"], state["tasks"], state["told"]) < 1 << 53
     ):
         raise DataError(
             f"this is no planner's memory: it has told {state['told']} of {state['past']} + {len(turns)} turns"

@@ -33,7 +33,8 @@ class Trail:
                 _last(self._vain, before[0], set()).add(self._took)
         self._took = None
         _last(self._been, self._here, None)
-        return self._vain.get(self._here, set()) | self._vain.get(world, set())
+        found = [_last(self._vain, key, set()) for key in (world, self._here) if key in self._vain]
+        return set().union(*found)
 
     def copy(self) -> Trail:
         """What is remembered now."""
@@ -48,7 +49,7 @@ class Trail:
 
 
 def _last(kept: dict[Key, Value], key: Key, new: Value) -> Value:
-    """The value of ``key``, ``new`` if it has none, as the latest; what is oldest goes where there are too many."""
+    """The value of ``key``, ``new`` if it has none. It is the latest now, and the oldest goes if there are too many."""
     kept[key] = kept.pop(key, new)
     if len(kept) > MOST:
         del kept[next(iter(kept))]

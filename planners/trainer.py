@@ -20,12 +20,14 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
-from keep_agent.errors import ConfigError, KeepError, ModelError
-from keep_agent.files import read_json
+from keep_agent.errors import ConfigError, KeepError, ModelError, check_rate
+from keep_agent.files import loading, read_json
+from memory.disk.sums import digests_of
 from planners.checkpoint import (
     HISTORY,
     RESTORE,
     SAYS_GOALS,
+    WEIGHTS,
     build,
     deepen,
     latest_checkpoint,
@@ -183,6 +185,7 @@ class Trainer:
     """One training run in a folder: weights, optimiser state and progress are written together."""
 
     def __init__(self, args: argparse.Namespace, team: Team = ALONE) -> None:
+        check_rate(args.lr)
         self.args, self.team = args, team
         self.out = Path(args.out)
         self.files, self.lessons = rollout_files(Path(args.data)), lesson_files(Path(args.data))
@@ -193,7 +196,9 @@ class Trainer:
         self.model, self.tokenizer = self._start()
         own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
         own |= self._own_shape(self.model)
-        self.calls.append({"from_step": self.progress.step, "args": own, "data": self.made})
+        call = {"from_step": self.progress.step, "args": own, "data": self.made}
+        began = {"init": self._init()} if args.init and not self.checkpoint else {}
+        self.calls.append(call | began)
         setattr(self.model.config, SAYS_GOALS, True)
         self.model.to(args.device).train()
         self.precision = self._precision()
@@ -219,9 +224,11 @@ class Trainer:
             except (LookupError, TypeError) as error:
                 raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
             if self.checkpoint:
-                if self.args.init:
+                began = [call["init"] for call in self.calls if "init" in call]
+                if self.args.init and self._init() not in began[-1:]:
                     raise ConfigError(
-                        f"--init {self.args.init} is for a run that begins, and {self.out} holds one: leave it out"
+                        f"--init {self.args.init} is for a run that begins, and {self.out} holds one that began "
+                        "otherwise: leave it out"
                     )
                 load_weights(model, read_tensors(self.checkpoint / MASTER), self.checkpoint / MASTER)
             else:
@@ -248,6 +255,12 @@ class Trainer:
                     f"--{name} {asked[name]} is for a model that begins, and the one in {source} has {value}: "
                     "leave it out"
                 )
+
+    def _init(self) -> str:
+        """What ``--init`` names, by its weights: folders move."""
+        file = Path(self.args.init) / WEIGHTS
+        with loading(file, "give --init the folder of a planner"):
+            return digests_of([file])[file]
 
     def _own_shape(self, model: Qwen2ForCausalLM) -> dict[str, int]:
         """What the model has, whatever this call was given; its vocabulary is as large as the first call wanted it."""

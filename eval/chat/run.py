@@ -23,7 +23,7 @@ from eval.chat.summary import summarize
 from eval.chat.tables import quality_table, split_table, tokens_table
 from eval.progress import progress
 from eval.resume import begin
-from eval.run import versions
+from eval.run import versions_of
 from eval.tables import cost_table
 from keep_agent.brain import make_engine, make_method, make_tokenizer
 from keep_agent.errors import ConfigError
@@ -70,6 +70,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
         OmegaConf.update(config, "weights", engine.model_key, force_add=True)
         run = earlier or AnswerFolder.create(folder, OmegaConf.to_container(config, resolve=True))
         with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
+            todo = len(run.finished) < len(questions)
             answered: list[Asked] = []  # by an earlier run, and not in this memory
             for index, asked in enumerate(questions):
                 if index in run.finished:
@@ -80,7 +81,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
                 run.commit(_ask(reader, index, asked, encoder))
                 tell()
     try:
-        return _finish(run, config, console)
+        return _finish(run, config, console, versions_of(run, todo))
     finally:
         run.release()  # also without a summary: the error, which is held on to, would hold the folder as well
 
@@ -148,7 +149,7 @@ def _bert(rows: Sequence[AnswerRow], model: str | None) -> Mapping[int, float]:
     return {row.index: value for row, value in zip(texts, values, strict=True)}
 
 
-def _finish(run: AnswerFolder, config: DictConfig, console: Console) -> dict[str, Any]:
+def _finish(run: AnswerFolder, config: DictConfig, console: Console, versions: Mapping[str, str]) -> dict[str, Any]:
     rows = sorted(run.results, key=lambda row: row.index)
     try:
         bert = _bert(rows, config.bertscore)
@@ -160,7 +161,7 @@ def _finish(run: AnswerFolder, config: DictConfig, console: Console) -> dict[str
         "similarity_encoder": config.prompt.encoder,
         "seed": config.eval.seed,
         "config": plain,
-        "versions": versions(),
+        "versions": versions,
     }
     run.write_summary(summary)
     title = f"{config.planner.name}: {config.data or 'generated conversations'}"

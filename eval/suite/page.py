@@ -59,7 +59,7 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
         markdown(table),
     ]
     if told := crashes((f"`{row.run}`", row.crashed, row.episodes) for row in rows):
-        parts.append(f"{told.capitalize()}.")
+        parts.append(f"{told[0].upper()}{told[1:]}.")
     seen = {run.config.get("weights") for run in runs.values()} - {None}
     parts += [f"Weights {', '.join(sorted(weights[:12] for weights in seen))}."] if seen else []
     if unequal := [key for key in differences(list(runs.values())) if not key.startswith("memory.")]:

@@ -24,7 +24,7 @@ from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config, read_summary
 from memory.disk.atomic import write_atomic
 
-PLACES = ("eval.out", "eval.resume")
+OWN = ("eval.out", "eval.resume", "eval.shard")  # what a page decides itself, and a run of it is whole
 
 
 def check(page: Page, out: Path, extra: Sequence[str]) -> None:
@@ -34,8 +34,9 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
     """
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs of its own that {' '.join(extra)} could count for; leave it out")
-    own = {*PLACES, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
-    if fixed := [override for override in extra if within(key_of(override), own)]:
+    own = {*OWN, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
+    rows = {"planner", "memory", *(key_of(override) for overrides in page.rows.values() for override in overrides)}
+    if fixed := [one for one in extra if within(key_of(one), own) or key_of(one) in rows]:
         raise ConfigError(f"{' '.join(fixed)} cannot count for every run of {page.name}, which gives each its own")
     for cell in page.cells():
         check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))

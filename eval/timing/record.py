@@ -67,9 +67,18 @@ class Recordings:
         return found
 
     @cached_property
+    def _first(self) -> list[Any]:
+        return [self._episodes[number] for number in range(min(20, len(self._episodes)))]
+
+    @property
     def instructions(self) -> tuple[str, ...]:
         """What is to be done in the first episodes: words for finished tasks."""
-        return tuple(self._episodes[number].tasks[0].instruction for number in range(min(20, len(self._episodes))))
+        return tuple(episode.tasks[0].instruction for episode in self._first)
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the first episodes: others mean that the data are others."""
+        return [episode.id for episode in self._first]
 
     def __getitem__(self, number: int) -> Script:
         """Episode ``number``; behind the last comes the first again."""

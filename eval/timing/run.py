@@ -53,9 +53,10 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
             composer.check(asked, given, earlier.path)
         recordings = Recordings(composer.setting)
         recordings[0]  # that there is one
+        _check_episodes(earlier, recordings)
         if config.latency.plot:
             check_figure((earlier.path if earlier else folder) / FIGURE)
-        run = earlier or _create(config, folder, overrides, machine)
+        run = earlier or _create(config, folder, overrides, machine, recordings)
         todo = [(index, cell) for index, cell in enumerate(cells) if index not in run.finished]
         _time(run, config, partial(run_cells, config, composer, recordings, todo), len(todo), console)
     return _finish(run, config, machine, console)
@@ -77,15 +78,24 @@ def _time(
             raise
 
 
-def _create(config: DictConfig, folder: Path, overrides: Sequence[str], machine: Machine) -> LatencyFolder:
+def _create(
+    config: DictConfig, folder: Path, overrides: Sequence[str], machine: Machine, recordings: Recordings
+) -> LatencyFolder:
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    return LatencyFolder.create(folder, {**plain, "overrides": list(overrides), "machine": asdict(machine)})
+    found = {"overrides": list(overrides), "machine": asdict(machine), "replays": recordings.ids}
+    return LatencyFolder.create(folder, plain | found)
 
 
 def _check_machine(run: LatencyFolder | None, machine: Machine) -> None:
     """Raises ConfigError if the run began elsewhere: its times are no others' times."""
     if run is not None and run.config.get("machine") != asdict(machine):
         raise ConfigError(f"{run.path} was begun on another machine or with other versions; start a new run")
+
+
+def _check_episodes(run: LatencyFolder | None, recordings: Recordings) -> None:
+    """Raises ConfigError if the run began with other episodes: one table would tell of two prompts."""
+    if run is not None and run.config.get("replays", recordings.ids) != recordings.ids:  # an older run does not say
+        raise ConfigError(f"{run.path} replays episodes that the data no longer begin with; start a new run")
 
 
 def _finish(run: LatencyFolder, config: DictConfig, machine: Machine, console: Console) -> dict[str, Any]:

@@ -37,7 +37,11 @@ from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
 from memory.engine.spec import ModelSpec, check_supported, make_spec
 
-DERIVED = "rotary_emb.inv_freq"  # tensors of old checkpoints that are computed from the config
+UNUSED = (  # in names of tensors without which a model computes the same
+    ".rotary_emb.",  # computed from the config
+    ".k_scale", ".v_scale",  # for keys and values in 8 bits, which the engine does not keep
+    ".v_head.", ".mtp.",  # heads beside the language model's: of a reward, of tokens further ahead
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantizatio
     refuse_adapter(folder)
     files = model_files(folder)
     module, report = _read(files, dtype, device, packing)
-    _check_report(folder, report)
+    _check_report(files, report)
     loaded = wrap(module, name, files.weights_key, files)
     if packing:
         with packing.explain(folder, device):
@@ -188,12 +192,13 @@ def _generation(file: Path) -> GenerationConfig | None:
         return GenerationConfig.from_dict(json.loads(file.read_text("utf-8")))
 
 
-def _check_report(folder: Path, report: dict[str, Any]) -> None:
+def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
     """Refuse weights that are not those of config.json; what transformers reports as loaded anew is random."""
+    folder = files.folder
     misshaped = [
         f"{key} is {_shape(found)} but should be {_shape(due)}" for key, found, due in report["mismatched_keys"]
     ]
-    unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not key.endswith(DERIVED)]
+    unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not _unused(files, key)]
     bad = sorted([*(f"{key} is missing" for key in report["missing_keys"]), *misshaped, *unknown])
     if bad:
         raise ModelError(
@@ -201,6 +206,14 @@ def _check_report(folder: Path, report: dict[str, Any]) -> None:
             f"have another shape, first {bad[0]}; fetch the model again, or put config.json and weights of one model "
             "there."
         )
+
+
+def _unused(files: ModelFiles, key: str) -> bool:
+    """Does the model compute the same without this tensor? GPTQ's tools write zeros where there is no bias."""
+    if any(name in f".{key}" for name in UNUSED):
+        return True
+    tensor = files.tensors().get(key) if key.endswith(".bias") else None
+    return tensor is not None and not tensor[:].any()
 
 
 def _shape(size: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 from torch.nn import functional as F
 
-from keep_agent.errors import ConfigError, ModelError
+from keep_agent.errors import ConfigError, ModelError, check_rate
 from keep_agent.files import loading
 from memory.disk.atomic import clean, write_atomic
 from memory.disk.tensorfile import open_tensors
@@ -63,6 +63,7 @@ class Trainer:
     """Replays sessions for some epochs; shuffled between epochs by the seed, so that a resumed run goes on alike."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        check_rate(args.lr)
         torch.manual_seed(args.seed)
         self.args, self.out = args, Path(args.out)
         self.engine = Engine(load_model(args.model, args.dtype, args.device))
@@ -187,8 +188,8 @@ class Trainer:
             loss = loss_of(self.head, example)
             if not bool(loss.isfinite()):
                 raise ModelError(
-                    f"the loss is {loss.item()} in session {session.name} behind {self.progress.steps} steps, and "
-                    f"nothing of it is saved: train in another --out with a smaller --lr than {self.args.lr:g}"
+                    f"the loss is {loss.item()} in session {session.name} behind {self.progress.steps} steps: train in "
+                    f"another --out with a smaller --lr than {self.args.lr:g}, with which a head in {self.out} was made"
                 )
             (loss / self.args.accumulate).backward()
             self._window.append((loss.item(), *_recall(self.head, example)))

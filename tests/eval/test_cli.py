@@ -102,10 +102,14 @@ def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatc
     assert not Path("outputs").exists()
 
 
-def test_a_resumed_run_takes_the_same_settings_and_refuses_others(call: Command) -> None:
+def test_a_resumed_run_takes_the_same_settings_and_refuses_others(
+    call: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call(alfred.main, "planner=random", "eval.episodes=2")
-    folder = the_run()
+    folder, summary = the_run(), read(the_run())
+    monkeypatch.setattr("eval.run.version", lambda name: "9.9")  # of what plays nothing any more
     assert call(alfred.main, f"eval.resume={folder}", "planner=random", "eval.episodes=2")[0] == 0
+    assert read(folder)["versions"] == summary["versions"]
     code, _, err = call(alfred.main, f"eval.resume={folder}", "env.skills=grounded")
     assert code == BAD_INPUT and "env.skills=grounded (was lota)" in err
     assert find_runs(Path("outputs")) == [folder]

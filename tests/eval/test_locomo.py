@@ -375,7 +375,9 @@ def test_a_bertscore_that_cannot_be_had_costs_no_answer(
     assert call(f"eval.resume={folder}", "bertscore=good")[0] == 0
     summary = json.loads((folder / SUMMARY).read_text())
     assert summary["answerable"]["bertscore"] == 0.25 and summary["config"]["bertscore"] == "good"
+    monkeypatch.setattr("eval.run.version", lambda name: "9.9")  # of what answers nothing any more
     assert call(f"eval.resume={folder}", "bertscore=null")[0] == 0
+    assert json.loads((folder / SUMMARY).read_text())["versions"] == summary["versions"]
     assert json.loads((folder / SUMMARY).read_text())["answerable"]["bertscore"] is None
 
 

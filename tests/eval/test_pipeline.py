@@ -97,6 +97,8 @@ def test_every_method_plays(method: str, importance: str, tmp_path: Path) -> Non
         (["--recompute", "epic", "--average", "0.5"], "--average means nothing: epic computes the same rows at every"),
         (["--recompute", "cacheblend", "--importance", "beside"], "--importance means nothing: cacheblend does not"),
         (["--times", "t.json"], "--layers means nothing: the times are those of --times"),
+        (["--recompute", "epic", "--seed", "7"], "--seed means nothing: epic computes the same rows at every layer"),
+        (["--times", "t.json", "--link", "5", "--device", "h200"], "--device means nothing: --times and --link say"),
         (["--sweep", "--link", "shared"], "nothing to sweep"),
     ],
 )

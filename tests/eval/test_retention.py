@@ -37,7 +37,7 @@ SMALL = ["eval.episodes=2", "env.stream=1", "env.max_steps=3", "prompt.encoder=h
 def test_methods_are_measured_beside_the_full_cache(tiny_model: Path, tmp_path: Path, capsys: object) -> None:
     out = tmp_path / "steps.jsonl"
     options = ["--methods", "streaming,moved:h2o+memory.construction.survivors=move,semantic", "--budget", "40"]
-    given = [*options, "--history", "50", "--out", str(out), f"model={tiny_model}", *SMALL]
+    given = [*options, "--history", "50", "--out", str(out), f"model={tiny_model}", "planner.reduce=mean", *SMALL]
     report(given)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert all(line.pop("sum") for line in lines)
@@ -196,8 +196,12 @@ def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) 
 def test_settings_that_are_not_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval.shard=0/2 is not read here; what is: env, memory"):
         report(["eval.shard=0/2"])
-    with pytest.raises(ConfigError, match=r"eval.workers=2 is not read here"):
-        report_sessions(["--out", str(tmp_path / "sessions.jsonl"), "eval.workers=2"])
+    for override in ("planner=h2o", "memory=h2o"):  # of all methods, the full cache too
+        with pytest.raises(ConfigError, match=f"{override} is not read here; use --methods"):
+            report([override])
+    for override in ("eval.workers=2", "planner.reduce=mean"):
+        with pytest.raises(ConfigError, match=f"{override} is not read here"):
+            report_sessions(["--out", str(tmp_path / "sessions.jsonl"), override])
     assert not any(tmp_path.iterdir())
 
 

@@ -167,6 +167,15 @@ def test_coupled_positions_leave_the_models_context(short: Engine) -> None:
     assert relative(prefill.logits[0], decoupled.logits[0]) > 1e-2
 
 
+def test_a_plan_behind_coupled_positions_needs_room_for_its_rows_alone(short: Engine) -> None:
+    session = open_session(short, memart(Latent(top_k=TOP), positions="coupled"))
+    for prefill in episode(session, 30, 0):
+        session.append_turn(prefill.layout.token_ids[-2:].tolist())
+    assert prefill.cache.length < 100 < prefill.cache.next_position
+    assert torch.isfinite(session.score(prefill, [[1, 2], [3]]).scores).all()
+    assert len(session.generate(prefill, 200)) == 100 - prefill.cache.length
+
+
 def test_coupled_positions_are_refused_where_rope_has_an_end() -> None:
     config = {"rope_parameters": LONGROPE, "max_position_embeddings": 160}
     with make_engine(tiny_model("llama", layers=2, dtype=torch.float64, **config)) as engine:

@@ -228,3 +228,6 @@ def test_a_loss_that_is_not_finite_ends_the_training(
     with pytest.raises(ModelError, match=r"the loss is nan in session s\d behind 0 steps.*smaller --lr than 0.001"):
         train(arguments(tiny_model, sessions, tmp_path / "run"))
     assert not (tmp_path / "run" / HEAD).exists()
+    for rate in ("0", "nan", "1e38"):
+        with pytest.raises(ConfigError, match=f"--lr {rate} is no learning rate|--lr 1e\\+38 is no learning rate"):
+            Trainer(arguments(tiny_model, sessions, tmp_path / "other", "--lr", rate))

@@ -88,9 +88,11 @@ def test_the_trainer_extends_what_it_starts_from_and_not_what_it_resumes(
     new = trainer(second, "new", "--init", str(tmp_path / "old"))
     assert new.tokenizer.token_to_id("zyzzogeton_1") is not None
     new.run()
-    again = trainer(first, "new")
-    assert again.tokenizer.get_vocab_size() == new.tokenizer.get_vocab_size()
-    again.close()
+    for more in ((), ("--init", str(tmp_path / "old"))):  # the same command goes on, too
+        again = trainer(first, "new", *more)
+        assert again.tokenizer.get_vocab_size() == new.tokenizer.get_vocab_size()
+        assert again.progress.step == new.progress.step
+        again.close()
 
 
 def elsewhere(rollout: Rollout) -> Rollout:

@@ -54,3 +54,14 @@ def test_a_trail_is_bounded_and_can_be_copied() -> None:
     trail.take("wipe")
     trail.arrive(last, "here")
     assert before.arrive(last, "here") == {"open"}
+
+
+def test_what_is_in_vain_where_the_agent_comes_again_and_again_is_not_forgotten() -> None:
+    trail = Trail()
+    trail.arrive("home", "here")
+    trail.take("open")
+    for number in range(MOST + 5):
+        assert trail.arrive("home", "here") == {"open"}
+        for _ in range(2):
+            trail.arrive(f"world {number}", "here")
+            trail.take("wipe")

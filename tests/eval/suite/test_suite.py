@@ -102,9 +102,12 @@ def test_a_finished_run_of_other_settings_is_refused(page: Path, more: Sequence[
         suite(page, "eval.episodes=1", *more)
 
 
-@pytest.mark.parametrize("override", ["eval.seed=7", "eval.out=elsewhere", "eval.resume=elsewhere"])
+@pytest.mark.parametrize(
+    "override",
+    ["eval.seed=7", "eval.out=elsewhere", "eval.resume=elsewhere", "eval.shard=1/2", "planner=expert", "memory=keep"],
+)
 def test_what_each_run_has_of_its_own_is_given_to_none(page: Path, override: str) -> None:
-    """A seed for all would play the tasks of one seed twice, and count them so."""
+    """A seed for all would play the tasks of one seed twice, and count them so; a planner all rows as the same."""
     with pytest.raises(ConfigError, match=rf"{override} cannot count for every run of two"):
         suite(page, override)
     assert not (page.parent / "runs").exists()
@@ -124,7 +127,7 @@ def test_a_run_that_crashed_throughout_is_no_result(page: Path, monkeypatch: pyt
 
 
 def test_crashes_are_told_beside_the_table(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page.write_text(PAGE.split("  seeds:")[0])
+    page.write_text(PAGE.split("  seeds:")[0].replace("random:", "Random_1:"))
     real, asked = RandomPlanner.decide, itertools.count()
 
     def fail_once(self: RandomPlanner, *given: Any) -> Decision:
@@ -135,7 +138,7 @@ def test_crashes_are_told_beside_the_table(page: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(RandomPlanner, "decide", fail_once)
     suite(page)
     text = (page.parent / "pages" / "two.md").read_text()
-    assert "Crashed, which counts as failed: `random` in 1 of 3 episodes." in text
+    assert "Crashed, which counts as failed: `Random_1` in 1 of 3 episodes." in text
 
 
 def test_a_begun_run_of_other_settings_is_refused_too(page: Path) -> None:

@@ -15,6 +15,7 @@ from eval.timing.summary import BASES, KINDS
 from keep_agent.guard import BAD_INPUT
 from keep_agent.results import PARTS
 from keep_agent.runfolder import SUMMARY
+from tests.envs.trials import usual, write
 from tests.eval.timing.settings_of import QUICK
 
 Call = Callable[..., tuple[int, str, str]]
@@ -131,6 +132,18 @@ def test_an_interrupted_run_goes_on_with_the_cells_that_are_left(
     assert [group["cells"][0]["cell"]["churn"] for group in groups(folder)] == [0, 1, 2]
     code, _, err = call(*given, f"eval.resume={folder}", "latency.steps=4")
     assert code == BAD_INPUT and "latency.steps=4 (was 3)" in err
+
+
+def test_a_run_does_not_go_on_with_other_episodes(call: Call, tiny_model: Path, tmp_path: Path) -> None:
+    """One table would tell of two prompts."""
+    first, *_, last = usual()
+    write(tmp_path / "data", "valid_seen", [first])
+    given = f"latency.models={tiny_model}", "latency.planners=keep", f"env.data={tmp_path / 'data'}"
+    assert call(*given, "env.split=valid_seen")[0] == 0
+    (tmp_path / "data").rename(tmp_path / "before")
+    write(tmp_path / "data", "valid_seen", [last])
+    code, _, err = call(*given, f"eval.resume={the_run()}")
+    assert code == BAD_INPUT and "replays episodes that the data no longer begin with; start a new run" in err
 
 
 BAD = [

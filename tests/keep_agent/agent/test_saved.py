@@ -136,6 +136,13 @@ def test_a_saved_turn_that_is_none_is_named(agent: Agent, turn: Any) -> None:
         read_state({**state, "turns": [turn]}, state["style"])
 
 
+@pytest.mark.parametrize("counts", [{"past": 10**400, "told": 10**400}, {"done": 10**400}, {"tasks": -1}])
+def test_counts_that_no_planner_reaches_are_refused(agent: Agent, counts: dict[str, int]) -> None:
+    state = agent._planner.state.to_json()
+    with pytest.raises(DataError, match="no planner's memory"):
+        read_state({**state, "turns": [], **counts}, state["style"])
+
+
 def test_a_memory_from_before_goals_were_said_is_read(brain: Callable[..., Brain], agent: Agent) -> None:
     agent.observe([MUG_FACT])
     state = agent._planner.state.to_json()

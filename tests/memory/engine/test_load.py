@@ -159,13 +159,30 @@ def test_missing_weights_and_tensors(folder: Path) -> None:
 def test_tensors_without_a_place_are_refused(folder: Path) -> None:
     """Dropped, they would leave another model: fewer layers, or one without its biases."""
     tensors = load_file(folder / "model.safetensors")
-    spare = tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}  # of old checkpoints
-    save_file(spare, folder / "model.safetensors", {"format": "pt"})
-    load_model(folder)
     one_more = {name.replace("layers.1.", "layers.2."): tensor.clone() for name, tensor in tensors.items()}
     save_file(one_more | tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match=r"first model\.layers\.2\..* has no place in it; fetch the model again"):
         load_model(folder)
+    bias = {"model.layers.1.mlp.up_proj.bias": torch.tensor([0.0, 1.0])}
+    save_file(tensors | bias, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"first model\.layers\.1\.mlp\.up_proj\.bias has no place in it"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.layers.0.self_attn.rotary_emb.inv_freq",  # of old checkpoints
+        "model.layers.0.self_attn.rotary_emb.cos_cached",
+        "model.layers.0.self_attn.k_scale",  # llm-compressor's
+        "model.layers.1.mlp.up_proj.bias",  # GPTQ's
+        "v_head.summary.weight",  # TRL's
+    ],
+)
+def test_tensors_that_change_nothing_are_left_out(name: str, folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {name: torch.zeros(4)}, folder / "model.safetensors", {"format": "pt"})
+    load_model(folder)
 
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
