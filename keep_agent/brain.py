@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,12 +67,15 @@ class Brain:
 def load_brain(config: DictConfig, examples: Sequence[Example] = ()) -> Brain:
     """Raises KeepError for what cannot be loaded or put together."""
     method = make_method(config.memory)
-    engine = make_engine(config)
-    tokenizer = make_tokenizer(config.model, engine.model)
-    prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
-    encoder = make_encoder(config.prompt.encoder)
-    _warm_up(engine, prompt_format, encoder)
-    engine.run(lambda: method.storage.open(engine.model_key))  # what is on the disk can be deleted before it is used
+    with ExitStack() as refused:
+        engine = make_engine(config)
+        refused.callback(shut, engine, method)
+        tokenizer = make_tokenizer(config.model, engine.model)
+        prompt_format = format_of(config.prompt, engine.model, tokenizer, examples)
+        encoder = make_encoder(config.prompt.encoder)
+        _warm_up(engine, prompt_format, encoder)
+        engine.run(lambda: method.storage.open(engine.model_key))  # so that what is on the disk can be deleted
+        refused.pop_all()
     return Brain(engine, method, tokenizer, prompt_format, encoder, config)
 
 
@@ -97,7 +101,10 @@ def agent_brain(config: DictConfig) -> Brain:
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
     brain = load_brain(config, make_examples(config.env, config.prompt.examples, config.eval.seed))
-    brain.planner().session.close()  # what no planner can be made with is refused now, not with the first robot
+    with ExitStack() as refused:
+        refused.callback(brain.close)
+        brain.planner().session.close()  # what no planner can be made with is refused now, not with the first robot
+        refused.pop_all()
     return brain
 
 

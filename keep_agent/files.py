@@ -14,12 +14,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 from typing import Any, NoReturn
 
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, KeepError, ModelError, StorageError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
+LOADING = RLock()  # libraries change default dtype and initialisers of the whole process while they load a model
 PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # say nothing of the file; another try may succeed
 
 
@@ -61,9 +63,13 @@ def writing(path: Path, remedy: str = "free some room") -> Iterator[None]:
 
 @contextmanager
 def loading(what: object, remedy: str) -> Iterator[None]:
-    """Turn any error of a library that loads ``what`` into ModelError; errors of this project pass as they are."""
+    """Turn any error of a library that loads ``what`` into ModelError; errors of this project pass as they are.
+
+    One thread loads at a time.
+    """
     try:
-        yield
+        with LOADING:
+            yield
     except KeepError:
         raise
     except Exception as error:  # libraries raise bare exceptions, and others with every version
@@ -119,6 +125,20 @@ def parsed(raw: bytes | str, where: object, remedy: str, finite: bool = False) -
             if HALF.search(one):
                 raise DataError(f"{where} has half of a surrogate pair at {place} ({one!r:.60}); {remedy}")
     return value
+
+
+def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = None) -> Any:
+    """A YAML value of plain kinds only. Raises DataError naming ``where``.
+
+    :param loader: a yaml.SafeLoader, or one that is stricter
+    """
+    import yaml  # here: most that read files read none of these
+
+    broken = RecursionError, ValueError, LookupError, TypeError, AttributeError  # of values such as `!!bool perhaps`
+    try:
+        return yaml.load(text, loader or yaml.SafeLoader)
+    except (yaml.YAMLError, *broken) as error:
+        raise DataError(f"{where} is no YAML ({' '.join(str(error).split())}); {remedy}") from error
 
 
 def _texts(content: Any) -> Iterator[tuple[str, str]]:

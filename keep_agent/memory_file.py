@@ -56,8 +56,11 @@ def digest_of(content: bytes) -> bytes:
     return content.partition(b"\n")[0]
 
 
-def unpacked(content: bytes, name: str) -> dict[str, Any]:
-    """The state in ``content``, which is called ``name`` in errors."""
+def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
+    """The state in ``content``, which is called ``name`` in errors.
+
+    :param most: values in it; one that was saved has as many as it has bytes for
+    """
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):
         raise DataError(
@@ -66,7 +69,9 @@ def unpacked(content: bytes, name: str) -> dict[str, Any]:
     body = body.removesuffix(b"\n")
     if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
         raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
-    state = parsed(body, name, "use an older copy")
+    if most is not None and (found := sum(map(body.count, (b",", b"[", b"{")))) > most:
+        raise DataError(f"{name} holds {found} values, more than {most}; give one that save() wrote")
+    state = parsed(body, name, "use an older copy", finite=True)
     if not isinstance(state, dict):
         raise DataError(f"{name} is no memory of an agent; give one that save() wrote")
     return state

@@ -230,7 +230,7 @@ def _numbers(codes: torch.Tensor, grid: Grid) -> torch.Tensor:
     """Stored codes as float32 (..., width)."""
     if grid.bits == 8:
         return codes.float()
-    numbers = torch.empty(*codes.shape[:-1], grid.width, device=codes.device)
+    numbers = torch.empty(*codes.shape[:-1], grid.width, dtype=torch.float32, device=codes.device)
     numbers[..., : grid.width // 2] = codes & 15
     numbers[..., grid.width // 2 :] = codes >> 4
     return numbers

@@ -108,10 +108,10 @@ def load_head(name: str) -> ResidualHead:
         raise ModelError(f"retention head {name!r} is damaged or no retention head; train or copy it anew")
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         raise ModelError(f"retention head {name!r} holds numbers that are not finite; train it anew")
-    head = ResidualHead(tensors["to_key.weight"].shape[1])
-    head.load_state_dict(tensors)
-    head.sha256 = metadata["sha256"]
     with loading(f"retention head {name!r}", "train or copy it anew"):
+        head = ResidualHead(tensors["to_key.weight"].shape[1])
+        head.load_state_dict(tensors)
+        head.sha256 = metadata["sha256"]
         head.about = json.loads(metadata.get("about", "{}"))
     return head.eval()
 

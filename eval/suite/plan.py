@@ -9,11 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from envs.worlds import WORLDS
 from keep_agent.errors import ConfigError, did_you_mean
-from keep_agent.files import read_text
+from keep_agent.files import parsed_yaml, read_text
 from keep_agent.literal import as_override
 
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
@@ -105,10 +103,7 @@ def _told(name: str) -> dict[str, Any]:
     if path is None and name not in pages():
         known, hint = ", ".join(pages()), did_you_mean(name, pages())
         raise ConfigError(f"there is no page {name!r}; choose one of: {known}, or give a .yaml file{hint}")
-    try:
-        told = yaml.safe_load(read_text(path or _FOLDER.joinpath(f"{name}.yaml")))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
+    told = parsed_yaml(read_text(path or _FOLDER.joinpath(f"{name}.yaml")), name, "mend it")
     if not isinstance(told, dict) or not told.keys() <= KEYS or not {"title", "about"} <= told.keys():
         raise ConfigError(f"{name} must have a title and what it is about, and no keys but {', '.join(sorted(KEYS))}")
     for key, kinds in {"rows": (dict, str), "settings": (dict,), "commands": (dict,)}.items():

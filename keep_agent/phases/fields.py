@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from keep_agent.errors import DataError
-from keep_agent.files import read_text
+from keep_agent.files import parsed_yaml, read_text
 
 LONGEST = 24  # characters of a key: two of them fit into an agent's id (memory.disk.agents)
 WORD = re.compile(rf"[a-z][a-z0-9_]{{0,{LONGEST - 1}}}")
@@ -119,7 +119,4 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> Field:
     """The content of a file. Raises DataError."""
-    try:
-        return Field(yaml.load(read_text(path), _Loader), str(path))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last for a value such as February 30
-        raise DataError(f"{path} is no YAML ({' '.join(str(error).split())}); mend it") from error
+    return Field(parsed_yaml(read_text(path), path, "mend it", _Loader), str(path))

@@ -31,7 +31,6 @@ class Limits:
     :param body_seconds: in which a body has to arrive; one of a ``large`` path may take as long between two parts
     :param send_seconds: in which a client has to take a part of its answer; else the connection ends
     :param depth: brackets within brackets in JSON
-    :param values: in JSON, of all lists and objects together
     :param requests: in the works at once, of planning and of conversations each; more are told to come again later
     :param per_agent: of them for one agent: one is served, the others wait
     """
@@ -40,7 +39,6 @@ class Limits:
     body_seconds: float = 10.0
     send_seconds: float = 30.0
     depth: int = 32
-    values: int = 40_000
     requests: int = 64
     per_agent: int = 5
     large: Mapping[str, int] = field(default_factory=dict)
@@ -50,6 +48,11 @@ class Limits:
         for name, limit in [*knobs.items(), *self.large.items()]:
             if not 0 < limit <= MOST:
                 raise ConfigError(f"{name}={limit} does not work; give a number above 0, up to {MOST}")
+
+    @property
+    def values(self) -> int:
+        """In JSON, of all lists and objects together. Those of robots and clients take twice as many bytes, or more."""
+        return max(1, self.body_bytes // 5)
 
     def most(self, path: str) -> int:
         return next((most for pattern, most in self.large.items() if fnmatchcase(path, pattern)), self.body_bytes)

@@ -23,8 +23,6 @@ from keep_agent.server.metrics import Metrics
 from keep_agent.server.planning_format import About, Create, Decided, Finish, Listed, Observe, Plan, Report, decided
 from keep_agent.server.problems import NotFound
 from keep_agent.server.registry import Registry
-from keep_agent.server.scan import check_json
-from keep_agent.server.settings import MEMORY_DEPTH, MEMORY_VALUES
 
 MEMORY = "application/octet-stream"
 BYTES = {"content": {MEMORY: {"schema": {"type": "string", "format": "binary"}}}}
@@ -157,9 +155,10 @@ class PlanningRoutes:
     async def restore(self, request: Request, agent: str) -> About:
         body = await request.body()
 
+        registry = self._planner.registry
+
         def replace() -> None:
-            check_json(body.partition(b"\n")[2], MEMORY_DEPTH, MEMORY_VALUES)
-            self._planner.registry.replace(agent, unpacked(body, "the body"))
+            registry.replace(agent, unpacked(body, "the body", registry.limits.memory_values))
 
         await self._planner.thread(replace)
         return await self.about(agent)

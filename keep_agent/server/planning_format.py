@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from keep_agent.api import Decision
+from keep_agent.server.strict import Items, Strict
 
 ROBOT = {"id": "agent", "category": "agent", "type": "agent", "place": "counter_1"}
 MUG = {"id": "mug_1", "category": "object", "type": "mug", "place": "cabinet_1", "states": ["dirty"]}
@@ -18,15 +19,15 @@ Detail = Literal["none", "summary", "full"]
 
 
 def _example(**values: Any) -> ConfigDict:
-    return ConfigDict(extra="forbid", json_schema_extra={"examples": [values]})
+    return ConfigDict(json_schema_extra={"examples": [values]})
 
 
-class Create(BaseModel):
+class Create(Strict):
     model_config = _example(id="kitchen")
     id: StrictStr = Field(description="1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'", max_length=64)
 
 
-class FactRow(BaseModel):
+class FactRow(Strict):
     """One thing as the robot knows it; what is left out is unknown or false."""
 
     model_config = _example(**MUG)
@@ -35,20 +36,20 @@ class FactRow(BaseModel):
     type: StrictStr
     place: StrictStr | None = Field(None, description="The receptacle it is in or on; 'agent' if the robot holds it")
     holds: StrictStr | None = Field(None, description="What the agent holds")
-    states: list[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
+    states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
     gone: StrictBool = Field(False, description="It no longer exists")
-    sees: list[StrictStr] = Field([], description="What lies before the agent")
+    sees: Items[StrictStr] = Field([], description="What lies before the agent")
 
 
-class Observe(BaseModel):
+class Observe(Strict):
     model_config = _example(facts=[ROBOT, CABINET, MUG])
-    facts: Annotated[list[FactRow], FailFast()]  # one error, not one for each
+    facts: Items[FactRow]
 
 
-class Plan(BaseModel):
+class Plan(Strict):
     model_config = _example(instruction="put the mug on the table", skills=SKILLS)
     instruction: StrictStr
-    skills: Annotated[list[StrictStr], FailFast()] = Field(description="Those that make sense now")
+    skills: Items[StrictStr] = Field(description="Those that make sense now")
     after: StrictInt | None = Field(
         None, description="The last decision you know, 0 before the first: a plan asked again is not made twice then"
     )
@@ -56,14 +57,14 @@ class Plan(BaseModel):
     stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
 
 
-class Report(BaseModel):
+class Report(Strict):
     model_config = _example(ok=False, message="the cabinet is locked", number=3)
     ok: StrictBool
     message: StrictStr = Field("", description="Why it did not work")
     number: StrictInt | None = Field(None, description="Of the decision; then reporting twice does no harm")
 
 
-class Finish(BaseModel):
+class Finish(Strict):
     model_config = _example(success=True)
     success: StrictBool
 

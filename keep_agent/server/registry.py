@@ -44,7 +44,7 @@ class Registry:
     """Agents by their ids. Safe to use from several threads. Raises ConfigError if another process has the folder."""
 
     def __init__(self, brain: Brain, folder: Path, limits: AgentLimits | None = None, trace: bool = True) -> None:
-        self._brain, self._limits, self._trace = brain, limits or AgentLimits(), trace
+        self._brain, self.limits, self._trace = brain, limits or AgentLimits(), trace
         self._agents, self.runs = folder / AGENTS, folder / RUNS
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._lock = threading.Lock()
@@ -70,8 +70,8 @@ class Registry:
         with self._lock:
             if place.exists():
                 raise Conflict(f"there is an agent {name!r} already; use it, or delete it first")
-            if not reserved and len(self.names()) >= self._limits.agents:
-                raise CapacityError(f"there are {self._limits.agents} agents, no more are allowed; delete one first")
+            if not reserved and len(self.names()) >= self.limits.agents:
+                raise CapacityError(f"there are {self.limits.agents} agents, no more are allowed; delete one first")
             place.mkdir()
             sync(self._agents)
 
@@ -161,7 +161,7 @@ class Registry:
 
     def _wake(self, name: str, instead: Mapping[str, Any] | None = None) -> DurableAgent:
         record = self._recorder(name) if self._trace else None
-        agent = Agent(self._brain.planner(name), name, limit=self._limits.things, record=record)
+        agent = Agent(self._brain.planner(name), name, limit=self.limits.things, record=record)
         try:
             return DurableAgent(agent, self._place(name), instead)
         except BaseException:
@@ -172,7 +172,7 @@ class Registry:
         """The least recently used that nobody uses go to sleep."""
         with self._lock:
             idle = [(name, entry) for name, entry in self._entries.items() if not entry.users]
-            excess = max(0, len(self._entries) - self._limits.awake)
+            excess = max(0, len(self._entries) - self.limits.awake)
         for name, entry in idle[:excess]:
             with entry.lock:
                 if not entry.users:

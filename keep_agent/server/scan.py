@@ -45,16 +45,16 @@ def check_json(text: bytes, depth: int, values: int) -> None:
         raise BadJson("a number has more than 64 digits, or an exponent of 100 or more; send smaller ones")
     if deepest(bare) > depth:
         raise BadJson(f"brackets stand more than {depth} deep; send a flatter body")
-    if (found := counted(bare)) > values:
+    if counted(text) > values and (found := counted(bare)) > values:
         raise BadJson(f"the body holds {found} values, more than {values}; send less at once")
 
 
-def counted(bare: bytes) -> int:
-    """Values in JSON without strings, those of lists and objects themselves included, or a few more."""
-    return int(np.bincount(np.frombuffer(bare, np.uint8), minlength=256)[list(b",[{")].sum()) + 1
+def counted(text: bytes) -> int:
+    """Values in JSON, those of lists and objects themselves included, or more: what stands in strings counts, too."""
+    return sum(map(text.count, (b",", b"[", b"{"))) + 1
 
 
 def deepest(bare: bytes) -> int:
     """How deep brackets stand in JSON without strings."""
     steps = STEPS[np.frombuffer(bare, np.uint8)]
-    return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))

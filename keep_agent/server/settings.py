@@ -10,7 +10,6 @@ from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.limits import Limits
 
 MEMORY_BYTES = 16 << 20  # of a memory that is put in
-MEMORY_DEPTH, MEMORY_VALUES = 32, 1_000_000  # of its JSON
 MOST = 1 << 31  # of anything that is counted
 
 
@@ -26,6 +25,11 @@ class AgentLimits:
     agents: int = 1000
     awake: int = 64
     things: int = 5000
+
+    @property
+    def memory_values(self) -> int:
+        """In the JSON of a memory that is put in: several times as many as one has that was saved."""
+        return 200 * self.things
 
     def __post_init__(self) -> None:
         for name, count in asdict(self).items():

@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 
 from keep_agent.errors import DataError
 from keep_agent.viewer.episodes import episode_rows
-from keep_agent.viewer.model import overview, step_view
+from keep_agent.viewer.model import overview, step_json
 from keep_agent.viewer.pictures import KINDS, picture
 from keep_agent.viewer.runs import Library
 
@@ -58,7 +58,7 @@ def _overview(library: Library, run: str, key: str, since: int) -> dict[str, Any
 
 def _step(library: Library, run: str, key: str, step: int) -> str:
     found = library.run(run)
-    return step_view(found, found.index.episode(key), step).to_json()
+    return step_json(found, found.index.episode(key), step)
 
 
 def _picture(library: Library, run: str, key: str, step: int) -> FileResponse:

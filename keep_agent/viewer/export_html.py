@@ -13,7 +13,7 @@ from typing import Any
 from keep_agent.errors import DataError
 from keep_agent.files import refuse_folder
 from keep_agent.viewer.index import EpisodeIndex
-from keep_agent.viewer.model import overview, step_view
+from keep_agent.viewer.model import overview, step_json
 from keep_agent.viewer.pictures import KINDS, picture
 from keep_agent.viewer.runs import Run
 from memory.disk.atomic import write_atomic
@@ -63,7 +63,7 @@ def page(run: Run, episode: EpisodeIndex) -> str:
 
 def _content(run: Run, episode: EpisodeIndex, label: str) -> dict[str, Any]:
     """Each step is JSON of its own, so that a long episode is not parsed at once."""
-    steps = (step_view(run, episode, number).to_json() for number in range(len(episode.places)))
+    steps = (step_json(run, episode, number) for number in range(len(episode.places)))
     return {
         "label": label,
         "overview": dict(overview(run, episode)),

@@ -14,7 +14,7 @@ from keep_agent.viewer.history import History
 from keep_agent.viewer.lines import GrowingFile, Place
 from keep_agent.viewer.outline import Outline, outline
 
-BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # what reading a wrong entry ends in
+BROKEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # what reading a wrong entry ends in
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -62,8 +63,8 @@ class StepView:
     crash: str  # the traceback, if the episode ended in one behind this step
 
     def to_json(self) -> str:
-        """One object, without spaces."""
-        return json.dumps(self, default=_shallow, ensure_ascii=False, separators=(",", ":"))
+        """One object, without spaces. Raises ValueError for numbers that JSON does not have."""
+        return json.dumps(self, default=_shallow, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _shallow(value: Any) -> dict[str, Any]:
@@ -74,8 +75,21 @@ def _shallow(value: Any) -> dict[str, Any]:
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
     """Raises DataError for a step that is not there, or whose entry lacks what it must have."""
     entry = run.index.entry(episode, step)
-    try:
+    with _shown(run, episode, step):
         return _view(episode, step, entry)
+
+
+def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
+    """`StepView.to_json` of a step. Raises DataError as `step_view` does, and for what JSON does not have."""
+    entry = run.index.entry(episode, step)
+    with _shown(run, episode, step):
+        return _view(episode, step, entry).to_json()
+
+
+@contextmanager
+def _shown(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
+    try:
+        yield
     except BROKEN as error:
         line = episode.places[step].number
         raise DataError(

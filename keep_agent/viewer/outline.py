@@ -25,7 +25,7 @@ class Outline:
 
 
 def outline(entry: Entry) -> Outline:
-    """Raises KeyError, TypeError or ValueError where the entry is no step."""
+    """Raises one of `keep_agent.viewer.index.BROKEN` where the entry is no step."""
     goal = entry.get("goal")
     return Outline(
         task=int(entry["task"]),
@@ -34,7 +34,7 @@ def outline(entry: Entry) -> Outline:
         ok=bool(entry["ok"]),
         goal=(int(goal[0]), int(goal[1])) if goal else None,
         ttft_ms=_finite(entry.get("timings", {}).get("ttft")),
-        computed=_computed(entry),
+        computed=_finite(_computed(entry)),
         cold=bool(entry.get("cold", False)),
         flips=len(entry.get("flips", ())),
         restarted=bool(entry.get("restarted", False)),
@@ -43,7 +43,7 @@ def outline(entry: Entry) -> Outline:
 
 def _finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
-        raise ValueError(f"{value} is no time")
+        raise ValueError(f"{value} is no number")
     return value
 
 

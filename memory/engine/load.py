@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from keep_agent.errors import ConfigError, ModelError, check_choice
-from keep_agent.files import loading, reason
+from keep_agent.files import LOADING, loading, reason
 from memory.choices import DTYPES, INITS
 from memory.engine.allocator import freed_at_once
 from memory.engine.attention import NAME
@@ -99,7 +99,7 @@ def from_config(
     """Random weights of any supported configuration; equal seeds give equal weights."""
     config, where = _private(config), torch.device(device)
     check_capacity(name, _weights(_skeleton(config), dtype), where)
-    with torch.random.fork_rng([where] if where.type == "cuda" else []), where:
+    with LOADING, torch.random.fork_rng([where] if where.type == "cuda" else []), where:
         torch.manual_seed(seed)
         module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
     return wrap(module, name, f"random:{seed}:{where.type}")

@@ -83,7 +83,7 @@ class Witness:
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.wants_mass:
             self._take_back(int(new[0]))  # of a pass over the same rows that never became part of the cache
-            self._given.append(Given(new, positions, torch.zeros(count, positions.numel(), device=positions.device)))
+            self._given.append(Given(new, positions, _zeros(positions, count, positions.numel())))
 
     def columns(self, blocks: Sequence[Block]) -> Columns | None:
         """Where this pass's weights go, if they are wanted."""
@@ -119,7 +119,7 @@ class Witness:
 
     def mass(self, positions: torch.Tensor) -> torch.Tensor:
         """(rows,) float32 attention that the rows at ``positions`` received from all rows that were not taken back."""
-        total = torch.zeros(int(positions[-1]) + 1 if positions.numel() else 0, device=positions.device)
+        total = _zeros(positions, int(positions[-1]) + 1 if positions.numel() else 0)
         for given in self._given:
             here = given.seen < total.numel()
             total.index_add_(0, given.seen[here], given.weights[:, here].sum(0))
@@ -146,7 +146,7 @@ class Witness:
         if not self._given:
             return
         places = torch.cat([given.places for given in self._given])
-        weights, first = torch.zeros(places.numel(), live.numel(), device=live.device), 0
+        weights, first = _zeros(live, places.numel(), live.numel()), 0
         for given in self._given:
             last, columns = first + given.places.numel(), torch.searchsorted(given.seen, live)
             here = torch.nonzero(torch.isin(live, given.seen))[:, 0]
@@ -160,6 +160,10 @@ class Witness:
             last = self._given.pop()
             if int(last.places[0]) < position:
                 self._given.append(last.before(position))
+
+
+def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float32, device=like.device)
 
 
 def _before(position: int, places: torch.Tensor, queries: dict[int, torch.Tensor]) -> Sight:

@@ -137,7 +137,7 @@ def rule_scores(view: CacheView, memory: torch.Tensor) -> torch.Tensor:
     rows as well that it could not see.
     """
     history = view.history
-    total = torch.zeros(history.numel(), device=history.device)
+    total = torch.zeros(history.numel(), dtype=torch.float32, device=history.device)
     for layer in range(view.layers):
         keys = per_query_head(view.keys(layer)[:, history].float(), memory.shape[1])
         scores = (keys @ memory[layer][:, :, None])[..., 0] / math.sqrt(keys.shape[-1])

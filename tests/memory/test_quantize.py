@@ -87,6 +87,18 @@ def test_dtypes(dtype: torch.dtype, along: Along) -> None:
     assert torch.equal(packed.unpack(dtype), packed.unpack(torch.float32).to(dtype))
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_numbers_are_float32_whatever_another_thread_loads(bits: int) -> None:
+    """Transformers changes the default dtype of the process while it makes a model."""
+    packed = pack(numbers(2, 64, 32), PackFormat(bits), "token")
+    back = packed.unpack(torch.float32)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(packed.unpack(torch.float32), back)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_a_group_may_span_heads_and_halves_are_a_nibble_each() -> None:
     """Six heads of 32 numbers are three groups of 64; byte i holds the numbers i and i + 96."""
     flat = torch.arange(192.0) % 16

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from keep_agent.server.chat.neutral import ANY, VendorModel
+from keep_agent.server.strict import Items
 
 EXAMPLE = {"model": "planner-tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "go to fridge_1"}]}
 
@@ -27,7 +28,7 @@ class MessageParam(VendorModel):
     """A message of the conversation. Only text is supported."""
 
     role: Literal["user", "assistant"]
-    content: str | list[TextBlock]
+    content: str | Items[TextBlock]
 
 
 class Metadata(VendorModel):
@@ -42,8 +43,8 @@ class MessagePrompt(VendorModel):
         "thinking": ({"type": "disabled"},), "cache_control": (ANY,),
     }  # fmt: skip
     model: str
-    messages: Annotated[list[MessageParam], FailFast()] = Field(min_length=1, max_length=10_000)
-    system: str | list[TextBlock] | None = None
+    messages: Items[MessageParam] = Field(min_length=1, max_length=10_000)
+    system: str | Items[TextBlock] | None = None
 
 
 class Messages(MessagePrompt):
@@ -55,7 +56,7 @@ class Messages(MessagePrompt):
     }  # fmt: skip
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
     max_tokens: StrictInt = Field(ge=1)
-    stop_sequences: list[str] | None = None
+    stop_sequences: Items[str] | None = None
     stream: StrictBool | None = None
     metadata: Metadata | None = None
 

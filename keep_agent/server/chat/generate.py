@@ -16,16 +16,17 @@ from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.turn import GenerationRequest
+from keep_agent.server.strict import Items, Strict
 
 PATH = "/v1/agents/{agent}/generate"
 EXAMPLE = {"prompt": "task put the mug on the table\nnext", "tokens": 8, "stop": ["\n"]}
 
 
-class Generate(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
+class Generate(Strict):
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
     prompt: str = Field(min_length=1, description="The whole text; what the agent's rows begin with is not computed")
     tokens: StrictInt | None = Field(None, ge=1, description="At most so many are generated, greedily")
-    stop: list[str] = Field([], description="Texts that end the answer, and are no part of it")
+    stop: Items[str] = Field([], description="Texts that end the answer, and are no part of it")
     stream: StrictBool = False
 
 

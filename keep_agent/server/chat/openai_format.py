@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from keep_agent.server.chat.neutral import ANY, VendorModel
+from keep_agent.server.strict import Items
 
 EXAMPLE = {"model": "planner-tiny", "messages": [{"role": "user", "content": "go to fridge_1"}], "max_tokens": 8}
 
@@ -22,7 +23,7 @@ class CompletionMessage(VendorModel):
 
     neutral: ClassVar = {"tool_calls": ([],), "annotations": ([],)}
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = Field(None, description="May be null in an assistant's message only")
+    content: str | Items[TextPart] | None = Field(None, description="May be null in an assistant's message only")
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
@@ -55,10 +56,10 @@ class Completion(VendorModel):
     }  # fmt: skip
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
     model: str
-    messages: Annotated[list[CompletionMessage], FailFast()] = Field(min_length=1, max_length=10_000)
+    messages: Items[CompletionMessage] = Field(min_length=1, max_length=10_000)
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="The agent whose memory it is, unless the header X-Agent-ID names one")

@@ -15,6 +15,7 @@ from keep_agent.server.chat.scenario_limits import sent_scenario, shipped_scenar
 from keep_agent.server.chat.scenarios import Running, Scenarios, voice
 from keep_agent.server.gate import Gate
 from keep_agent.server.problems import NotFound
+from keep_agent.server.strict import Strict
 from keep_agent.server.tokens import Access
 
 PATH = "/v1/scenarios"
@@ -25,10 +26,8 @@ SMALL = {
 }
 
 
-class Begin(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "handover"}, {"scenario": SMALL}]}
-    )
+class Begin(Strict):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "handover"}, {"scenario": SMALL}]})
     name: str | None = Field(None, description="One that comes with the package")
     scenario: dict[str, Any] | None = Field(None, description="A whole one, with the keys of docs/phases.md")
 
@@ -39,8 +38,8 @@ class Begin(BaseModel):
         return self
 
 
-class Play(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"turns": 1}]})
+class Play(Strict):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"turns": 1}]})
     turns: StrictInt = Field(1, ge=1, le=1000, description="At most so many are heard by the token's agents")
 
 

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from envs.fact import Fact
+from keep_agent.client import _row
 from keep_agent.errors import ConfigError
 from keep_agent.server import gate
 from keep_agent.server.access import access_of
@@ -29,6 +31,7 @@ from keep_agent.server.gate import Gate
 from keep_agent.server.limits import Limits
 from keep_agent.server.problems import Busy
 from keep_agent.server.scan import BadJson, check_json
+from keep_agent.server.settings import AgentLimits
 from keep_agent.server.socket import SocketRoutes
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
@@ -206,13 +209,22 @@ def test_the_scan_gets_through_whatever_it_reads(part: bytes) -> None:
 
 @pytest.mark.parametrize("part", [b"{},", b"1,", b'"a":1,', b"[],"])
 def test_a_body_of_very_many_values_is_refused(part: bytes) -> None:
-    """Each wrong one would become an error, and all of them seconds in which nobody is answered."""
-    inside = (part * 60_000)[:-1]
+    """Parsed, each takes many times its bytes."""
+    inside = (part * 250_000)[:-1]
     text = b"{" + inside + b"}" if part[:1] == b'"' else b'{"facts":[' + inside + b"]}"
-    with pytest.raises(BadJson, match=r"holds \d+ values, more than 40000; send less at once"):
+    with pytest.raises(BadJson, match=r"holds \d+ values, more than 209715; send less at once"):
         check_json(text, 32, Limits().values)
-    few = [json.dumps({"id": f"mug_{number}", "category": "object", "type": "mug"}) for number in range(3000)]
-    check_json(f'{{"facts":[{",".join(few)}]}}'.encode(), 32, Limits().values)
+
+
+def test_commas_and_brackets_in_texts_are_no_values() -> None:
+    check_json(json.dumps(["[,{" * 10_000]).encode(), 32, 10)
+
+
+def test_all_the_things_of_an_agent_can_be_told_at_once() -> None:
+    """As the client writes them; refused, an agent that may remember so many could not be told."""
+    rows = [_row(Fact(f"mug_{number}", "object", "mug", place="sink_1", states=("dirty",))) for number in range(5000)]
+    assert len(rows) == AgentLimits().things
+    check_json(json.dumps({"facts": rows}).encode(), 32, Limits().values)
 
 
 def test_limits_of_nothing_are_refused() -> None:

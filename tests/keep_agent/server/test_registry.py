@@ -211,6 +211,8 @@ def test_what_is_only_looked_at_is_not_written(brain: Brain, tmp_path: Path) -> 
     [("planner.max_new_tokens=0", "max_new_tokens=0 leaves no room"), ("planner=intentkv", "no retention head in")],
 )
 def test_what_no_planner_can_be_made_with_is_refused_at_once(tiny_model: Path, override: str, said: str) -> None:
-    """A server would start, and refuse every request."""
+    """A server would start, and refuse every request. Nothing of the model is left behind."""
+    before = set(threading.enumerate())
     with pytest.raises((ConfigError, ModelError), match=said):
         brain_of([f"model={tiny_model}", "prompt.encoder=hashed", override])
+    assert set(threading.enumerate()) <= before

@@ -14,7 +14,7 @@ from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
 from keep_agent.trace import read_trace
 from keep_agent.viewer.index import TraceIndex
-from tests.keep_agent.viewer.traces import crash, end, opening, step, write
+from tests.keep_agent.viewer.traces import crash, end, opening, prompt, step, write
 
 TRACE = "trace.jsonl"
 LINES = [json.dumps(entry).encode() + b"\n" for entry in entries(Size(steps=12, layers=3, segments=4))]
@@ -116,8 +116,14 @@ def test_a_shorter_file_is_read_anew(tmp_path: Path) -> None:
         (json.dumps(step() | {"step": None}), "trace.jsonl:3 is no entry"),
         (json.dumps(step(facts=[{"category": "object"}])), "trace.jsonl:3 is no entry"),
         (json.dumps(step(goal=[1])), "trace.jsonl:3 is no entry"),
-        (json.dumps(step(timings={"ttft": float("nan")})), "trace.jsonl:3 is no entry .*nan is no time"),
-        (json.dumps(step(timings={"ttft": 1.0})).replace("1.0", "1e999"), "trace.jsonl:3 is no entry .*inf is no time"),
+        (json.dumps(step(timings={"ttft": float("nan")})), "trace.jsonl:3 is no entry .*nan is no number"),
+        (json.dumps(step(timings={"ttft": 10**400})), "trace.jsonl:3 is no entry .*OverflowError"),
+        (json.dumps(step(goal=[0, float("inf")])), "trace.jsonl:3 is no entry .*OverflowError"),
+        (json.dumps(step(**prompt() | {"active_rows": [float("inf")] * 2})), "trace.jsonl:3 .*inf is no number"),
+        (
+            json.dumps(step(timings={"ttft": 1.0})).replace("1.0", "1e999"),
+            "trace.jsonl:3 is no entry .*inf is no number",
+        ),
         (json.dumps(opening("f", tasks="put")), "trace.jsonl:3 is no entry .*tasks are 'put'"),
         (json.dumps(opening("f", tasks=[1])), "trace.jsonl:3 is no entry"),
         (json.dumps(end(True) | {"met": None}), "trace.jsonl:3 is no entry"),

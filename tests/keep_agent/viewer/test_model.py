@@ -14,7 +14,7 @@ from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
 from keep_agent.trace import read_trace
 from keep_agent.viewer.index import EpisodeIndex
-from keep_agent.viewer.model import StepView, overview, step_view
+from keep_agent.viewer.model import StepView, overview, step_json, step_view
 from keep_agent.viewer.runs import Run
 from tests.keep_agent.viewer.traces import crash, end, opening, prompt, run_of, step, write
 
@@ -121,3 +121,14 @@ def test_heavy_libraries_wait_until_they_are_needed() -> None:
     code += "'rerun' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_step_with_numbers_that_json_does_not_have_is_named(tmp_path: Path) -> None:
+    """No browser would parse them."""
+    run = run_of(write(tmp_path, [opening(), step(scores=[["wait", float("nan")]]), step(1)]))
+    episode = run.index.episode("e")
+    with pytest.raises(DataError, match=r"trace.jsonl:2 cannot be shown \(ValueError: Out of range"):
+        step_json(run, episode, 0)
+    assert json.loads(step_json(run, episode, 1))["number"] == 1
+    with pytest.raises(DataError, match="has 2 steps, none has number 2"):
+        step_json(run, episode, 2)

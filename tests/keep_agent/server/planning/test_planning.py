@@ -183,7 +183,7 @@ def test_bad_bodies_are_refused_and_nothing_is_remembered(standing: tuple[Served
         lambda text: sealed(edited(text, "memory", renamed(memory_of(text), "did_1"))),
         lambda text: sealed(edited(text, "done", nan)), lambda text: sealed(edited(text, "told", [[["x", inf]]])),
         lambda text: sealed(edited(text, "memory", {**memory_of(text), "step": -inf})),
-        lambda text: whole(b"[" * 200_000), lambda text: sealed({**json.loads(body_of(text)), "x": deep(900)}),
+        lambda text: whole(b"[" * 200_000), lambda text: sealed(edited(text, "turns", deep(900))),
         lambda text: whole(body_of(text)[:-1] + b',"x":[' + b"[]," * 1_100_000 + b"[]]}"),
     ],
 )  # fmt: skip
