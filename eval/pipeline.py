@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -80,10 +80,10 @@ def parser() -> argparse.ArgumentParser:
     return described
 
 
-def _check_options(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError for an option that says nothing about what is asked for."""
+def check_options(arguments: argparse.Namespace, without_effect: Mapping[str, Sequence[str]]) -> None:
+    """Raises ConfigError for an option that was given and has no effect; they are named by the reason."""
     plain = parser()
-    for reason, options in _without_effect(arguments).items():
+    for reason, options in without_effect.items():
         for name in options:
             if getattr(arguments, name) != plain.get_default(name):
                 raise ConfigError(f"--{name.replace('_', '-')} means nothing: {reason}; leave it out")
@@ -112,7 +112,7 @@ def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
 def report(arguments: argparse.Namespace, console: Console) -> None:
     """What is mistyped is refused before torch is loaded."""
     check_stages(arguments.loading)
-    _check_options(arguments)
+    check_options(arguments, _without_effect(arguments))
     if arguments.chunk is not None and not arguments.chunk > 0:
         raise ConfigError(f"--chunk {arguments.chunk:g} moves nothing; use more than 0 MB")
     if arguments.out:

@@ -134,7 +134,7 @@ def parsed_yaml(text: str, where: object, remedy: str, loader: type | None = Non
     """
     import yaml  # here: most that read files read none of these
 
-    broken = RecursionError, ValueError, LookupError, TypeError, AttributeError  # of values such as `!!bool perhaps`
+    broken = RecursionError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError  # `!!bool perhaps`
     try:
         return yaml.load(text, loader or yaml.SafeLoader)
     except (yaml.YAMLError, *broken) as error:

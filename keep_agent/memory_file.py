@@ -59,7 +59,7 @@ def digest_of(content: bytes) -> bytes:
 def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
     """The state in ``content``, which is called ``name`` in errors.
 
-    :param most: values in it; one that was saved has as many as it has bytes for
+    :param most: values that it may have; commas and brackets in texts count, too
     """
     head, _, body = content.partition(b"\n")
     if not head.startswith(MAGIC.encode()):

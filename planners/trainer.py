@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
@@ -225,10 +225,10 @@ class Trainer:
                 raise ModelError(f"{source / HISTORY} is no training record ({error!r}); {RESTORE}") from error
             if self.checkpoint:
                 began = [call["init"] for call in self.calls if "init" in call]
-                if self.args.init and self._init() not in began[-1:]:
+                if self.args.init and not self._began_with(began[-1:]):
                     raise ConfigError(
-                        f"--init {self.args.init} is for a run that begins, and {self.out} holds one that began "
-                        "otherwise: leave it out"
+                        f"--init {self.args.init} is for a run that begins, and {self.out} holds one that did not "
+                        "begin with what is there now: leave it out"
                     )
                 load_weights(model, read_tensors(self.checkpoint / MASTER), self.checkpoint / MASTER)
             else:
@@ -261,6 +261,12 @@ class Trainer:
         file = Path(self.args.init) / WEIGHTS
         with loading(file, "give --init the folder of a planner"):
             return digests_of([file])[file]
+
+    def _began_with(self, digests: Collection[str]) -> bool:
+        try:
+            return self._init() in digests
+        except ModelError:  # it is gone, and not needed
+            return False
 
     def _own_shape(self, model: Qwen2ForCausalLM) -> dict[str, int]:
         """What the model has, whatever this call was given; its vocabulary is as large as the first call wanted it."""

@@ -18,8 +18,9 @@ from eval.overlap.link import Link
 from eval.overlap.machines import Device
 from eval.overlap.prompt import Prompt, schedule_of
 from eval.overlap.tables import schedule_table, sweep_table
-from eval.overlap.times import read_times
+from eval.overlap.times import Measured, read_times
 from eval.overlap.work import AFTER, NARROW_OF, Work
+from eval.pipeline import check_options
 from eval.shape import Shape
 from eval.tables import show
 from memory.disk.atomic import write_atomic
@@ -50,6 +51,8 @@ def work_of(arguments: argparse.Namespace, shape: Shape, device: Device) -> Work
     if arguments.layers is not None:
         shape = shape.cut(arguments.layers)
     measured = None if arguments.times is None else read_times(arguments.times)
+    if measured is not None:
+        check_options(arguments, _told_by(measured))
     narrow = AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
     layers = shape.layers if measured is None else measured.times.layers
     schedule = schedule_of(arguments.recompute, arguments.schedule, arguments.average)
@@ -60,6 +63,16 @@ def work_of(arguments: argparse.Namespace, shape: Shape, device: Device) -> Work
         return Work(prompt.layout(), active, times, shape.row_bytes, narrow)
     row_bytes = measured.row_bytes or shape.row_bytes
     return Work(prompt.layout(), measured.active or active, measured.times, row_bytes, narrow)
+
+
+def _told_by(measured: Measured) -> dict[str, Sequence[str]]:
+    """Options without effect beside a file, by the reason."""
+    found: dict[str, Sequence[str]] = {}
+    if measured.active:
+        found["the rows are those of --times"] = "schedule", "average", "seed"
+    if measured.row_bytes:
+        found["what a row takes stands in --times"] = ("model",)
+    return found
 
 
 def title_of(arguments: argparse.Namespace, link: Link) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -24,6 +24,7 @@ from keep_agent.overrides import expand_model
 from keep_agent.runfolder import CONFIG, SUMMARY, read_config, read_summary
 from memory.disk.atomic import write_atomic
 
+CHOICES = {"planner", "memory"}
 OWN = ("eval.out", "eval.resume", "eval.shard")  # what a page decides itself, and a run of it is whole
 
 
@@ -35,8 +36,8 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
     if extra and not page.cells():
         raise ConfigError(f"{page.name} has no runs of its own that {' '.join(extra)} could count for; leave it out")
     own = {*OWN, *(["eval.seed"] if any(len(setting.seeds) > 1 for setting in page.settings) else [])}
-    rows = {"planner", "memory", *(key_of(override) for overrides in page.rows.values() for override in overrides)}
-    if fixed := [one for one in extra if within(key_of(one), own) or key_of(one) in rows]:
+    rows = {key_of(override) for overrides in page.rows.values() for override in overrides}
+    if fixed := [one for one in extra if within(key_of(one), own) or _is_of_rows(key_of(one), rows)]:
         raise ConfigError(f"{' '.join(fixed)} cannot count for every run of {page.name}, which gives each its own")
     for cell in page.cells():
         check_known(cell.setting.world, expand_model([*cell.overrides, *extra]))
@@ -47,6 +48,11 @@ def check(page: Page, out: Path, extra: Sequence[str]) -> None:
             if otherwise := made_otherwise(config, read_config(folder)):
                 shown = ", ".join(f"{key}={change}" for key, change in sorted(otherwise.items()))
                 raise ConfigError(f"{folder} was run otherwise: {shown}; delete it, or take another --out")
+
+
+def _is_of_rows(key: str, rows: Collection[str]) -> bool:
+    """Would ``key`` take the place of what tells ``rows`` apart? A part of a planner or a memory does not."""
+    return key in CHOICES or within(key, {*rows} - CHOICES) or any(within(row, {key}) for row in rows)
 
 
 def play(page: Page, out: Path, extra: Sequence[str], console: Console) -> None:

@@ -28,7 +28,7 @@ class BadJson(Refused):
 def check_json(text: bytes, depth: int, values: int) -> None:
     """Raises BadJson for bytes that are no UTF-8, NULs, halves of surrogate pairs, NaN and infinities, numbers that
     become one, brackets within more than ``depth`` others, and more than ``values`` values: each takes many times its
-    bytes, and each wrong one an error. Linear in the size of ``text``.
+    bytes. Linear in the size of ``text``.
     """
     try:
         text.decode("utf-8")

@@ -29,7 +29,7 @@ class AgentLimits:
     @property
     def memory_values(self) -> int:
         """In the JSON of a memory that is put in: several times as many as one has that was saved."""
-        return 200 * self.things
+        return 200 * self.things + 10_000
 
     def __post_init__(self) -> None:
         for name, count in asdict(self).items():

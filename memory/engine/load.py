@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -198,7 +198,8 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
     misshaped = [
         f"{key} is {_shape(found)} but should be {_shape(due)}" for key, found, due in report["mismatched_keys"]
     ]
-    unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not _unused(files, key)]
+    tensors = files.tensors() if report["unexpected_keys"] else {}
+    unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not _unused(key, tensors)]
     bad = sorted([*(f"{key} is missing" for key in report["missing_keys"]), *misshaped, *unknown])
     if bad:
         raise ModelError(
@@ -208,12 +209,12 @@ def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
         )
 
 
-def _unused(files: ModelFiles, key: str) -> bool:
+def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
     """Does the model compute the same without this tensor? GPTQ's tools write zeros where there is no bias."""
     if any(name in f".{key}" for name in UNUSED):
         return True
-    tensor = files.tensors().get(key) if key.endswith(".bias") else None
-    return tensor is not None and not tensor[:].any()
+    tensor = tensors.get(key) if key.endswith(".bias") else None
+    return tensor is not None and (0 in tensor.get_shape() or not tensor[...].any())
 
 
 def _shape(size: Sequence[int]) -> str:

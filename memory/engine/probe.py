@@ -37,7 +37,7 @@ class SegmentTable:
         """(rows, segments) float32, 1 / tokens where the row belongs to the segment."""
         owner = self.layout.segment_of
         member = owner[:, None] == torch.arange(self.count, device=owner.device)[None]
-        return member / member.sum(0).clamp(min=1)
+        return member.float() / member.sum(0).clamp(min=1)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class LayerProbe:
         if causal and self._are_kept(rows.numel()):
             return self._kept_mass[chosen]
         member = owner[None] == chosen.to(owner.device)[:, None]
-        return self._mass(rows, member / member.sum(1, keepdim=True).clamp(min=1), causal)
+        return self._mass(rows, member.float() / member.sum(1, keepdim=True).clamp(min=1), causal)
 
     def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
         """(prompt rows,) attention that the active prompt rows ``sources`` give to each row: sum over them and heads.

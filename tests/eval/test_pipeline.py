@@ -61,7 +61,9 @@ def test_a_sweep_shows_where_balancing_pays(tmp_path: Path, capsys: pytest.Captu
     assert "| load / compute |" in capsys.readouterr().out
 
 
-def test_measured_times_take_the_place_of_a_device(tmp_path: Path) -> None:
+def test_measured_times_take_the_place_of_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "times.json"
     file.write_text(json.dumps({"attention": [1, 1, 1], "importance": [0, 0, 0], "mlp": [2, 2, 0]}))
     prompt = SMALL[4:]  # neither a model's layers nor its weights
@@ -69,6 +71,13 @@ def test_measured_times_take_the_place_of_a_device(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "pipeline.json").read_text())
     assert [one["makespan"] for one in record["schedules"]] == [7, 7, 7]
     assert len(record["active_rows"]) == 3
+    file.write_text(
+        json.dumps(
+            {"attention": [1, 1], "importance": [0, 0], "mlp": [2, 0], "active": [[0, 1], [1]], "row_bytes": 100}
+        )
+    )
+    for options in (["--average", "0.5"], ["--seed", "5"], ["--model", "planner-tiny"]):
+        assert f"{options[0]} means nothing" in refused(monkeypatch, capsys, *prompt, "--times", str(file), *options)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.quantize import Along, Packed, PackFormat, bytes_per_token, pack
+from tests import beside
 
 ALONG = get_args(Along)
 SHAPES = [(6, 32), (2, 64), (3, 80), (1, 96), (4, 128), (1, 256), (5, 7), (1, 1), (3, 4), (1, 33)]
@@ -89,14 +90,10 @@ def test_dtypes(dtype: torch.dtype, along: Along) -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_numbers_are_float32_whatever_another_thread_loads(bits: int) -> None:
-    """Transformers changes the default dtype of the process while it makes a model."""
     packed = pack(numbers(2, 64, 32), PackFormat(bits), "token")
     back = packed.unpack(torch.float32)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
+    with beside.loading():
         assert torch.equal(packed.unpack(torch.float32), back)
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def test_a_group_may_span_heads_and_halves_are_a_nibble_each() -> None:

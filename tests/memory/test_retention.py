@@ -21,6 +21,7 @@ from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.stages import Retention
 from memory.view import CacheView
+from tests import beside
 
 LAYERS, HEADS, KV_HEADS, DIM = 3, 4, 2, 8
 
@@ -250,6 +251,8 @@ def test_what_the_head_is_made_of() -> None:
     logits = torch.einsum("lhd,lhjd->lhj", memory, wide[:, :, view.history]) / DIM**0.5
     torch.testing.assert_close(rule, logits.softmax(-1).sum((0, 1)))
     torch.testing.assert_close(rule.sum(), torch.tensor(float(LAYERS * HEADS)))
+    with beside.loading():
+        assert torch.equal(rule_scores(view, memory), rule)
     features = head_features(view, memory, rule)
     key, query = mean_keys(view, view.history), memory.mean((0, 1))
     torch.testing.assert_close(features, torch.cat([key, query.expand_as(key), key * query, rule[:, None]], 1))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
+from keep_agent.errors import ConfigError
 from planners.checkpoint import BUNDLED, load_planner, widen
 from planners.records import FactRecord, Rollout, write_rollouts
 from planners.tokenizer import USUAL, extend_tokenizer
@@ -93,6 +94,9 @@ def test_the_trainer_extends_what_it_starts_from_and_not_what_it_resumes(
         assert again.tokenizer.get_vocab_size() == new.tokenizer.get_vocab_size()
         assert again.progress.step == new.progress.step
         again.close()
+    (tmp_path / "old").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="did not begin with what is there now: leave it out"):
+        trainer(first, "new", "--init", str(tmp_path / "old"))
 
 
 def elsewhere(rollout: Rollout) -> Rollout:

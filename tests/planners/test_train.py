@@ -273,7 +273,7 @@ def test_what_ships_is_the_running_mean(data: Path, tmp_path: Path) -> None:
     [
         (
             ("--init", "planners/planner_tiny"),
-            "--init planners/planner_tiny is for a run that begins, and .* holds one that began otherwise",
+            "--init planners/planner_tiny is for a run that begins, and .* holds one that did not begin with what",
         ),
         (("--hidden", "48"), "--hidden 48 is for a model that begins, and the one in .* has 96: leave it out"),
         (("--vocab", "900"), "--vocab 900 is for a model that begins, and the one in .* has 600: leave it out"),

@@ -113,6 +113,21 @@ def test_what_each_run_has_of_its_own_is_given_to_none(page: Path, override: str
     assert not (page.parent / "runs").exists()
 
 
+def test_what_tells_rows_apart_is_given_to_none(page: Path) -> None:
+    rows = "planner=keep memory.recompute.schedule.average=0.1 model=planner-tiny"
+    page.write_text(PAGE.replace("planner=random", rows).split("  seeds:")[0])
+    found = read_page(str(page), None)
+    for override in (
+        "memory.recompute.schedule.average=0.2",
+        "memory.recompute.schedule={shape: once, average: 0.2}",
+        "memory/recompute=none",
+        "model.name=planner-tiny",
+    ):
+        with pytest.raises(ConfigError, match="cannot count for every run of two"):
+            check(found, page.parent / "runs", [override])
+    check(found, page.parent / "runs", ["eval.workers=2"])
+
+
 def test_a_run_that_crashed_throughout_is_no_result(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page.write_text(PAGE.split("  seeds:")[0])
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
 from envs.fact import Fact
 from keep_agent.agent import Agent
 from keep_agent.brain import Brain
+from tests import beside
 
 SKILLS = ["pick up mug 1", "go to fridge 1", "done"]
 PLANNERS = "full_recompute", "keep", "cacheblend", "epic", "sparsex", "prefix_cache", "memart", "semantic"
+HOPPING = "keep memory=keep", "keep_latent", "memart_hops", "sparsex_hops"
 FORGETTING = "intentkv_rule", "h2o", "snapkv", "streaming"
 
 
-def plans(agent: Agent) -> list[tuple[str, tuple]]:
+def plans(agent: Agent) -> list[tuple[str, tuple, list]]:
+    """Skills and scores, and which segments gave how much attention to which."""
     made = []
     for number, state in enumerate(("open", "closed", "open", "closed")):
         agent.observe(
@@ -30,19 +31,8 @@ def plans(agent: Agent) -> list[tuple[str, tuple]]:
             ]
         )
         decision = agent.plan("Put a mug in the fridge.", SKILLS)
-        made.append((decision.skill, decision.scores))
+        made.append((decision.skill, decision.scores, decision.trace["hops"]))
     return made
-
-
-@contextmanager
-def loading_bfloat16() -> Iterator[None]:
-    """What another thread sees while transformers makes a model."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def test_agents_are_made_in_several_threads(tiny_model: Path) -> None:
@@ -59,11 +49,11 @@ def test_agents_are_made_in_several_threads(tiny_model: Path) -> None:
     assert all(other == first for other in others)
 
 
-@pytest.mark.parametrize("planner", [*PLANNERS, *FORGETTING])
+@pytest.mark.parametrize("planner", [*PLANNERS, *HOPPING, *FORGETTING])
 def test_a_model_that_loads_beside_changes_no_plan(planner: str, brain: Callable[..., Brain]) -> None:
     budget = ["memory.retention.budget=30"] if planner in FORGETTING else []
-    made = brain(f"planner={planner}", "model.dtype=float32", *budget)
+    made = brain(*f"planner={planner}".split(), "model.dtype=float32", *budget)
     with Agent(made.planner("one"), "one") as agent:
         alone = plans(agent)
-    with Agent(made.planner("two"), "two") as agent, loading_bfloat16():
+    with Agent(made.planner("two"), "two") as agent, beside.loading():
         assert plans(agent) == alone

@@ -163,6 +163,7 @@ def test_a_template_needs_a_reader_of_its_own_and_someone_who_was_heard() -> Non
         ("about: !!timestamp later\n", "is no YAML"),
         ("about: !!int ''\n", "is no YAML"),
         ("!!map [a]\n", "is no YAML"),
+        (f"about: {':'.join(['1'] * 200)}.5\n", "is no YAML"),
         ("- tea\n", "no mapping"),
         ("", "None is no mapping"),
         ("\xff", "is not UTF-8 text"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from memory.engine.kernels import Block
 from memory.engine.witness import Witness
+from tests import beside
 
 HEADS, LAYERS, DIM, RECENT = 2, 3, 4, 5
 STEPS = st.lists(
@@ -129,3 +130,13 @@ def test_behind_a_turn_the_last_queries_are_there_again(rows: int, turn: int) ->
     seen.cut(1)
     seen.check()
     assert seen.witness.places.tolist() == list(range(turn))[-RECENT:]
+
+
+def test_what_rows_receive_is_float32_whatever_another_thread_loads() -> None:
+    witness, places = Witness(RECENT, mass=True), torch.arange(7)
+    with beside.loading():
+        with witness.watching(places, 7):
+            pass
+        witness.drop(places[::2])
+        assert [given.weights.dtype for given in witness._given] == [torch.float32]
+        assert witness.mass(places[::2]).dtype == torch.float32
