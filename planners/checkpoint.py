@@ -147,6 +147,13 @@ def load_planner(folder: Path) -> tuple[Qwen2ForCausalLM, Tokenizer, dict]:
     return model, tokenizer, history
 
 
+def weights_of(folder: Path) -> str:
+    """SHA-256 of the weights that `load_planner` reads. Raises ModelError where there are none."""
+    file = latest(folder) / WEIGHTS
+    with loading(file, RESTORE):
+        return digests_of([file])[file]
+
+
 def read_tensors(file: Path) -> dict[str, torch.Tensor]:
     """Tensors of a file by name. Raises ModelError for a damaged one."""
     with loading(file, RESTORE):

@@ -21,13 +21,11 @@ from torch.nn import functional as F
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, KeepError, ModelError, check_rate
-from keep_agent.files import loading, read_json
-from memory.disk.sums import digests_of
+from keep_agent.files import read_json
 from planners.checkpoint import (
     HISTORY,
     RESTORE,
     SAYS_GOALS,
-    WEIGHTS,
     build,
     deepen,
     latest_checkpoint,
@@ -35,6 +33,7 @@ from planners.checkpoint import (
     load_weights,
     new_checkpoint,
     read_tensors,
+    weights_of,
     widen,
     write_planner,
 )
@@ -197,7 +196,7 @@ class Trainer:
         own = {key: value for key, value in vars(args).items() if key not in ("data", "out", "init")}
         own |= self._own_shape(self.model)
         call = {"from_step": self.progress.step, "args": own, "data": self.made}
-        began = {"init": self._init()} if args.init and not self.checkpoint else {}
+        began = {"init": weights_of(Path(args.init))} if args.init and not self.checkpoint else {}
         self.calls.append(call | began)
         setattr(self.model.config, SAYS_GOALS, True)
         self.model.to(args.device).train()
@@ -256,15 +255,9 @@ class Trainer:
                     "leave it out"
                 )
 
-    def _init(self) -> str:
-        """What ``--init`` names, by its weights: folders move."""
-        file = Path(self.args.init) / WEIGHTS
-        with loading(file, "give --init the folder of a planner"):
-            return digests_of([file])[file]
-
     def _began_with(self, digests: Collection[str]) -> bool:
         try:
-            return self._init() in digests
+            return weights_of(Path(self.args.init)) in digests
         except ModelError:  # it is gone, and not needed
             return False
 

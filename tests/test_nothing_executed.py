@@ -41,7 +41,7 @@ JUSTIFIED = {
     ("eval/resume.py", "as_config"): "a saved config, whose classes are checked before",
     ("eval/crew/pool.py", "as_config"): "the config of the process that started this one",
     ("eval/crew/ray_actors.py", "as_config"): "the config of the process that started this one",
-    ("keep_agent/phases/fields.py", "yaml.load"): "with a loader derived from SafeLoader",
+    ("keep_agent/files.py", "yaml.load"): "with SafeLoader, or the loader of scenarios, which is derived from it",
     (
         "eval/suite/play.py",
         "subprocess.run",
