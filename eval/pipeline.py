@@ -1,4 +1,4 @@
-"""How loading hides behind computing: ``python -m eval.pipeline``.
+"""Loading that hides behind computing, played or measured: ``python -m eval.pipeline``.
 
 Plays the loading stages against the times of a layer's pieces, as the engine's loader would run them, and says how long
 the prefill takes, how long the two engines idle, and how far that is from what is possible. Times come from a model's
@@ -20,6 +20,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -35,6 +36,9 @@ from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
 from memory.engine.shapes import SHAPES
 from memory.schedule import SHAPES as FALLS
+
+if TYPE_CHECKING:
+    from eval.overlap.times import Measured
 
 MEASURED_ONLY = ("ratio", "threads", "repeats")
 FALLING = ("keep", "cacheblend")  # methods that compute a share of the memory, which may fall
@@ -80,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     return described
 
 
-def check_options(arguments: argparse.Namespace, without_effect: Mapping[str, Sequence[str]]) -> None:
+def _check_options(arguments: argparse.Namespace, without_effect: Mapping[str, Sequence[str]]) -> None:
     """Raises ConfigError for an option that was given and has no effect; they are named by the reason."""
     plain = parser()
     for reason, options in without_effect.items():
@@ -109,10 +113,20 @@ def _without_effect(arguments: argparse.Namespace) -> dict[str, Sequence[str]]:
     return found
 
 
+def _told_by(times: Measured) -> dict[str, Sequence[str]]:
+    """Options without effect beside a file of times, by the reason."""
+    found: dict[str, Sequence[str]] = {}
+    if times.active:
+        found["the rows are those of --times"] = "schedule", "average", "seed"
+    if times.row_bytes:
+        found["what a row takes stands in --times"] = ("model",)
+    return found
+
+
 def report(arguments: argparse.Namespace, console: Console) -> None:
     """What is mistyped is refused before torch is loaded."""
     check_stages(arguments.loading)
-    check_options(arguments, _without_effect(arguments))
+    _check_options(arguments, _without_effect(arguments))
     if arguments.chunk is not None and not arguments.chunk > 0:
         raise ConfigError(f"--chunk {arguments.chunk:g} moves nothing; use more than 0 MB")
     if arguments.out:
@@ -125,8 +139,12 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     shape, device = Shape.named(arguments.model), device_named(arguments.device)
     link = link_named(arguments.link or device.link)
     from eval.overlap.playing import report as played
+    from eval.overlap.times import read_times
 
-    played(arguments, shape, device, link, console)
+    times = None if arguments.times is None else read_times(arguments.times)
+    if times is not None:
+        _check_options(arguments, _told_by(times))
+    played(arguments, shape, device, link, times, console)
 
 
 def main() -> None:

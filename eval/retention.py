@@ -1,4 +1,4 @@
-"""What forgetting costs: ``python -m eval.retention [KEY=VALUE ...]``.
+"""The cost of forgetting: ``python -m eval.retention [KEY=VALUE ...]``.
 
 The scripted expert plays task streams; before every step the full cache and each method decide on the same transcript,
 the method with a budget of rows (or in fewer bits: semantic). The table says how often it takes the full cache's next

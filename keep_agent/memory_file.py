@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from keep_agent.files import parsed, reading, writing
+from keep_agent.files import counted, parsed, reading, writing
 from memory.disk.atomic import clean, write_atomic
 
 MAGIC = "keep-agent memory 1 sha256:"
@@ -69,7 +69,7 @@ def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, An
     body = body.removesuffix(b"\n")
     if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
         raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
-    if most is not None and (found := sum(map(body.count, (b",", b"[", b"{")))) > most:
+    if most is not None and (found := counted(body)) > most:
         raise DataError(f"{name} holds {found} values, more than {most}; give one that save() wrote")
     state = parsed(body, name, "use an older copy", finite=True)
     if not isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""What a planner tried in a task: in a world without chance, what led nowhere leads nowhere again."""
+"""Trail of what a planner tried in a task: in a world without chance, what led nowhere leads nowhere again."""
 
 from __future__ import annotations
 

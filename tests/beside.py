@@ -1,4 +1,4 @@
-"""What a thread sees while another one loads a model."""
+"""The process as a thread sees it while another one loads a model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 @contextmanager
-def loading(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
-    """Transformers changes the default dtype of the process while it makes a model of ``dtype``."""
+def loading() -> Iterator[None]:
+    """Transformers changes the default dtype of the process while it makes a model of another one."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(torch.bfloat16)
     try:
         yield
     finally:

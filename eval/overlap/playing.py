@@ -18,9 +18,8 @@ from eval.overlap.link import Link
 from eval.overlap.machines import Device
 from eval.overlap.prompt import Prompt, schedule_of
 from eval.overlap.tables import schedule_table, sweep_table
-from eval.overlap.times import Measured, read_times
+from eval.overlap.times import Measured
 from eval.overlap.work import AFTER, NARROW_OF, Work
-from eval.pipeline import check_options
 from eval.shape import Shape
 from eval.tables import show
 from memory.disk.atomic import write_atomic
@@ -29,9 +28,11 @@ from memory.engine.transport import CHUNK
 RATIOS = tuple(2.0 ** (half / 2) for half in range(-6, 7))
 
 
-def report(arguments: argparse.Namespace, shape: Shape, device: Device, link: Link, console: Console) -> None:
-    """Play, show, and write if a folder is given."""
-    work, title = work_of(arguments, shape, device), title_of(arguments, link)
+def report(
+    arguments: argparse.Namespace, shape: Shape, device: Device, link: Link, measured: Measured | None, console: Console
+) -> None:
+    """Play, show, and write if a folder is given; ``measured`` times count instead of the device's."""
+    work, title = work_of(arguments, shape, device, measured), title_of(arguments, link)
     chunk = CHUNK if arguments.chunk is None else 1e6 * arguments.chunk
     played = play(arguments.loading, work, link, chunk)
     show(schedule_table(played, title), arguments.markdown, console)
@@ -45,14 +46,11 @@ def report(arguments: argparse.Namespace, shape: Shape, device: Device, link: Li
         console.print(f"written to {arguments.out}")
 
 
-def work_of(arguments: argparse.Namespace, shape: Shape, device: Device) -> Work:
-    """Rows, bytes and times that the options describe."""
+def work_of(arguments: argparse.Namespace, shape: Shape, device: Device, measured: Measured | None) -> Work:
+    """Rows, bytes and times that the options describe, or that were measured."""
     prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
     if arguments.layers is not None:
         shape = shape.cut(arguments.layers)
-    measured = None if arguments.times is None else read_times(arguments.times)
-    if measured is not None:
-        check_options(arguments, _told_by(measured))
     narrow = AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance]
     layers = shape.layers if measured is None else measured.times.layers
     schedule = schedule_of(arguments.recompute, arguments.schedule, arguments.average)
@@ -63,16 +61,6 @@ def work_of(arguments: argparse.Namespace, shape: Shape, device: Device) -> Work
         return Work(prompt.layout(), active, times, shape.row_bytes, narrow)
     row_bytes = measured.row_bytes or shape.row_bytes
     return Work(prompt.layout(), measured.active or active, measured.times, row_bytes, narrow)
-
-
-def _told_by(measured: Measured) -> dict[str, Sequence[str]]:
-    """Options without effect beside a file, by the reason."""
-    found: dict[str, Sequence[str]] = {}
-    if measured.active:
-        found["the rows are those of --times"] = "schedule", "average", "seed"
-    if measured.row_bytes:
-        found["what a row takes stands in --times"] = ("model",)
-    return found
 
 
 def title_of(arguments: argparse.Namespace, link: Link) -> str:

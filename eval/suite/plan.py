@@ -1,4 +1,4 @@
-"""What a page of results is made of, from ``pages/NAME.yaml``."""
+"""Parts of a page of results, from ``pages/NAME.yaml``."""
 
 from __future__ import annotations
 

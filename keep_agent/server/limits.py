@@ -1,4 +1,4 @@
-"""What a request may be: its size, how long it takes to arrive, how deep its JSON goes."""
+"""Limits of a request: its size, how long it takes to arrive, how deep its JSON goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to planning agents and what they answer, as JSON."""
+"""Requests to planning agents and their answers, as JSON."""
 
 from __future__ import annotations
 

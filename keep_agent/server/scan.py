@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from keep_agent.files import counted
 from keep_agent.server.problems import Refused
 
 STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -47,11 +48,6 @@ def check_json(text: bytes, depth: int, values: int) -> None:
         raise BadJson(f"brackets stand more than {depth} deep; send a flatter body")
     if counted(text) > values and (found := counted(bare)) > values:
         raise BadJson(f"the body holds {found} values, more than {values}; send less at once")
-
-
-def counted(text: bytes) -> int:
-    """Values in JSON, those of lists and objects themselves included, or more: what stands in strings counts, too."""
-    return sum(map(text.count, (b",", b"[", b"{"))) + 1
 
 
 def deepest(bare: bytes) -> int:

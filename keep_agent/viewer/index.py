@@ -1,4 +1,4 @@
-"""Where every step of a trace stands, and what was known by then. Grows with the file, one pass over each byte."""
+"""Index of a trace: where each step stands, and what was known by then. Grows with the file, each byte read once."""
 
 from __future__ import annotations
 

@@ -81,9 +81,9 @@ def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
 
 def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
     """`StepView.to_json` of a step. Raises DataError as `step_view` does, and for what JSON does not have."""
-    entry = run.index.entry(episode, step)
+    view = step_view(run, episode, step)
     with _shown(run, episode, step):
-        return _view(episode, step, entry).to_json()
+        return view.to_json()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a retention stage wants to know of the passes over a cache: late queries, and how much attention rows had."""
+"""Witness of the passes over a cache, for a retention stage: late queries, and how much attention rows had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was in vain is not tried again: skills that changed nothing, and those that led back."""
+"""Trails of planners: what was in vain is not tried again, skills that changed nothing, and those that led back."""
 
 from __future__ import annotations
 

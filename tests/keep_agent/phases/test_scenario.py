@@ -1,4 +1,4 @@
-"""What a scenario's file may hold, and that everything else is refused with file, place and remedy."""
+"""Files of scenarios: what they may hold; everything else is refused with file, place and remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's own process does: a goal, a cancellation, a plan; one line of JSON says what came of it."""
+"""A user's own process: a goal, a cancellation, a plan; one line of JSON says what came of it."""
 
 from __future__ import annotations
 
