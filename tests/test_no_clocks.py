@@ -1,4 +1,4 @@
-"""No test measures time: clocks are read in `tests/waiting.py` alone."""
+"""No test measures time: clocks are read in `tests/waiting.py` alone, and who waits has the patience that is there."""
 
 from __future__ import annotations
 
@@ -39,3 +39,37 @@ def test_clocks_are_read_where_conditions_are_waited_for_and_nowhere_else() -> N
 
 def test_the_check_sees_clocks() -> None:
     assert [*readings(ast.parse("import time\nbegan = time.monotonic()\nfrom time import perf_counter"))] == [3, 2]
+
+
+def waits(tree: ast.AST) -> Iterator[int]:
+    """Lines with a number of seconds, one at least, after which somebody does not wait any longer."""
+    for node in ast.walk(tree):
+        limits: list[ast.expr] = []
+        if isinstance(node, ast.Dict):
+            named = zip(node.keys, node.values, strict=True)
+            limits = [value for key, value in named if isinstance(key, ast.Constant) and _limits(key.value)]
+        if isinstance(node, ast.Call):
+            limits = [word.value for word in node.keywords if _limits(word.arg)]
+            if isinstance(node.func, ast.Attribute) and node.func.attr in {"wait", "join"}:
+                limits += node.args[-1:]
+        for limit in limits:
+            if isinstance(limit, ast.Constant) and type(limit.value) in {int, float} and limit.value >= 1:
+                yield limit.lineno
+
+
+def _limits(name: object) -> bool:
+    return isinstance(name, str) and name.endswith("timeout")
+
+
+def test_whoever_waits_does_so_as_long_as_a_busy_machine_needs() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for line in waits(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found, "wait as long as PATIENCE of tests/waiting.py says: " + ", ".join(found)
+
+
+def test_the_check_sees_limits() -> None:
+    text = "start(timeout=20)\nlimits = {'server_timeout': 20}\nevent.wait(5.0)\nevent.wait(0.1)\nthread.join(PATIENCE)"
+    assert sorted(waits(ast.parse(text))) == [1, 2, 3]

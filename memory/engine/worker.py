@@ -41,6 +41,24 @@ class _Job:
     result: Future = field(compare=False)
     threads: int = field(compare=False, default_factory=torch.get_num_threads)  # of the caller
 
+    def run(self) -> bool:
+        """Do the work and let go of it before its end is told; False if it was cancelled."""
+        work, self.work = self.work, None
+        if work is None or not self.result.set_running_or_notify_cancel():
+            return False
+        if torch.get_num_threads() != self.threads:  # torch keeps the number per thread: follow the caller's
+            torch.set_num_threads(self.threads)
+        try:
+            with torch.inference_mode():
+                result = work()
+        except BaseException as error:
+            del work
+            self.result.set_exception(error)
+        else:
+            del work
+            self.result.set_result(result)
+        return True
+
 
 class Worker:
     """Runs submitted work one piece at a time in its own thread, under ``torch.inference_mode``.
@@ -72,10 +90,29 @@ class Worker:
         return future
 
     def call(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> T:
-        """Run ``work`` and return its result; work that already runs here calls straight through."""
+        """Run ``work`` and return its result; work that already runs here calls straight through.
+
+        When this returns or raises, the thread holds nothing of the work, its result or its error any more: what the
+        caller lets go of is gone at once.
+        """
         if threading.current_thread() is self._thread:
             return work()
-        return self.submit(work, priority).result()
+        ends: list[tuple[T, None] | tuple[None, BaseException]] = []  # a future would hold the end a moment longer
+
+        def run() -> None:
+            try:
+                ends.append((work(), None))
+            except BaseException as error:
+                ends.append((None, error))
+
+        self.submit(run, priority).result()
+        result, error = ends.pop()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame
 
     def close(self) -> None:
         """Finish what is queued, then stop. May be called twice."""
@@ -88,16 +125,7 @@ class Worker:
     def _serve(self) -> None:
         choose_device(self._device)
         while (job := self._jobs.get()).work is not None:
-            if not job.result.set_running_or_notify_cancel():
-                del job
-                continue
-            if torch.get_num_threads() != job.threads:  # torch keeps the number per thread: follow the caller's
-                torch.set_num_threads(job.threads)
-            try:
-                with torch.inference_mode():
-                    job.result.set_result(job.work())
-            except BaseException as error:
-                job.result.set_exception(error)
-            if self._tidy is not None and job.number % TIDIED == TIDIED - 1:
+            ran, due = job.run(), job.number % TIDIED == TIDIED - 1
+            del job  # while this thread tidies or waits it must not keep the work, and with it a model, alive
+            if ran and due and self._tidy is not None:
                 self._tidy()
-            del job  # while this thread waits it must not keep the work, and with it a model, alive

@@ -44,6 +44,7 @@ from memory.retention.h2o import H2O
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.view import CacheView, keep_best
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.peers
 
@@ -124,7 +125,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         asked = {"tokens": TOKENS, "cases": list(CASES.values())}
         (folder / "cases.json").write_text(json.dumps(asked), encoding="utf-8")
     command = [Path(python).absolute(), "-I", WORKER, *places.values()]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return places
 

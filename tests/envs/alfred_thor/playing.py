@@ -11,8 +11,9 @@ from envs.alfred.goals import goal_conditions
 from envs.alfred.scene import Episode
 from envs.alfred.world import World
 from envs.outcome import Outcome
+from tests.waiting import PATIENCE
 
-STAND_IN = {"executable": "stand-in", "start_timeout": 30.0, "timeout": 20.0}
+STAND_IN = {"executable": "stand-in", "start_timeout": PATIENCE, "timeout": PATIENCE}
 PRIMITIVES = ("goto", "open", "close", "pick", "put", "drop", "slice", "turn_on", "turn_off")
 
 

@@ -19,6 +19,7 @@ from envs.alfred.scene import xyz
 from envs.alfred.thor_stub.house import to_house
 from envs.alfred.trajectories import Corpus
 from tests.envs.rooms import kitchen
+from tests.waiting import PATIENCE
 
 STUB = [sys.executable, "-m", "envs.alfred.thor_stub"]
 HOUSE = to_house(replace(kitchen(), agent=(0.0, 2.0)))
@@ -26,7 +27,7 @@ HOUSE = to_house(replace(kitchen(), agent=(0.0, 2.0)))
 
 def controller(*flags: str, **settings: Any) -> Controller:
     command = " ".join([*STUB, *flags])
-    limits = {"server_timeout": 20, "server_start_timeout": 20}
+    limits = {"server_timeout": PATIENCE, "server_start_timeout": PATIENCE}
     arguments = {"scene": "Procedural", "x_display": ":0", "fieldOfView": 60, **limits, **settings}
     return Controller(local_executable_path=command, **arguments)
 

@@ -15,7 +15,6 @@ from tests.envs.alfred_thor.leftovers import nothing_left
 from tests.envs.alfred_thor.playing import play, thor_env
 
 SPLIT = "valid_seen"
-START = {"start_timeout": 120.0}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def trials(folder: str) -> list[Episode]:
 
 @pytest.fixture(scope="module")
 def env(folder: str) -> Iterator[AlfredEnv]:
-    with nothing_left(), thor_env(data=folder, split=SPLIT, thor=START) as opened:
+    with nothing_left(), thor_env(data=folder, split=SPLIT) as opened:
         yield opened
 
 
@@ -63,7 +62,7 @@ def test_trials_succeed_as_in_the_symbolic_world(
 
 @pytest.mark.slow
 def test_all_trials_with_instance_skills_and_partial_knowledge(trials: list[Episode], folder: str) -> None:
-    with thor_env(data=folder, split=SPLIT, skills="grounded", observability="partial", thor=START) as env:
+    with thor_env(data=folder, split=SPLIT, skills="grounded", observability="partial") as env:
         failed = [(episode.id, skills) for episode in trials for done, skills in [play(env, episode)] if not done]
     assert len(failed) <= 0.05 * len(trials), failed
 
@@ -86,5 +85,5 @@ def test_a_trial_goes_on_in_a_new_process(folder: str, trials: list[Episode], tm
     stub = f"{sys.executable} -m envs.alfred.thor_stub --data '{folder}' --fault die:{at} --once {tmp_path / 'once'}"
     heats = (one for one in trials if one.tasks[0].type == "pick_heat_then_place_in_recep" and one.tasks[0].sliced)
     chosen = next(heats)
-    with nothing_left(), thor_env([chosen], data=folder, thor={**START, "executable": stub}) as env:
+    with nothing_left(), thor_env([chosen], data=folder, thor={"executable": stub}) as env:
         assert play(env, chosen)[0] and env.world.restarts == 1

@@ -18,6 +18,7 @@ from keep_agent.robots.ros1_import import ros1
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
+GRACE = 20.0  # seconds until a process that does not end is killed
 NEEDED = ("rospy", "rosgraph", "actionlib", "genpy.dynamic", "genmsg.gentools", "std_msgs.msg", "actionlib_msgs.msg")
 PACKAGES = ("python3-rospy", "python3-roslaunch", "python3-actionlib", "python3-rosout", "python3-std-srvs")
 NODE = [sys.executable, "-m", "keep_agent.robots.ros1"]
@@ -65,7 +66,7 @@ def process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subp
         finally:
             started.terminate()
             try:
-                started.wait(20)
+                started.wait(GRACE)
             except subprocess.TimeoutExpired:
                 started.kill()
                 started.wait()

@@ -3,8 +3,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -69,9 +70,82 @@ def test_a_waiting_worker_keeps_no_work_alive(end: str) -> None:
     if end == "cancelled":
         assert future.cancel()
     release.set()
-    wait([future], 5)
+    wait([future], PATIENCE)
     del work, future
     until(lambda: gc.collect() >= 0 and gone() is None)  # it lets go just after the result is out
+    worker.close()
+
+
+class Held(Future):  # type: ignore[type-arg]
+    """A future whose thread stands still as soon as it has told the end."""
+
+    release: ClassVar[threading.Event]
+
+    def set_result(self, result: object) -> None:
+        super().set_result(result)
+        self.release.wait(PATIENCE)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        super().set_exception(exception)
+        self.release.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_call_has_returned_is_held_by_nobody_else(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Rows of a session that is closed are free then, however late the thread goes on."""
+
+    class Rows:
+        pass
+
+    Held.release = threading.Event()
+    monkeypatch.setattr("memory.engine.worker.Future", Held)
+    worker, gone = Worker(), []
+
+    def work(rows: Rows) -> Rows:
+        if fails:
+            raise ValueError("no rows")
+        return rows
+
+    def call() -> None:
+        rows = Rows()
+        gone.append(weakref.ref(rows))
+        if not fails:
+            assert worker.call(partial(work, rows)) is rows
+            return
+        try:
+            worker.call(partial(work, rows))
+        except ValueError as error:
+            assert str(error) == "no rows"
+
+    gc.disable()
+    try:
+        call()
+        assert gone[0]() is None
+    finally:
+        gc.enable()
+        Held.release.set()
+        worker.close()
+
+
+def test_nothing_is_kept_alive_while_the_worker_tidies() -> None:
+    class Work:
+        def __call__(self) -> None:
+            pass
+
+    tidying, release, work = threading.Event(), threading.Event(), Work()
+
+    def tidy() -> None:
+        tidying.set()
+        release.wait(PATIENCE)
+
+    worker, gone = Worker(tidy=tidy), weakref.ref(work)
+    for _ in range(TIDIED - 1):
+        worker.call(lambda: None)
+    future = worker.submit(work)
+    assert tidying.wait(PATIENCE)
+    del work, future
+    assert gone() is None
+    release.set()
     worker.close()
 
 
