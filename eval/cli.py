@@ -41,7 +41,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hand composition errors to us instead of printing them over many lines
     codes: list[int] = []
-    missing, here = missing_folders(sys.argv[1:]), os.getpid()
+    missing, here = list[Path](), os.getpid()
 
     def run(config: DictConfig) -> None:
         hydra_config = HydraConfig.get()
@@ -63,6 +63,7 @@ def hydra_command(config_name: str, job: Callable[[DictConfig, Path, Sequence[st
             raise KeyboardInterrupt
 
     def command() -> None:
+        missing.extend(missing_folders(sys.argv[1:]))
         sys.argv[1:] = expand_model(sys.argv[1:])
         check_known(*_given(sys.argv[1:], config_name))
         hydra.main(version_base="1.3", config_path="pkg://configs", config_name=config_name)(run)()
@@ -83,10 +84,15 @@ def _given(arguments: Sequence[str], config_name: str) -> tuple[str, list[str], 
 
 
 def missing_folders(arguments: Sequence[str]) -> list[Path]:
-    """The folders on the way to ``eval.out`` that are not there yet, innermost first."""
+    """The folders on the way to ``eval.out`` that are not there yet, innermost first.
+
+    Raises ConfigError for a path in which Hydra would look something up, however it is written.
+    """
     default = OmegaConf.load(str(files("configs").joinpath("eval", "default.yaml"))).out
     given = [argument.partition("=")[2] for argument in arguments if argument.startswith("eval.out=")]
     out = Path([default, *given][-1]).absolute()
+    if "\\${" in str(out) or "${" in str(Path.cwd()):
+        raise ConfigError(f"{out} has '${{' in its path, into which Hydra cannot write; work in a folder without")
     return [path for path in (out, *out.parents) if not path.exists()]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
@@ -17,6 +20,7 @@ from keep_agent.literal import unreadable
 
 BAD_INPUT = 2
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # whatever was written, standard output included
 
 
 def guarded(function: Callable[[], Any]) -> int:
@@ -27,17 +31,28 @@ def guarded(function: Callable[[], Any]) -> int:
     try:
         with _terminable():
             function()
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except (KeepError, HydraException, OmegaConfBaseException) as error:
         sys.stderr.write(f"error: {one_line(error)}\n")
         return BAD_INPUT
     except OSError as error:
-        if error.filename is None:  # no trouble with a file
+        if error.filename is None and error.errno not in FULL:  # no trouble with a file
             raise
+        _give_up_output()
         sys.stderr.write(f"error: {one_line(error)}; name a place that exists and can be written\n")
         return BAD_INPUT
     return 0
+
+
+def _give_up_output() -> None:
+    """What standard output does not take goes nowhere: Python would try again when the process ends, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @contextmanager

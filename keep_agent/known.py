@@ -19,7 +19,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import OmegaConf
 
 from keep_agent.errors import ConfigError, did_you_mean
-from keep_agent.literal import unreadable
+from keep_agent.literal import as_read, looked_up, unreadable
 from keep_agent.settings import check_word
 from memory.component_names import TARGET
 
@@ -54,7 +54,8 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
     for one in keys:
         _check_key(one, tree, groups, opened)
         for value in _values(one):
-            check_word(one.key_or_group, value)
+            if not any(looked_up(value)):  # it is checked when it is composed
+                check_word(one.key_or_group, as_read(value))
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:

@@ -47,6 +47,11 @@ def _escaped(text: str) -> str:
     return INTERPOLATION.sub(r"\1\1\\${", text)
 
 
+def as_read(value: Any) -> Any:
+    """What OmegaConf makes of an override's value in which it looks nothing up."""
+    return OmegaConf.to_object(OmegaConf.create({"value": value}))["value"]  # type: ignore[index, call-overload]
+
+
 def unreadable(override: str) -> str:
     """The sentence for an override that Hydra's grammar cannot read."""
     key, _, value = override.partition("=")

@@ -172,6 +172,8 @@ BAD = [
     (("planner=random", "prompt.examples=-1"), ["prompt.examples=-1", "from 0"]),
     (("planner=keep", "model.device=wizard"), ["model.device=wizard", "cpu"]),
     (("planner=random", "eval.out=/proc/no"), ["/proc/no", "can be written"]),
+    (("planner=random", f"eval.out={300 * 'x'}"), ["File name too long", "can be written"]),
+    (("planner=random", "eval.out=\\${x}"), ["${", "Hydra cannot write"]),
 ]
 
 

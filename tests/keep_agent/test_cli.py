@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import keep_agent
 from keep_agent.cli import main
-from keep_agent.guard import INTERRUPTED, guarded
+from keep_agent.guard import BAD_INPUT, INTERRUPTED, guarded
 
 
 def test_the_methods_are_listed_with_their_stages(
@@ -36,3 +38,12 @@ def test_a_polite_kill_is_an_interruption() -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert guarded(lambda: os.kill(os.getpid(), signal.SIGTERM)) == INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_full_standard_output_is_one_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "keep_agent.cli", "methods"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == BAD_INPUT and done.stderr.startswith("error: "), done.stderr
+    assert "No space left" in done.stderr and done.stderr.count("\n") == 1

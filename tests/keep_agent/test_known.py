@@ -9,7 +9,7 @@ import pytest
 
 from keep_agent import brain
 from keep_agent.agent import Agent
-from keep_agent.compose import compose_agent
+from keep_agent.compose import choose_agent, compose_agent
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
 from keep_agent.known import UnknownSetting, check_known
 from keep_agent.model_names import check_model
@@ -90,6 +90,15 @@ def test_files_and_folders_that_exist_are_models(tmp_path: Path, monkeypatch: py
     (tmp_path / "run").mkdir()
     check_model("run")
     check_model(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("name", ["${x}", "x${oc.env:HOME}", "it's", "a,b", "\\${x}", " a "])
+def test_folders_of_any_name_are_models(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    folder = str(tmp_path / name)
+    assert choose_agent("keep", folder, []).model.name == folder
+    with pytest.raises(ConfigError, match="no file or folder"):
+        choose_agent("keep", f"{folder}/x", [])
 
 
 def test_every_model_of_the_package_is_configured() -> None:
