@@ -62,8 +62,8 @@ def load_official(
         (f"{found.trial}-{number}" for found, number in entries), "annotation", f"keep one of its trials in {split}"
     )
     listed = _listed(corpus, split)
-    if listed is not None:
-        entries = _only(listed, entries, split)
+    if listed is not None and entries:
+        entries = _only(*listed, entries, split)
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
     if limit is not None and limit < len(entries):
@@ -90,24 +90,27 @@ def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
     )
 
 
-def _listed(corpus: Corpus, split: str) -> frozenset[tuple[str, int]] | None:
-    """(TASK/TRIAL, annotation) the splits file lists for a split; None without such a file or split."""
+def _listed(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, int]]] | None:
+    """The splits file, and (TASK/TRIAL, annotation) that it lists for a split; None without such a file or split."""
     for folder in (corpus.root, corpus.root.parent):
         path = folder / "splits" / SPLITS_FILE
         if path.is_file():
             content = read_json(path, "restore or delete it")
             try:
                 entries = content.get(split)
-                return None if entries is None else frozenset((e["task"], e["repeat_idx"]) for e in entries)
+                return None if entries is None else (path, frozenset((e["task"], e["repeat_idx"]) for e in entries))
             except (KeyError, TypeError, AttributeError) as error:
                 raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
     return None
 
 
 def _only(
-    listed: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
+    path: Path, listed: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
 ) -> list[tuple[Trajectory, int]]:
+    """The entries that are listed. Raises DataError where none is."""
     kept = [(found, number) for found, number in entries if (found.name, number) in listed]
+    if not kept:
+        raise DataError(f"{path} lists none of the {len(entries)} annotations of {split!r}; restore or delete it")
     if len(kept) < len(listed):
         log.info("%s: %d of the %d annotations the splits file lists are here", split, len(kept), len(listed))
     return kept

@@ -30,7 +30,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         OBJECT: objects.PICKUPABLE,
-        PARENT: objects.RECEPTACLES,
+        PARENT: objects.RECEPTACLES - objects.MOVABLE_RECEPTACLES,  # what can be carried is MOVABLE, without exception
         TOGGLE: objects.TOGGLEABLE,
         MOVABLE: objects.MOVABLE_RECEPTACLES,
     }
@@ -38,7 +38,7 @@ _TYPES: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -> None:
-    """Raises DataError for a goal that can never hold: an unknown type, or a thing that the room does not have.
+    """Raises DataError for a thing of an unknown type, and for a goal that can never hold.
 
     :param things: the types of the things that lie in the room, one for each of them
     """
@@ -49,6 +49,8 @@ def check_targets(kind: str, params: Mapping[str, Any], things: Iterable[str]) -
     for name in NEEDED[kind]:
         _check_type(name, params[name], objects.SLICEABLE if name == OBJECT and params[SLICED] else _TYPES[name])
     there = Counter(things)
+    for unknown in there.keys() - objects.KNOWN_TYPES:
+        raise DataError(f"a thing is of the unknown type {unknown!r:.60}{did_you_mean(unknown, objects.KNOWN_TYPES)}")
     for name in (one for one in (OBJECT, MOVABLE) if one in NEEDED[kind]):
         wanted = 2 if kind.startswith("pick_two") and name == OBJECT and not params[SLICED] else 1
         if there[params[name]] < wanted:

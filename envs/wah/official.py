@@ -18,7 +18,7 @@ from envs.wah.formats import read_graph
 from envs.wah.layout import Goal
 from envs.wah.phrases import phrase
 from envs.wah.plans import is_plans, load_plans
-from envs.wah.possible import check_apartment
+from envs.wah.possible import check_apartment, check_room
 from envs.wah.records import check_goal, field_of, json_files, number_of, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError, check_once
@@ -64,9 +64,11 @@ def _name(file: Path) -> str:
 def _of_record(row: Mapping[str, Any], where: str, identity: str) -> list[Make]:
     kind, goal = task_of(row, where)
     told = told_of(row, where) or [_said(kind, goal, identity, where)]
-    graph = field_of(row, ("init_graph",), where)
-    check_goal(goal, where, partial(check_apartment, read_graph(graph, where)))
-    scene = Scene(identity, graph, row.get("init_room"), number_of(row, "env_id", where))
+    graph, room = field_of(row, ("init_graph",), where), row.get("init_room")
+    apartment = read_graph(graph, where)
+    check_goal(goal, where, partial(check_apartment, apartment))
+    check_room(apartment, room, where)
+    scene = Scene(identity, graph, room, number_of(row, "env_id", where))
     tasks = [Task(kind, goal, text, identity) for text in told]
     return [_maker(Episode(f"{identity}-{number}", scene, (task,))) for number, task in enumerate(tasks)]
 

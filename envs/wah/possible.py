@@ -1,20 +1,22 @@
-"""Goals that an apartment can fulfil: it has the things, as many as are asked, and a place that can take them."""
+"""Goals that an apartment can fulfil: it has the things, as many as are asked, movable, and a place that takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from envs.hints import did_you_mean
 from envs.wah.catalog import KINDS
 from envs.wah.goals import Predicate
-from envs.wah.graph import Graph
+from envs.wah.graph import ROOMS, Graph
 from keep_agent.errors import DataError
 
 NEEDED: Mapping[str, str] = MappingProxyType(
     {"on": "SURFACES", "inside": "CONTAINERS", "turnOn": "HAS_SWITCH", "sit": "SITTABLE"}
 )
 """The property without which a place never fulfils a predicate."""
+CARRIED = "GRABBABLE"  # the property without which nothing is brought anywhere
 
 
 def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
@@ -23,9 +25,10 @@ def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
     for one in goal:
         if one.thing:
             _check_name(one.thing, classes, "this apartment")
-            there = len(graph.of_class(one.thing))
-            if there < one.count:
-                raise DataError(f"{one.count} of {one.thing!r} are asked, but this apartment has {there}")
+            there = [graph[thing] for thing in graph.of_class(one.thing)]
+            if len(there) < one.count:
+                raise DataError(f"{one.count} of {one.thing!r} are asked, but this apartment has {len(there)}")
+            _check_carried(one.thing, sum(CARRIED in thing.properties for thing in there) >= one.count)
         if one.place:
             _check_name(one.place, classes, "this apartment")
             able = any(NEEDED[one.kind] in graph[place].properties for place in graph.of_class(one.place))
@@ -37,6 +40,20 @@ def check_catalog(goal: Sequence[Predicate]) -> None:
     for one in goal:
         if one.thing:
             _check_name(one.thing, KINDS, "any apartment")
+            _check_carried(one.thing, CARRIED in KINDS[one.thing].properties)
+
+
+def check_room(graph: Graph, room: Any, where: str) -> None:
+    """Raises DataError naming ``where`` for a room to start in that an apartment does not have; None names none."""
+    rooms = [node.class_name for node in graph.nodes.values() if node.category == ROOMS]
+    if room is not None and room not in rooms:
+        hint = did_you_mean(str(room), rooms)
+        raise DataError(f"{where} has init_room={room!r:.80}; the rooms there are {', '.join(rooms)}{hint}")
+
+
+def _check_carried(name: str, able: bool) -> None:
+    if not able:
+        raise DataError(f"{name!r} cannot be carried anywhere: too few here have the property {CARRIED}")
 
 
 def _check_name(name: str, known: Iterable[str], where: str) -> None:

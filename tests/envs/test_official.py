@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,10 @@ def test_the_splits_file_chooses_annotations(root: Path) -> None:
     folder.mkdir()
     (folder / "oct21.json").write_text(json.dumps({"valid_seen": listed}), encoding="utf-8")
     assert [episode.id for episode in load_episodes(str(root), "valid_seen")] == ["trial_b-1"]
+    listed[0]["repeat_idx"] = "1"
+    (folder / "oct21.json").write_text(json.dumps({"valid_seen": listed}), encoding="utf-8")
+    with pytest.raises(DataError, match=r"oct21\.json lists none of the \d+ annotations of 'valid_seen'"):
+        load_episodes(str(root), "valid_seen")
     (folder / "oct21.json").write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"oct21\.json is not JSON"):
         load_episodes(str(root), "valid_seen")
@@ -224,6 +229,7 @@ def test_a_bad_trajectory_is_named(root: Path, content: str, complaint: str) -> 
         ({"object_target": "Vase"}, "object_target='Vase' is asked 1 times, but the room has 0"),
         ({"object_target": ["Book"]}, r"object_target=\['Book'\] is no type"),
         ({"parent_target": "Book"}, "parent_target='Book' is no type"),
+        ({"parent_target": "Mug"}, "parent_target='Mug' is no type"),
         ({"parent_target": None}, "parent_target=None is no type"),
         ({"object_sliced": 1}, "object_sliced=1 is no boolean"),
         ({"object_sliced": True}, "object_target='Book' is no type"),
@@ -232,6 +238,14 @@ def test_a_bad_trajectory_is_named(root: Path, content: str, complaint: str) -> 
 def test_a_goal_that_can_never_hold_is_named(root: Path, params: dict[str, Any], complaint: str) -> None:
     content = trial("trial_d", [("Book", ON_DESK)], *pick(0, "Book", ON_DESK, DESK), params=params)
     with pytest.raises(DataError, match=rf"trial_d/traj_data\.json asks for what cannot be: {complaint}"):
+        add(root, content)
+
+
+@pytest.mark.parametrize("name", ["Thing_12ab", "Mug(Clone)copy24"])
+def test_a_thing_of_an_unknown_type_is_named_with_its_file(root: Path, name: str) -> None:
+    content = trial("trial_d", [("Book", ON_DESK), ("Pen", ON_DESK)], *pick(0, "Book", ON_DESK, DESK))
+    content["scene"]["object_poses"][-1]["objectName"] = name
+    with pytest.raises(DataError, match=rf"trial_d/traj_data\.json .* unknown type '{re.escape(name.split('_')[0])}'"):
         add(root, content)
 
 
