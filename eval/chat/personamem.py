@@ -48,7 +48,7 @@ def personamem(questions: Path) -> list[Conversation]:
 def _contexts(path: Path) -> dict[str, list[Any]]:
     """Messages by context id: one object with one key per line."""
     found: dict[str, list[Any]] = {}
-    for number, line in enumerate(read_text(path, REMEDY).splitlines(), 1):
+    for number, line in enumerate(read_text(path, REMEDY).split("\n"), 1):
         row = parsed(line, f"{path}:{number}", REMEDY) if line.strip() else {}
         for key in row:
             found[key] = field(row, key, list, f"{path}:{number}")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keep_agent.robots.run import Judge
 
 POLL = 0.02  # seconds
-LAST_WORDS = 1.0  # seconds, for the result of a goal that was stopped
+LAST_WORDS = 2.0  # seconds, for the result of a goal that was stopped to reach a client on a busy machine
 ENDING = 10.0  # seconds in which a busy machine comes to say that a task has ended
 
 

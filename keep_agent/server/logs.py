@@ -6,16 +6,18 @@ import logging
 import re
 
 TOKEN = re.compile(r"(token=)[^&\s\"']+", re.IGNORECASE)
+QUERY = re.compile(r"(/[^\s?]*\?)\S+?(?=[\"']?(?:\s|$))")  # of an address, whatever its keys are called
 FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class WithoutTokens(logging.Filter):
-    """Hides what stands behind ``token=`` in addresses, as uvicorn logs them."""
+    """Hides the queries of addresses, as uvicorn logs them, and what stands behind ``token=`` anywhere."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        if TOKEN.search(text):
-            record.msg, record.args = TOKEN.sub(r"\1***", text), ()
+        shown = TOKEN.sub(r"\1***", QUERY.sub(r"\1***", text))
+        if shown != text:
+            record.msg, record.args = shown, ()
         return True
 
 

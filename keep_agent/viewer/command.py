@@ -56,12 +56,15 @@ def _export(given: argparse.Namespace, console: Console) -> None:
 
 def _chosen(root: Path, key: str | None) -> tuple[Run, EpisodeIndex]:
     """The episode of that key, or the first one, with its run."""
-    found = [(run, each) for run in Library(root).runs() for each in run.index.refresh().values()]
+    runs = list(Library(root).runs())
+    found = [(run, each) for run in runs for each in run.index.refresh().values()]
     for run, episode in found:
         if key in (None, episode.key):
             return run, episode
     known = ", ".join(episode.key for _, episode in found[:10])
-    raise DataError(f"no episode {key!r} under {root}; there are: {known or 'none'}")
+    problems = "".join(f"; {run.index.problem}" for run in runs if run.index.problem)
+    wanted = "episode" if key is None else f"episode {key!r}"
+    raise DataError(f"no {wanted} under {root}; there are: {known or 'none'}{problems}")
 
 
 def _serve(given: argparse.Namespace, console: Console) -> None:
@@ -76,11 +79,13 @@ def _serve(given: argparse.Namespace, console: Console) -> None:
         app = application(given.run, PATH)
         import uvicorn
 
+        from keep_agent.server.refusable_socket import RefusableSocket
+
         address = address_of(listener, given.host) + _page(given)
         console.print(f"viewer: {address} (Ctrl-C ends it)", soft_wrap=True, highlight=False, markup=False)
         if not given.no_browser:
             threading.Timer(1.0, webbrowser.open, [address]).start()
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", ws=RefusableSocket)).run(sockets=[listener])
 
 
 def _page(given: argparse.Namespace) -> str:

@@ -40,7 +40,7 @@ def read_sums(path: Path) -> dict[Path, str]:
     if not path.exists():
         return {}
     with loading(f"the checksums in {path}", REMEDY):
-        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+        lines = [line for line in path.read_text("utf-8").split("\n") if line.strip()]
     if not lines:
         raise ModelError(f"{path} is empty; {REMEDY}, or remove it if the files are not to be checked.")
     listed = dict(_entry(path, line) for line in lines)

@@ -132,6 +132,15 @@ def test_personamem_sees_no_later_message(tmp_path: Path) -> None:
     assert early.sessions[0] == whole.sessions[0]
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_lines_of_personamem_end_at_line_feeds_alone(tmp_path: Path, separator: str) -> None:
+    personamem_files(tmp_path)
+    contexts = tmp_path / "shared_contexts_32k.jsonl"
+    text = contexts.read_text("utf-8").replace("I like", f"I{separator}like")
+    contexts.write_text(text, encoding="utf-8", newline="\r\n")
+    assert load_conversations(tmp_path)[1].sessions[0].turns[-1].text.endswith("like roses.")
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -73,10 +73,10 @@ def insist(listener: Listener, name: str, task: str) -> dict:
     """Again, as soon as it has failed, as a behaviour tree does."""
     listener.send(task)
     assert listener.action.wait_for_result(rospy.Duration(WAIT)), "no result"
-    state = listener.action.get_state()
+    first = {"state": listener.action.get_state(), "report": listener.action.get_result().report}
     listener.send(task)
     listener.action.wait_for_result(rospy.Duration(2))
-    return {"state": state}
+    return first
 
 
 def replace(listener: Listener, name: str, task: str) -> dict:

@@ -98,8 +98,8 @@ def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, num
         assert started.wait(PATIENCE) == 130
         heard = json.loads(asking.communicate()[0].splitlines()[-1])
     assert heard["state"] == ABORTED
-    reports = [status["report"] for status in heard["statuses"] if status["report"]]
-    assert reports and all(report.endswith("stopped (the planner is shut down)") for report in reports)
+    reports = [status["report"] for status in heard["statuses"] if status["report"]]  # the last may be lost: no answer
+    assert all(report.endswith("stopped (the planner is shut down)") for report in (heard["report"], *reports))
     assert max(status["step"] for status in heard["statuses"]) == 1, "nothing was begun after that"
 
 

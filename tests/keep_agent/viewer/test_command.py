@@ -47,6 +47,14 @@ def test_an_unknown_episode_is_named_with_those_there_are(tmp_path: Path) -> Non
         main([str(tmp_path), "--html", str(tmp_path / "x.html"), "--episode", "x"], Console())
 
 
+def test_a_damaged_trace_without_an_episode_is_named(tmp_path: Path) -> None:
+    write(tmp_path, [opening(), step()])
+    trace = next(tmp_path.rglob("trace.jsonl"))
+    trace.write_bytes(b"\xff" + trace.read_bytes())
+    with pytest.raises(DataError, match=r"no episode under .*there are: none; .*trace\.jsonl:1 "):
+        main([str(tmp_path), "--html", str(tmp_path / "x.html")], Console())
+
+
 def test_without_nicegui_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nicegui", None)
     monkeypatch.delitem(sys.modules, "keep_agent.viewer.pages", raising=False)
