@@ -190,7 +190,7 @@ async def _plain(connection: HTTPConnection, error: Exception) -> Response:
 
 def described(errors: Iterable[Mapping[str, Any]]) -> str:
     """Places and reasons of a validation's errors; what was sent is not repeated."""
-    found = [f"{_place(error['loc'])}: {error['msg']}" for error in errors]
+    found = [": ".join(filter(None, (_place(error["loc"]), error["msg"]))) for error in errors]
     more = f" (and {len(found) - 5} more)" if len(found) > 5 else ""
     return "; ".join(found[:5]) + more
 

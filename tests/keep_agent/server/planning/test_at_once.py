@@ -130,7 +130,8 @@ def test_a_socket_carries_a_robots_whole_day(serve: Callable[..., Any]) -> None:
                 assert (answer["type"], answer["status"]) == ("error", 400) and answer["error"]["message"]
             for text in ("{", "[" * 999, '{"type": "observe", "facts": [NaN]}', '"\\ud800"'):
                 socket.send(text)
-                assert json.loads(socket.recv(PATIENCE))["type"] == "error"
+                answer = json.loads(socket.recv(PATIENCE))
+                assert answer["type"] == "error" and answer["error"]["message"][0].isalpha(), answer
             socket.send(b"\xff\xfe")
             assert json.loads(socket.recv(PATIENCE))["type"] == "error"
             assert say(type="observe", facts=[fact]) == {"type": "observed"}
