@@ -49,7 +49,8 @@ def _escaped(text: str) -> str:
 
 def as_read(value: Any) -> Any:
     """What OmegaConf makes of an override's value in which it looks nothing up."""
-    return OmegaConf.to_object(OmegaConf.create({"value": value}))["value"]  # type: ignore[index, call-overload]
+    read: dict[str, Any] = OmegaConf.to_container(OmegaConf.create({"value": value}), resolve=True)  # type: ignore[assignment]
+    return read["value"]
 
 
 def unreadable(override: str) -> str:
