@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import queue
 import threading
@@ -10,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -28,6 +30,7 @@ def choose_device(device: torch.device | None) -> None:
 class Priority(IntEnum):
     """Lower runs first."""
 
+    EXIT = -1
     PLAN = 0
     BACKGROUND = 1
     CLOSE = 2
@@ -76,6 +79,7 @@ class Worker:
         self._closed, self._lock = False, threading.Lock()  # so that no job comes behind the last one
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
+        _ALIVE.add(self)
 
     def submit(self, work: Callable[[], T], priority: Priority = Priority.PLAN) -> Future[T]:
         """Queue ``work``.
@@ -116,10 +120,13 @@ class Worker:
 
     def close(self) -> None:
         """Finish what is queued, then stop. May be called twice."""
+        self._end(Priority.CLOSE)
+
+    def _end(self, priority: Priority) -> None:
         with self._lock:
-            if not self._closed:
+            if not self._closed or priority == Priority.EXIT:
                 self._closed = True
-                self._jobs.put(_Job(Priority.CLOSE, next(self._numbers), None, Future()))
+                self._jobs.put(_Job(priority, next(self._numbers), None, Future()))
         self._thread.join()  # for whoever calls: what the work needs is put away behind this
 
     def _serve(self) -> None:
@@ -129,3 +136,16 @@ class Worker:
             del job  # while this thread tidies or waits it must not keep the work, and with it a model, alive
             if ran and due and self._tidy is not None:
                 self._tidy()
+
+
+_ALIVE: WeakSet[Worker] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Wait for the work under way, not for what is queued, when the process ends and nobody has closed an engine.
+
+    A thread that comes back from torch when the interpreter is gone ends the process by an abort.
+    """
+    for worker in tuple(_ALIVE):
+        worker._end(Priority.EXIT)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from concurrent.futures import Future, wait
@@ -269,3 +271,27 @@ def test_many_threads_get_the_answers_of_one() -> None:
         assert len(logits) == 5
         for one in logits:
             torch.testing.assert_close(one, expected[i], rtol=1e-4, atol=1e-4)
+
+
+UNCLOSED = """
+import sys, threading, torch
+from memory.engine.worker import Priority, Worker
+
+begun, worker = threading.Event(), Worker()
+
+def work():
+    begun.set()
+    for _ in range(300):
+        torch.randn(300, 300) @ torch.randn(300, 300)
+    sys.stdout.write("done ")
+
+worker.submit(work, Priority.BACKGROUND)
+worker.submit(lambda: sys.stdout.write("queued "), Priority.BACKGROUND)
+begun.wait()
+"""
+
+
+def test_a_process_that_closes_nothing_ends_as_it_should() -> None:
+    """What is under way is finished, or torch would abort the process; what is queued is not begun."""
+    done = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done ", "")
