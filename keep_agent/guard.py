@@ -1,4 +1,4 @@
-"""How every command ends: a result, or one line that names the bad value and the remedy, and an exit code."""
+"""End of every command: a result, or one line that names the bad value and the remedy, and an exit code."""
 
 from __future__ import annotations
 

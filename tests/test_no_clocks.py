@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent
@@ -27,14 +27,19 @@ def readings(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
-def test_clocks_are_read_where_conditions_are_waited_for_and_nowhere_else() -> None:
-    found = [
+def found(lines: Callable[[ast.AST], Iterator[int]], allowed: Collection[str] = ()) -> list[str]:
+    """FILE:LINE of all tests but those in ``allowed``."""
+    return [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sorted(ROOT.rglob("*.py"))
-        if str(path.relative_to(ROOT)) not in ALLOWED
-        for line in readings(ast.parse(path.read_text(encoding="utf-8")))
+        if str(path.relative_to(ROOT)) not in allowed
+        for line in lines(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert not found, "wait for a condition with tests/waiting.py instead of reading a clock: " + ", ".join(found)
+
+
+def test_clocks_are_read_where_conditions_are_waited_for_and_nowhere_else() -> None:
+    clocks = found(readings, ALLOWED)
+    assert not clocks, "wait for a condition with tests/waiting.py instead of reading a clock: " + ", ".join(clocks)
 
 
 def test_the_check_sees_clocks() -> None:
@@ -62,12 +67,8 @@ def _limits(name: object) -> bool:
 
 
 def test_whoever_waits_does_so_as_long_as_a_busy_machine_needs() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted(ROOT.rglob("*.py"))
-        for line in waits(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert not found, "wait as long as PATIENCE of tests/waiting.py says: " + ", ".join(found)
+    limits = found(waits)
+    assert not limits, "wait as long as PATIENCE of tests/waiting.py says: " + ", ".join(limits)
 
 
 def test_the_check_sees_limits() -> None:

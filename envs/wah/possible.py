@@ -28,7 +28,7 @@ def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
             there = [graph[thing] for thing in graph.of_class(one.thing)]
             if len(there) < one.count:
                 raise DataError(f"{one.count} of {one.thing!r} are asked, but this apartment has {len(there)}")
-            _check_carried(one.thing, sum(CARRIED in thing.properties for thing in there) >= one.count)
+            _check_carried(one.thing, sum(thing.grabbable for thing in there) >= one.count)
         if one.place:
             _check_name(one.place, classes, "this apartment")
             able = any(NEEDED[one.kind] in graph[place].properties for place in graph.of_class(one.place))

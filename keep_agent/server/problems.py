@@ -1,4 +1,4 @@
-"""How errors become answers: a status, a kind and a sentence. Nothing of what is inside gets out."""
+"""Answers to errors: a status, a kind and a sentence. Nothing of what is inside gets out."""
 
 from __future__ import annotations
 
