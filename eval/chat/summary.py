@@ -8,7 +8,7 @@ from typing import Any
 from eval.chat.conversation import ADVERSARIAL
 from eval.chat.rows import AnswerRow
 from eval.chat.split import PARTS
-from eval.intervals import mean_interval
+from eval.intervals import mean_interval, share_interval
 from eval.metrics import costs, spread
 
 TEXT_METRICS = ("f1", "bleu1", "similarity", "bertscore")
@@ -26,7 +26,7 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
         "per_category": {name: quality([row for row in rows if row.category == name], bert) for name in categories},
         "answerable": quality(answerable, bert),
         "adversarial": quality([row for row in rows if row.category == ADVERSARIAL], bert),
-        "f1_interval": mean_interval(_by_conversation(answerable), within=(0.0, 1.0)),
+        "f1_interval": mean_interval(_by_conversation(answerable, "f1"), within=(0.0, 1.0)),
         "prefill_tokens": spread(row.prefill_tokens for row in rows),
         "encoded_tokens": spread(row.encoded_tokens for row in rows),
         "kv_length": spread(row.kv_length for row in rows),
@@ -42,7 +42,8 @@ def summarize(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
 def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
     """Means over the rows a figure exists for, None where it exists for none.
 
-    ``average`` is over the text metrics; ``accuracy`` over multiple choice and adversarial questions.
+    ``average`` is over the text metrics; ``accuracy`` over multiple choice and adversarial questions, and its interval
+    is clustered by conversation (None for one conversation).
     """
     texts = [row for row in rows if row.scores.f1 is not None]
     found = {name: _mean([value for row in texts if (value := _text_metric(row, name, bert)) is not None])
@@ -54,6 +55,7 @@ def quality(rows: Sequence[AnswerRow], bert: Bert) -> dict[str, Any]:
         **found,
         "average": _mean(shown),
         "accuracy": _mean([row.scores.correct for row in rows if row.scores.correct is not None]),
+        "accuracy_interval": share_interval(_by_conversation(rows, "correct")),
         "abstained": _mean([row.scores.abstained for row in free]),
     }
 
@@ -66,11 +68,11 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _by_conversation(rows: Sequence[AnswerRow]) -> dict[str, list[float]]:
+def _by_conversation(rows: Sequence[AnswerRow], score: str) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {}
     for row in rows:
-        if row.scores.f1 is not None:
-            samples.setdefault(row.conversation, []).append(row.scores.f1)
+        if (value := getattr(row.scores, score)) is not None:
+            samples.setdefault(row.conversation, []).append(value)
     return samples
 
 

@@ -28,7 +28,8 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
         if name == "answerable":
             table.add_section()
         texts = (percent(found[metric]) for metric in (*metrics, "average"))
-        table.add_row(name, str(found["questions"]), *texts, percent(found["accuracy"]), percent(found["abstained"]))
+        right = percent(found["accuracy"]) + bounds(found["accuracy_interval"], 100, 1)
+        table.add_row(name, str(found["questions"]), *texts, right, percent(found["abstained"]))
     return table
 
 

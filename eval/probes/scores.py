@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from eval.intervals import Difference, paired_difference
+from eval.intervals import Difference, paired_difference, wilson
 from eval.plots import figure, style
 from eval.probes.cells import Answer, Cell
-from eval.tables import difference, number, percent
+from eval.tables import bounds, difference, number, percent
 
 ACCURACIES = "recall.png"  # the figure
 
@@ -25,6 +25,7 @@ class Score:
     method: str
     trials: int
     accuracy: float
+    accuracy_interval: tuple[float, float]  # Wilson's: probes are independent
     gap: Difference | None  # to the first method, paired; the first itself has none
     memory_tokens: float
     prefill_tokens: float
@@ -45,6 +46,7 @@ def score(answers: Sequence[Answer], ruler: Sequence[Answer]) -> Score:
         first.method,
         len(answers),
         mean("right"),
+        wilson(mean("right"), len(answers)),
         None if answers is ruler else paired_difference(gaps),
         *(mean(field) for field in ("memory_tokens", "prefill_tokens", "computed_ratio", "recomputed_ratio")),
     )
@@ -63,14 +65,15 @@ def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
     """Accuracy by method and number of segments; last comes the share of token-layers computed at the largest."""
     rows = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
     sizes = list(dict.fromkeys(one.cell.segments for one in rows))
-    table = Table(title=f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, by segments")
+    title = f"{kind}, cue {cue}: right answers in % of {rows[0].trials} probes, with 95 % intervals, by segments"
+    table = Table(title=title)
     table.add_column("method", no_wrap=True)
     for heading in (*map(str, sizes), f"computed at {sizes[-1]}", f"prefill tokens at {sizes[-1]}"):
         table.add_column(heading, justify="right")
     for method in dict.fromkeys(one.method for one in rows):
         own = [one for one in rows if one.method == method]
-        cells = (percent(one.accuracy) for one in own)
-        table.add_row(method, *cells, number(own[-1].computed_ratio), number(own[-1].prefill_tokens, 1))
+        costs = number(own[-1].computed_ratio), number(own[-1].prefill_tokens, 1)
+        table.add_row(method, *(_right(one) for one in own), *costs)
     return table
 
 
@@ -79,7 +82,7 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
     table = Table(title=f"at the largest memory where {found[0].method} is right in {percent(mark)} % or more")
     for heading in ("kind", "cue", "segments", "method"):
         table.add_column(heading, no_wrap=heading != "method")
-    for heading in ("right %", "gap, points, 95 % interval", "computed", "recomputed"):
+    for heading in ("right %, 95 % interval", "gap, points, 95 % interval", "computed", "recomputed"):
         table.add_column(heading, justify="right", no_wrap=True)
     for kind, cue in dict.fromkeys((one.cell.kind, one.cell.cue) for one in found):
         own = [one for one in found if (one.cell.kind, one.cell.cue) == (kind, cue)]
@@ -90,9 +93,13 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
         for one in own:
             if one.cell.segments == largest:
                 shares = number(one.computed_ratio), number(one.recomputed_ratio)
-                table.add_row(kind, cue, str(largest), one.method, percent(one.accuracy), difference(one.gap), *shares)
+                table.add_row(kind, cue, str(largest), one.method, _right(one), difference(one.gap), *shares)
         table.add_section()
     return table
+
+
+def _right(one: Score) -> str:
+    return percent(one.accuracy) + bounds(one.accuracy_interval, 100, 1)
 
 
 def accuracy_figure(found: Sequence[Score], file: Path) -> None:

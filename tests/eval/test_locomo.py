@@ -25,6 +25,7 @@ from eval.chat.prompt import QuestionPrompt
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
 from eval.chat.split import PARTS as SPLIT
 from eval.chat.summary import summarize
+from eval.intervals import wilson
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import BAD_INPUT
 from keep_agent.results import PARTS
@@ -273,6 +274,8 @@ def test_the_summary_keeps_adversarial_questions_apart(answers: Answers) -> None
     assert found["answerable"]["f1"] == 1.0 and found["answerable"]["average"] == pytest.approx(1.0)
     assert found["adversarial"]["accuracy"] == found["adversarial"]["abstained"] == 1.0
     assert found["adversarial"]["f1"] is None and found["answerable"]["abstained"] == 0.0
+    talks = len({row.conversation for row in rows if row.scores.correct is not None})
+    assert found["adversarial"]["accuracy_interval"] == (wilson(1.0, talks) if talks > 1 else None)
     bert = {row.index: 0.4 for row in rows if row.scores.f1 is not None}
     assert summarize(rows, bert)["answerable"]["average"] == pytest.approx((3 + 0.4) / 4)
     assert found["prefill_tokens"]["mean"] == pytest.approx(sum(row.prefill_tokens for row in rows) / len(rows))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eval.intervals import wilson
 from eval.probes.cells import Cell, Probe
 from eval.probes.prober import Prober
 from eval.probes.scores import Score, mark_table
@@ -128,11 +129,15 @@ def test_figures_and_ranks_are_written(found: tuple[dict, Path]) -> None:
 
 def test_a_cue_that_the_ruler_never_masters_is_named_not_left_out() -> None:
     def at(cue: str, segments: int, accuracy: float) -> Score:
-        return Score(Cell("needle", cue, segments), "full_recompute", 10, accuracy, None, 1.0, 1.0, 1.0, 0.0)
+        cell, interval = Cell("needle", cue, segments), wilson(accuracy, 10)
+        return Score(cell, "full_recompute", 10, accuracy, interval, None, 1.0, 1.0, 1.0, 0.0)
 
     table = mark_table([at("after", 20, 1.0), at("after", 40, 0.8), at("before", 20, 0.3), at("before", 40, 0.1)], 0.9)
     cues, segments, right = (list(table.columns[column].cells) for column in (1, 2, 4))
-    assert list(zip(cues, segments, right, strict=True)) == [("after", "20", "100.0"), ("before", "none", "≤ 30.0")]
+    assert list(zip(cues, segments, right, strict=True)) == [
+        ("after", "20", "100.0 [72.2, 100.0]"),
+        ("before", "none", "≤ 30.0"),
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
