@@ -47,7 +47,7 @@ test-slow: $(STAMP)
 	$(PYTEST) -m slow $(ARGS)
 
 hunt: $(STAMP)
-	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=default $(ARGS)
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=hunt $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' --benchmark-enable --benchmark-only $(ARGS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -17,7 +17,10 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-settings.register_profile("repeatable", derandomize=True)  # a change fails for its own faults
+# No example is too slow: how long one takes is up to the machine. Fixtures of a function are shared by its examples.
+ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]}
+settings.register_profile("repeatable", derandomize=True, **ANY_MACHINE)  # a change fails for its own faults
+settings.register_profile("hunt", settings.get_profile("default"), **ANY_MACHINE)
 settings.load_profile("repeatable")
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -6,7 +6,12 @@ import ast
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 ROOT = Path(__file__).parent
+ASKS = {
+    f"httpx.{name}" for name in ("Client", "AsyncClient", "delete", "get", "head", "post", "put", "request", "stream")
+}
 CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time"}
 ALLOWED = {
     "waiting.py",  # waits for conditions
@@ -74,3 +79,43 @@ def test_whoever_waits_does_so_as_long_as_a_busy_machine_needs() -> None:
 def test_the_check_sees_limits() -> None:
     text = "start(timeout=20)\nlimits = {'server_timeout': 20}\nevent.wait(5.0)\nevent.wait(0.1)\nthread.join(PATIENCE)"
     assert sorted(waits(ast.parse(text))) == [1, 2, 3]
+
+
+def haste(tree: ast.AST) -> Iterator[int]:
+    """Lines that wait as long as a library thinks best, which is a few seconds."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in {"websockets.sync.client", "websockets.sync.server"}:
+            hasty = bool({"connect", "serve"} & {name.name for name in node.names})
+        elif isinstance(node, ast.Call):
+            hasty = ast.unparse(node.func) in ASKS and "timeout" not in {word.arg for word in node.keywords}
+        else:
+            continue
+        if hasty:
+            yield node.lineno
+
+
+def test_no_library_is_hastier_than_its_machine() -> None:
+    hasty = found(haste)
+    assert not hasty, "connect with tests/sockets.py, and give httpx PATIENCE: " + ", ".join(hasty)
+    text = "from websockets.sync.client import connect\nhttpx.get(url)\nhttpx.get(url, timeout=PATIENCE)"
+    assert [*haste(ast.parse(text))] == [1, 2]
+
+
+def test_no_example_is_too_slow() -> None:
+    profile = settings()
+    assert profile.deadline is None and HealthCheck.too_slow in profile.suppress_health_check
+
+
+def exceptions(tree: ast.AST) -> Iterator[int]:
+    """Lines where the settings of a test take the place of those of `tests/conftest.py`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "settings":
+            words = {word.arg for word in node.keywords}
+            if words & {"deadline", "suppress_health_check"}:
+                yield node.lineno
+
+
+def test_settings_of_single_tests_bring_no_clock_back() -> None:
+    every = {"keep_agent/server/test_schema.py"}  # turns all health checks off
+    assert not (lines := found(exceptions, every)), "tests/conftest.py says it for all: " + ", ".join(lines)
+    assert [*exceptions(ast.parse("settings(max_examples=3)\nsettings(deadline=20)"))] == [2]

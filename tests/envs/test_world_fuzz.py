@@ -57,7 +57,7 @@ def walk(scene: Scene, skills: SkillSet, seed: int, steps: int) -> tuple[World, 
 
 @SKILL_SETS
 @given(scene=st.sampled_from(SCENES), seed=st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_random_walks_stay_sound(skills: SkillSet, scene: Scene, seed: int) -> None:
     world, knowledge, _ = walk(scene, skills, seed, 60)
     assert_sound(world)
@@ -76,7 +76,7 @@ def _fields(fact: Fact) -> dict[str, object]:
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_the_same_walk_gives_the_same_world(skills: SkillSet, seed: int) -> None:
     first, second = (walk(kitchen(), skills, seed, 40) for _ in range(2))
     assert first[2] == second[2]
@@ -84,7 +84,7 @@ def test_the_same_walk_gives_the_same_world(skills: SkillSet, seed: int) -> None
 
 
 @given(scene=st.sampled_from(SCENES), seed=st.integers(0, 10**6), observability=st.sampled_from(("full", "partial")))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_admissible_grounded_skill_works(scene: Scene, seed: int, observability: Observability) -> None:
     skills, random, world = GroundedSkills(), Random(seed), World(scene)
     knowledge = Knowledge(world, observability)
@@ -99,7 +99,7 @@ def test_every_admissible_grounded_skill_works(scene: Scene, seed: int, observab
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_failures_have_a_reason_and_grounded_ones_change_nothing(seed: int) -> None:
     random = Random(seed)
     world = walk(random.choice(SCENES), SETS[1], seed, 15)[0]
@@ -116,7 +116,7 @@ def test_failures_have_a_reason_and_grounded_ones_change_nothing(seed: int) -> N
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_copies_do_not_touch_each_other(skills: SkillSet, seed: int) -> None:
     world = walk(kitchen(), skills, seed, 20)[0]
     twin, kept = world.copy(), world.copy()

@@ -157,7 +157,7 @@ def test_a_paired_ratio_is_not_blurred_by_what_both_sides_share() -> None:
     assert ratio_interval(fast, slow) == pytest.approx((0.5, 0.5))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=6))
 def test_the_interval_stays_within_the_clusters_means(groups: list[list[float]]) -> None:
     means = [sum(group) / len(group) for group in groups]

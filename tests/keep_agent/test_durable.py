@@ -76,7 +76,7 @@ def do(agent: DurableAgent, call: tuple[str, Any]) -> None:
         getattr(agent, name)(value)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(calls, min_size=1, max_size=14), st.sets(st.integers(0, 13)))
 def test_opened_again_it_remembers_every_call(
     brain: Brain, tmp_path_factory: pytest.TempPathFactory, made: list[tuple[str, Any]], compacted: set[int]

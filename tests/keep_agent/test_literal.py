@@ -30,7 +30,7 @@ def parsed(override: str) -> str:
 
 
 @given(TEXT)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_text_is_an_override_of_itself(text: str) -> None:
     for path in (text, f"/{text}", f"{text}\\"):
         assert parsed(as_override("model.name", path)) == path
@@ -57,7 +57,7 @@ def test_names_without_quotes_are_parted_at_commas() -> None:
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), VALUES, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_plain_values_are_read_as_they_are(values: dict[str, Any]) -> None:
     config = as_config(values)
     assert OmegaConf.to_container(config, resolve=True) == values

@@ -37,7 +37,7 @@ def products(query: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return query @ keys.repeat_interleave(HEADS // KV_HEADS, 0).mT
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     seed=st.integers(0, 999),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hydra import compose, initialize_config_module
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from keep_agent.brain import make_method
 from keep_agent.errors import ConfigError
@@ -239,7 +239,7 @@ def test_packed_blocks_are_served_as_they_come_back_and_not_otherwise(kind: str,
 @pytest.mark.parametrize("storage", ["packed", "tiers"])
 @pytest.mark.parametrize("method", [reuse, keep, blocks])
 @given(steps=EDITS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 def test_a_stale_version_is_never_served(engine: Engine, method: object, storage: str, steps: list) -> None:
     """Law 10, up to rounding."""
     session = open_session(engine, replace(method(), storage=STORAGES[storage]()))

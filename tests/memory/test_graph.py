@@ -179,7 +179,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_groups_are_stable_and_consistent(steps: list[list[tuple[int, str]]]) -> None:
     store = make_store(Grouping(threshold=0.4, bound=4, window=3))
     lived: dict[tuple[str, int], int] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from memory.assembly.latent import NamedChoice
 from memory.clock import Clock
@@ -127,7 +127,7 @@ def test_the_chosen_units_are_those_of_the_boxes(engine: Engine) -> None:
 
 
 @given(steps=EDITS)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 def test_a_stale_version_is_never_chosen(engine: Engine, steps: list) -> None:
     """Law 10 for boxes: they go with their blocks."""
     session = open_session(engine, method(Latent(top_k=4)))

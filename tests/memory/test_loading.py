@@ -32,7 +32,7 @@ def follow(loading: Loading, layout: Layout, actives: list[list[int]]) -> tuple[
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_everything_that_rests_is_loaded_once(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, 4), max_size=6))
     fresh = data.draw(st.sets(st.sampled_from(range(len(lengths))))) if lengths else set()

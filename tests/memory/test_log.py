@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
@@ -189,7 +189,7 @@ def test_the_log_is_encoded_ahead(engine: Engine, session: MemorySession) -> Non
 
 
 @given(st.lists(st.sampled_from(["do", "finish", "undo", "ask"]), max_size=12))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 def test_whatever_is_done_the_rows_are_the_references(engine: Engine, acts: list[str]) -> None:
     session = open_session(engine, reuse(), budget=6)
     furnish(session.store, 1, 2)

@@ -12,7 +12,7 @@ from tests.memory.splices import check_law, edited, edits, texts
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(prompt=texts, reply=texts, step=st.integers(1, 5), changes=edits)
 def test_generated_tokens_bring_their_own_text(
     name: str, prompt: str, reply: str, step: int, changes: list[tuple[str, float, str]]
@@ -30,7 +30,7 @@ def test_generated_tokens_bring_their_own_text(
     check_law(name, stored, edited(stored.text, changes), 0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ids=st.lists(st.integers(0, 349), max_size=8), step=st.integers(1, 8), more=texts)
 def test_any_tokens_can_have_been_generated(ids: list[int], step: int, more: str) -> None:
     """Bytes that are no text are what a decoder shows for them; nothing is kept twice or lost."""

@@ -12,7 +12,7 @@ from tests.memory.splices import check_law, common, edited, edits, in_pieces, pl
 
 
 @ALL
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=texts, cuts=st.lists(places, max_size=4), turns=st.lists(edits, min_size=1, max_size=3), threshold=places)
 def test_spliced_tokens_say_the_new_text(
     name: str, text: str, cuts: list[float], turns: list[list[tuple[str, float, str]]], threshold: float
@@ -24,7 +24,7 @@ def test_spliced_tokens_say_the_new_text(
 
 
 @ALL
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=texts, more=texts, cuts=st.lists(places, max_size=4))
 def test_a_text_that_goes_on_keeps_every_token(name: str, text: str, more: str, cuts: list[float]) -> None:
     stored = in_pieces(text, cuts, name)
@@ -34,7 +34,7 @@ def test_a_text_that_goes_on_keeps_every_token(name: str, text: str, more: str, 
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=texts, changes=edits)
 def test_where_nothing_is_lost_the_law_is_about_the_text_itself(
     name: str, text: str, changes: list[tuple[str, float, str]]
@@ -47,7 +47,7 @@ def test_where_nothing_is_lost_the_law_is_about_the_text_itself(
     assert said(name, told.ids) == new
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=texts, cuts=st.lists(places, max_size=4), changes=edits)
 def test_tokens_without_spaces_are_those_of_the_whole_text(
     text: str, cuts: list[float], changes: list[tuple[str, float, str]]
@@ -58,7 +58,7 @@ def test_tokens_without_spaces_are_those_of_the_whole_text(
     assert resume(stored, match(stored, new, 0), coder)[0].ids == coder.encode(new, first=True).ids
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(one=texts, other=texts, both=texts)
 def test_shared_is_the_common_beginning(one: str, other: str, both: str) -> None:
     assert shared(one, other) == common(one, other)

@@ -18,7 +18,7 @@ from tests.references.multi_hop import choose
 
 
 @given(st.sampled_from(SHAPES), st.integers(2, 64), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.99))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_schedules_fall_and_keep_their_average(
     shape: str, layers: int, average: float, last: float, until: float
 ) -> None:

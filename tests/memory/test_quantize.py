@@ -60,7 +60,7 @@ def test_numbers_come_back_within_half_a_scale(kv_heads: int, head_dim: int, bit
     along=st.sampled_from(ALONG),
 )
 @example(values=[2.0**-126], offset=0.0, stretch=1e-6, bits=8, along="token")  # a spread whose scale is no float32
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_spread_around_any_offset(
     values: list[float], offset: float, stretch: float, bits: int, along: Along
 ) -> None:

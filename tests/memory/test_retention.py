@@ -57,7 +57,7 @@ def stages(budget: int) -> list[Retention]:
 
 
 @given(rows=st.integers(1, 60), protected=st.integers(0, 9), span=st.integers(0, 9), budget=st.integers(1, 70))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_budget_is_met_exactly_where_forced_rows_leave_room(
     rows: int, protected: int, span: int, budget: int
 ) -> None:
@@ -108,7 +108,7 @@ def test_of_equal_rows_the_later_one_stays() -> None:
     sinks=st.booleans(),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_snapkv_votes_with_the_weights_of_the_layer(
     window: int | None, softcap: float | None, sinks: bool, seed: int
 ) -> None:
@@ -285,7 +285,7 @@ def test_a_head_of_another_model_and_damaged_files_are_refused(tmp_path: Path) -
 
 
 @given(rows=st.integers(1, 60), size=st.integers(1, 9), budget=st.integers(1, 70), seed=st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_by_segment_a_part_stays_whole_or_goes_and_none_that_fits_is_left_out_for_a_worse_one(
     rows: int, size: int, budget: int, seed: int
 ) -> None:

@@ -136,7 +136,7 @@ def test_ties_go_to_the_older() -> None:
 
 
 @given(st.integers(0, 45), st.sampled_from([0, 10]), st.booleans(), st.sampled_from(["mug_3", "cabinet", "open", ""]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_choice_is_closed_bounded_and_repeatable(budget: int, quiet: int, mixed: bool, query: str) -> None:
     store = house(quiet)
     chosen = Embedding(mixed=mixed).select(query, store, budget)
@@ -180,7 +180,7 @@ def lived_in(edits: list[list[tuple[int, str | None]]], quiet: int) -> SegmentSt
     st.booleans(),
     st.sampled_from(["max", "mean"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_choice_is_that_of_looking_at_everything(
     edits: list[list[tuple[int, str | None]]], quiet: int, budget: int, mixed: bool, group_score: str
 ) -> None:

@@ -9,7 +9,7 @@ from itertools import groupby
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from keep_agent.errors import ConfigError
 from memory.block import KVBlock, identity
@@ -133,7 +133,7 @@ def test_what_is_asked_aside_computes_no_old_rows(engine: Engine) -> None:
 
 
 @given(steps=EDITS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12)
 def test_a_stale_version_is_never_served(engine: Engine, steps: list) -> None:
     """Law 10: the reference knows nothing of versions, it only ever copies rows of the same text."""
     session, reference = open_session(engine, sparsex()), SegmentCache(engine.plain, CONTEXT, 4)

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.engine import Engine
@@ -119,7 +119,7 @@ def test_loading_never_changes_the_result(engine: Engine, loading: object) -> No
 
 @pytest.mark.parametrize("method", [reuse, keep, blocks])
 @given(steps=EDITS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12)
 def test_a_stale_version_is_never_served(engine: Engine, method: object, steps: list) -> None:
     session = open_session(engine, method())
     furnish(session.store, cabinets=2, objects=6)
@@ -139,7 +139,7 @@ def test_a_stale_version_is_never_served(engine: Engine, method: object, steps: 
 
 @pytest.mark.parametrize("other", [reuse, sparsex])
 @given(steps=EDITS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12)
 def test_approximate_rows_never_enter_the_exact_prefix(engine: Engine, other: object, steps: list) -> None:
     """Both methods rest in one storage; the prefix stays exact whatever the other one put there."""
     exact = prefix()

@@ -335,7 +335,7 @@ class Requests(RuleBasedStateMachine):
         assert self.pool.used == 0
 
 
-Requests.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Requests.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestRequests = Requests.TestCase
 
 

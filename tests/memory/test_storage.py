@@ -19,7 +19,7 @@ SIZE = block("x").nbytes
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3), st.sampled_from(["put", "get", "delete"]))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_ram_equals_a_list_in_order_of_use(calls: list[tuple[str, int, str]]) -> None:
     ram, order = Ram(budget_bytes=4 * SIZE), {}
     for name, tokens, call in calls:

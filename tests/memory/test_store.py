@@ -72,7 +72,7 @@ EDITS = st.lists(
 
 
 @given(EDITS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_store_equals_a_dictionary(edits: list[tuple[str, str | None, bool]]) -> None:
     store, model = SegmentStore(encode_text), {}
     for id, text, advance in edits:
@@ -114,7 +114,7 @@ PUTS = st.lists(
 
 
 @given(PUTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_segments_are_found_by_category_and_by_what_they_refer_back_to(
     edits: list[tuple[str, str, str | None]],
 ) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ModelError
@@ -175,7 +175,7 @@ class Flat:
 
 @pytest.mark.parametrize("method", [turns, *EVICTING])
 @given(steps=STEPS)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20)
 def test_sessions_never_touch_each_others_rows(
     method: Callable[[], MemoryMethod], engine: Engine, steps: list[tuple[str, int, int]]
 ) -> None:

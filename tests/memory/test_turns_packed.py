@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from memory.assembly.chain import common_prefix
 from memory.engine.engine import Engine
@@ -108,7 +108,7 @@ class PackedFlat(Flat):
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("method", [turns, streaming, snapkv, query_memory])
 @given(steps=STEPS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 def test_sessions_over_packed_rows_are_what_rounding_makes_of_them(
     method: Callable[[], MemoryMethod], format: str, engine: Engine, steps: list[tuple[str, int, int]]
 ) -> None:

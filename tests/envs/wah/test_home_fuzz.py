@@ -117,7 +117,7 @@ def walk(house: Home, skills: SkillSet, seed: int, steps: int) -> tuple[Knowledg
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_random_walks_stay_sound(skills: SkillSet, seed: int) -> None:
     assert_true(walk(begin(CROWDED, seats=seed % 2 == 0), skills, seed, 110)[0])
 
@@ -130,7 +130,7 @@ def test_random_walks_in_embedded_apartments_stay_sound(skills: SkillSet, graph:
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_the_same_walk_gives_the_same_world(skills: SkillSet, seed: int) -> None:
     first, second = begin(CROWDED), begin(CROWDED)
     assert walk(first, skills, seed, 50) == walk(second, skills, seed, 50)
@@ -138,7 +138,7 @@ def test_the_same_walk_gives_the_same_world(skills: SkillSet, seed: int) -> None
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_admissible_grounded_skill_works(seed: int) -> None:
     random, house = Random(seed), begin(CROWDED)
     knowledge = Knowledge(house, random.choice(("full", "partial")))
@@ -154,7 +154,7 @@ def test_every_admissible_grounded_skill_works(seed: int) -> None:
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_failures_change_nothing_and_have_a_reason(skills: SkillSet, seed: int) -> None:
     random, house = Random(seed), begin(CROWDED)
     walk(house, skills, seed, 15)
@@ -175,7 +175,7 @@ def _any_grounded(house: Home, random: Random) -> list[str]:
 
 @SKILL_SETS
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_copies_do_not_touch_each_other(skills: SkillSet, seed: int) -> None:
     house = begin(CROWDED)
     walk(house, skills, seed, 20)

@@ -24,7 +24,7 @@ from tests.eval.overlap.works import STAGES, Watched, links, work, works
 EPSILON = 1e-9
 CHUNKS = st.sampled_from((float("inf"), 1.0, 3.0))
 stages = st.sampled_from(STAGES).map(lambda stage: stage())
-quick = settings(max_examples=150, deadline=None)
+quick = settings(max_examples=150)
 
 
 @quick

@@ -16,8 +16,9 @@ from threading import Condition, Event, Thread
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.server import ServerConnection, serve
+from websockets.sync.server import ServerConnection
 
+from tests.sockets import serve
 from tests.waiting import PATIENCE
 
 SUCCEEDED, CANCELED, ABORTED = 4, 5, 6

@@ -72,7 +72,7 @@ def play(case: Case, planner: ScriptPlanner, robot: ScriptRobot, events: list) -
     return session, future.result(WAIT)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.lists(Deed, min_size=1, max_size=5),
     st.lists(Thought, min_size=1, max_size=5),
@@ -119,7 +119,7 @@ def check_conversation(planner: ScriptPlanner, report: TaskReport) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(
     st.lists(Deed, min_size=1, max_size=5),
     st.lists(Thought, min_size=1, max_size=5),

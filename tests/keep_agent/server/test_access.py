@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from fastapi import APIRouter, WebSocket
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from keep_agent.server.access import RULES, Caller, Need, Rule
 from keep_agent.server.app import make_app
 from keep_agent.server.problems import Busy, answer_to
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import Served, serving, status
+from tests.sockets import connect
 
 router = APIRouter()
 AGENT_RULES = (Rule("/agents/{agent}", Need.AGENT), Rule("/agents/{agent}/{rest:path}", Need.AGENT), *RULES)

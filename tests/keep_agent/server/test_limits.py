@@ -279,7 +279,7 @@ def test_the_gate_lets_in_so_many_of_one_agent() -> None:
 
 
 def test_a_validation_error_does_not_repeat_what_was_sent(bounded: Served) -> None:
-    answer = httpx.post(f"{bounded.url}/json", json=["my secret"])
+    answer = httpx.post(f"{bounded.url}/json", json=["my secret"], timeout=PATIENCE)
     assert answer.status_code == 422 and "secret" not in answer.text
 
 

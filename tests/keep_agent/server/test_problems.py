@@ -18,7 +18,6 @@ import pytest
 from fastapi import APIRouter, FastAPI, WebSocket
 from starlette.responses import StreamingResponse
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
 
 from keep_agent.brain import brain_of
 from keep_agent.durable import DurableAgent
@@ -30,6 +29,7 @@ from keep_agent.server.service import make_service
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.planning.shared import SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, events, serving
+from tests.sockets import connect
 from tests.waiting import PATIENCE, until
 
 REQUESTS = 8

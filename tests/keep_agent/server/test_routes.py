@@ -12,13 +12,13 @@ import httpx
 import pytest
 from starlette.routing import BaseRoute
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from keep_agent.brain import brain_of
 from keep_agent.server.access import RULES, UNKNOWN, Need, Rules
 from keep_agent.server.service import make_service
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.serving import Served, serving
+from tests.sockets import connect
 from tests.waiting import PATIENCE
 
 ALICE, BOB, ALL = "token-of-alice", "token-of-bob", "token-of-all"

@@ -358,7 +358,7 @@ def told_back(made: list[dict[str, Any]]) -> None:
 
 
 @given(st.data(), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_answer_tells_an_agent_what_it_did_not_hear(scripted: TestClient, data: st.DataObject, count: int) -> None:
     made = [data.draw(phases(f"p{number}")) for number in range(count)]
     told_back(made)

@@ -61,7 +61,7 @@ def test_answers_are_as_described(tiny_model: Path, tmp_path: Path, tokens: Toke
         for result in schema.get_all_operations():
             served.http.post("/v1/agents", json={"id": "kitchen"})  # it may have been deleted
             cases = [result.ok().as_strategy(generation_mode=mode) for mode in MODES]
-            known = settings(max_examples=examples, deadline=None, database=None, suppress_health_check=EVERY)
+            known = settings(max_examples=examples, database=None, suppress_health_check=EVERY)
             known(given(case=one_of(cases))(ask))()
         assert served.http.get("/healthz").status_code == 200
     assert len(answered) >= 20

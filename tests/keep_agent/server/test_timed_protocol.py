@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import pytest
 from fastapi import APIRouter, Request, WebSocket
-from websockets.sync.client import connect
 
 from keep_agent.server.app import make_app
 from keep_agent.server.timed_protocol import TimedProtocol
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
+from tests.sockets import connect
 from tests.waiting import until
 
 router = APIRouter()

@@ -12,13 +12,14 @@ import httpx
 import pytest
 from fastapi import APIRouter, WebSocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import ClientConnection
 
 from keep_agent.server.app import make_app
 from keep_agent.server.logs import set_up
 from keep_agent.server.token_file import add_token, load_tokens, remove_token, write_tokens
 from keep_agent.server.tokens import Access, Entry, digest
 from tests.keep_agent.server.serving import Served, serving
+from tests.sockets import connect
 
 router = APIRouter()
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from benchmarks.viewer_browser import serving
 from tests.keep_agent.viewer.traces import opening, step, write
+from tests.sockets import connect
 from tests.waiting import PATIENCE
 
 PATHS = ("/", "/viewer", "/viewer/", "/viewer/data/episodes", "/viewer/episode?run=.&episode=e",

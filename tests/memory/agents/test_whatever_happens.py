@@ -106,7 +106,7 @@ class World:
 
 @pytest.mark.parametrize("format", [PackFormat(), PackFormat(8, 32, "channel")], ids=["4-token", "8-channel"])
 @given(steps=steps)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_happens_an_agent_remembers_its_own_text(
     steps: list, format: PackFormat, engines: list[Engine], coder: TokenizerCoder, tmp_path_factory: Any
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -34,7 +34,7 @@ several = st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=4)
 
 
 @given(st.integers(0, 5), several, several)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50)
 def test_any_shape_of_any_dtype(tmp_path: Path, blocks: int, inner: list, odd: list) -> None:
     tensors = {f"t{i}": filled((blocks, *shape), dtype, i) for i, (shape, dtype) in enumerate(inner)}
     extra = {f"x{i}": filled(shape, dtype, i) for i, (shape, dtype) in enumerate(odd)}

@@ -145,7 +145,7 @@ def test_a_page_that_fills_up_is_packed_from_the_rows_that_were_there() -> None:
 
 @ANY_KIND
 @given(data=st.data())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) -> None:
     """Whoever joins or leaves, is cut, or goes on alone in between: every step equals that of each alone."""
     house = House(drifters, kind)

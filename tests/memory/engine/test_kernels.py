@@ -73,7 +73,7 @@ def test_blocks_with_a_prefix_and_rows_without_bias(attention: Callable[..., tor
 
 
 @given(st.data(), st.integers(1, 300), WINDOWS, st.sampled_from([torch.float32, torch.bfloat16]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype: torch.dtype) -> None:
     steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
     positions = torch.tensor(steps).cumsum(0)
@@ -87,7 +87,7 @@ def test_causal_plan(data: st.DataObject, total: int, window: int | None, dtype:
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=12), st.integers(0, 30), st.integers(0, 30), WINDOWS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_unit_plan(lengths: list[int], context: int, behind: int, window: int | None) -> None:
     plan = unit_plan(lengths, context, torch.float32, torch.device("cpu"), behind)
     lengths = [behind + lengths[0], *lengths[1:]]  # the first has rows that are there already
@@ -104,7 +104,7 @@ def test_unit_plan(lengths: list[int], context: int, behind: int, window: int | 
 
 
 @given(st.lists(st.integers(-1, 200), min_size=1, max_size=200), st.integers(1, 60), st.integers(0, 9), WINDOWS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tree_plan(draws: list[int], prompt: int, gap: int, window: int | None) -> None:
     parents = [min(p, i - 1) for i, p in enumerate(draws)]
     paths: list[list[int]] = []

@@ -96,7 +96,7 @@ ops = st.lists(
 
 @pytest.mark.parametrize("format", [FORMATS[0], FORMATS[3]], ids=["4-token", "8-channel"])
 @given(ops=ops)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_happens_to_a_cache_and_its_forks(
     ops: list, format: PackFormat, engine_of: GetEngine, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -160,7 +160,7 @@ def test_warm_requests_leave_room_for_others(engine: Engine, manual: Scheduler) 
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 70), st.integers(1, 5)), min_size=1, max_size=9))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_nobody_starves(engine: Engine, arrivals: list[tuple[int, int, int]]) -> None:
     """Whatever comes when: the first token within a chunk per rival's chunk, all done, alike each time."""
     runs = [_play(engine, arrivals) for _ in range(2)]
@@ -192,7 +192,7 @@ def _play(engine: Engine, arrivals: Sequence[tuple[int, int, int]]) -> list[tupl
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4), st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_cancelled_request_leaves_what_was_computed(
     engine: Engine, cancels: list[tuple[int, int]], paged: bool
 ) -> None:

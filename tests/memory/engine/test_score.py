@@ -138,7 +138,7 @@ def test_more_nodes_than_headroom(engine: Engine) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_trie(many: list[list[int]]) -> None:
     plan = build_trie(tuple(map(tuple, many)), torch.float32, torch.device("cpu"))
     paths = [tuple(plan.tokens[row == 0].tolist()) for row in plan.ancestry]

@@ -47,7 +47,7 @@ def agree(blocks: Sequence[Block], rows: int, keys: int, cuts: Sequence[int], he
 
 
 @given(st.data(), st.integers(1, 300), WINDOWS, CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_causal(data: st.DataObject, total: int, window: int | None, cuts: list[int]) -> None:
     rows = torch.tensor(sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1))))
     steps = data.draw(st.lists(st.sampled_from([1, 1, 1, 9]), min_size=total, max_size=total))
@@ -56,7 +56,7 @@ def test_causal(data: st.DataObject, total: int, window: int | None, cuts: list[
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 30), WINDOWS, CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_units_behind_a_prefix(
     lengths: list[int], context: int, behind: int, window: int | None, cuts: list[int]
 ) -> None:
@@ -65,7 +65,7 @@ def test_units_behind_a_prefix(
 
 
 @given(st.lists(st.integers(-1, 200), min_size=1, max_size=150), st.integers(1, 60), WINDOWS, CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_trees(draws: list[int], prompt: int, window: int | None, cuts: list[int]) -> None:
     ancestry = torch.eye(len(draws), dtype=torch.bool)
     for node, parent in enumerate(min(p, i - 1) for i, p in enumerate(draws)):
@@ -97,7 +97,7 @@ def test_sinks_and_softcap(softcap: float | None, with_sinks: bool, heads: int, 
 
 
 @given(st.lists(st.integers(1, 120), min_size=1, max_size=4), st.integers(1, 3), CUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_requests_of_different_lengths(lengths: list[int], rows: int, cuts: list[int]) -> None:
     """Left-padded requests, each with its own bias, equal one after the other."""
     longest, columns = max(lengths), torch.arange(max(lengths))

@@ -103,7 +103,7 @@ class Seen:
 
 
 @given(steps=STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_rows_that_were_taken_back_or_never_came_leave_no_trace(steps: list[tuple[str, int]]) -> None:
     seen = Seen()
     seen.append(7)
@@ -120,7 +120,7 @@ def test_rows_that_were_taken_back_or_never_came_leave_no_trace(steps: list[tupl
 
 
 @given(rows=st.integers(1, 20), turn=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_behind_a_turn_the_last_queries_are_there_again(rows: int, turn: int) -> None:
     seen = Seen()
     seen.append(turn)

@@ -28,7 +28,7 @@ CALLS = ("put", "put", "get", "delete", "flush", "reopen", "crash")
     st.lists(st.tuples(st.sampled_from(CALLS), st.sampled_from("abcd"), st.sampled_from([0, 1, 9, 300])), max_size=25),
     st.sampled_from(DTYPES),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_it_equals_a_dictionary_that_is_copied_when_flushed(
     tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[str, str, int]], dtype: torch.dtype
 ) -> None:

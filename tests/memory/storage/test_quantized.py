@@ -77,7 +77,7 @@ def test_any_block_comes_back_rounded(
     st.sampled_from(ALONG),
     st.sampled_from([4, 8]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_part_is_the_same_numbers(drawn: tuple[int, list[int]], keys: Along, bits: int) -> None:
     """Whatever is asked for first: parts of parts, layers, rows."""
     tokens, edges = drawn

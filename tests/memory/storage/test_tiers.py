@@ -129,7 +129,7 @@ CALLS = st.tuples(
 @given(
     st.lists(CALLS, min_size=10, max_size=60), st.sampled_from([(4,), (2, 5), (1, 2, 3)]), st.sampled_from([None, 5.0])
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_it_never_serves_what_a_dictionary_would_not(
     calls: list[tuple[str, str, int, str]], sizes: tuple[int, ...], ttl: float | None
 ) -> None:
@@ -166,7 +166,7 @@ def test_it_never_serves_what_a_dictionary_would_not(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["put", "put", "get"]), st.sampled_from(NAMES)), min_size=12, max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_nothing_is_lost_before_all_tiers_are_full_and_then_what_was_used_longest_ago(
     calls: list[tuple[str, str]],
 ) -> None:
@@ -194,7 +194,7 @@ def test_nothing_is_lost_before_all_tiers_are_full_and_then_what_was_used_longes
         max_size=70,
     )
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_nobody_pushes_another_below_its_quota(calls: list[tuple[str, str, int]]) -> None:
     quotas = {"x": 0.25, "y": 0.5}
     tiers = rams(4, 8, quotas=quotas)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.clock import Clock
@@ -265,7 +265,6 @@ FIELDS = st.fixed_dictionaries(
 ) | st.fixed_dictionaries({"success": st.just(True), "message": JSON.map(json.dumps)})
 
 
-@settings(deadline=None)
 @given(fields=FIELDS)
 def test_whatever_fields_come_only_one_error_is_raised(fields: dict[str, Any]) -> None:
     for read in (answers.done, answers.count, answers.graph, answers.messages, answers.report, answers.images):

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
 
 from keep_agent.client import Client
 from keep_agent.durable import DurableAgent
@@ -19,6 +18,7 @@ from keep_agent.server.limits import Limits
 from keep_agent.server.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, post
+from tests.sockets import connect
 from tests.waiting import PATIENCE, until
 
 
@@ -99,7 +99,7 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
         looking.start()
         until(lambda: bool(woken))
         url = f"ws://127.0.0.1:{served.port}/v1/agents/kitchen/socket"
-        with pytest.raises(InvalidStatus), connect(url, open_timeout=PATIENCE):
+        with pytest.raises(InvalidStatus), connect(url):
             pass
         assert woken == ["garage"]
         go.set()
