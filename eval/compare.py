@@ -31,7 +31,7 @@ from eval.metrics import (
     success_interval,
     success_rate,
 )
-from eval.tables import bounds, crashes, difference, number, pairs, percent, points, show
+from eval.tables import bounds, crashes, difference, number, pairs, percent, points, share, show
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError, check_once
 from keep_agent.guard import guarded
@@ -265,7 +265,7 @@ def rows_table(rows: Sequence[Row], base: str) -> Table:
     for row in rows:
         table.add_row(
             row.run,
-            percent(row.success_rate) + bounds(row.success_interval, 100, 1),
+            share(row.success_rate, row.success_interval),
             points(row.success_difference),
             pairs(row.success_difference),
             percent(row.goal_condition_rate),

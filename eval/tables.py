@@ -66,6 +66,11 @@ def pairs(found: Difference | None) -> str:
     return f"{counts}; too few to tell" if found.unclear else counts
 
 
+def share(value: float | None, interval: tuple[float, float] | None) -> str:
+    """A share in %, with its interval."""
+    return percent(value) + bounds(interval, 100, 1)
+
+
 def difference(found: Difference | None) -> str:
     """Points and pairs in one cell."""
     return MISSING if found is None else f"{points(found)} ({pairs(found)})"

@@ -1,4 +1,4 @@
-"""What every room's tests share: where the data is, as many threads as a small test deserves, repeatable examples."""
+"""Fixtures and settings of all tests: where the data is, one thread for each process, repeatable examples."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from eval.chat.summary import TEXT_METRICS
 from eval.intervals import FEW
-from eval.tables import bounds, number, percent
+from eval.tables import bounds, number, percent, share
 
 HEADINGS = {"f1": "F1", "bleu1": "BLEU-1", "similarity": "similarity", "bertscore": "BERTScore"}
 ROWS = ("prefill_tokens", "encoded_tokens", "reading_tokens", "kv_length", "answer_tokens")
@@ -28,7 +28,7 @@ def quality_table(summary: Mapping[str, Any], title: str) -> Table:
         if name == "answerable":
             table.add_section()
         texts = (percent(found[metric]) for metric in (*metrics, "average"))
-        right = percent(found["accuracy"]) + bounds(found["accuracy_interval"], 100, 1)
+        right = share(found["accuracy"], found["accuracy_interval"])
         table.add_row(name, str(found["questions"]), *texts, right, percent(found["abstained"]))
     return table
 

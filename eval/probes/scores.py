@@ -12,7 +12,7 @@ from rich.table import Table
 from eval.intervals import Difference, paired_difference, wilson
 from eval.plots import figure, style
 from eval.probes.cells import Answer, Cell
-from eval.tables import bounds, difference, number, percent
+from eval.tables import difference, number, percent, share
 
 ACCURACIES = "recall.png"  # the figure
 
@@ -73,7 +73,7 @@ def accuracy_table(found: Sequence[Score], kind: str, cue: str) -> Table:
     for method in dict.fromkeys(one.method for one in rows):
         own = [one for one in rows if one.method == method]
         costs = number(own[-1].computed_ratio), number(own[-1].prefill_tokens, 1)
-        table.add_row(method, *(_right(one) for one in own), *costs)
+        table.add_row(method, *(share(one.accuracy, one.accuracy_interval) for one in own), *costs)
     return table
 
 
@@ -92,14 +92,11 @@ def mark_table(found: Sequence[Score], mark: float) -> Table:
             table.add_row(kind, cue, "none", ruler[0].method, f"≤ {percent(max(one.accuracy for one in ruler))}")
         for one in own:
             if one.cell.segments == largest:
+                right, gap = share(one.accuracy, one.accuracy_interval), difference(one.gap)
                 shares = number(one.computed_ratio), number(one.recomputed_ratio)
-                table.add_row(kind, cue, str(largest), one.method, _right(one), difference(one.gap), *shares)
+                table.add_row(kind, cue, str(largest), one.method, right, gap, *shares)
         table.add_section()
     return table
-
-
-def _right(one: Score) -> str:
-    return percent(one.accuracy) + bounds(one.accuracy_interval, 100, 1)
 
 
 def accuracy_figure(found: Sequence[Score], file: Path) -> None:

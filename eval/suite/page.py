@@ -16,7 +16,7 @@ from rich.table import Table
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
 from eval.suite.play import placed, printed
-from eval.tables import bounds, crashes, difference, markdown, number, pairs, percent, points
+from eval.tables import crashes, difference, markdown, number, pairs, percent, points, share
 from keep_agent.errors import ConfigError
 from keep_agent.runfolder import SUMMARY
 
@@ -69,7 +69,7 @@ def _section(page: Page, setting: Setting, runs: dict[str, Run]) -> str:
 
 def _numbers(row: Row) -> Sequence[str]:
     return (
-        percent(row.success_rate) + bounds(row.success_interval, 100, 1),
+        share(row.success_rate, row.success_interval),
         points(row.success_difference),
         pairs(row.success_difference),
         percent(row.subgoal_success_rate),

@@ -1,4 +1,4 @@
-"""What holds for every schedule, whatever is dropped when, and however long its pieces take."""
+"""Properties of every schedule, whatever is dropped when, and however long its pieces take."""
 
 from __future__ import annotations
 
