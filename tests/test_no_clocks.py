@@ -119,3 +119,20 @@ def test_settings_of_single_tests_bring_no_clock_back() -> None:
     every = {"keep_agent/server/test_schema.py"}  # turns all health checks off
     assert not (lines := found(exceptions, every)), "tests/conftest.py says it for all: " + ", ".join(lines)
     assert [*exceptions(ast.parse("settings(max_examples=3)\nsettings(deadline=20)"))] == [2]
+
+
+def states(tree: ast.AST) -> Iterator[int]:
+    """Lines that compare all of a file's state, in which the seconds of its last reading stand."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(_is_state(value) for value in (node.left, *node.comparators)):
+            yield node.lineno
+
+
+def _is_state(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func).endswith((".stat", ".lstat"))
+
+
+def test_files_are_the_same_whenever_they_were_read() -> None:
+    assert not (lines := found(states)), "compare st_ino, or what else is meant: " + ", ".join(lines)
+    text = "file.stat() == before\nfile.stat().st_ino == before\nbefore != os.stat(file)"
+    assert [*states(ast.parse(text))] == [1, 3]

@@ -416,11 +416,11 @@ def test_only_what_has_changed_is_written_at_the_end(opened: Callable[..., Durab
     agent = opened()
     agent.observe([Fact("mug_1", "object", "mug")])
     agent.close()
-    written = (agent.folder / MEMORY).stat()
+    written = (agent.folder / MEMORY).stat().st_ino
     again = opened()
     assert again.agent.segments == 1
     again.close()
-    assert (agent.folder / MEMORY).stat() == written
+    assert (agent.folder / MEMORY).stat().st_ino == written
 
 
 def test_a_long_journal_is_no_more_than_so_many_bytes(
