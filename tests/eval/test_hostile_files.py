@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def everywhere(config: dict[str, Any], mark: Path) -> None:
             config[part] |= {**planted(mark), "part": planted(mark)}
 
 
+@cache
 def config_of(command: str, *overrides: str) -> dict[str, Any]:
     with initialize_config_module("configs", version_base="1.3"):
         plain = OmegaConf.to_container(compose(command, list(overrides)), resolve=True)
@@ -82,7 +84,7 @@ class Files:
         """One with an episode, of which only the config is hostile."""
         source = next((self.folder / "real").glob("*"))
         config = json.loads((source / "config.json").read_text())
-        config |= {"memory": config_of("alfred")["memory"], "eval": config["eval"] | {"shard": shard}}
+        config |= {"memory": deepcopy(config_of("alfred")["memory"]), "eval": config["eval"] | {"shard": shard}}
         self._spoil(config, self.mark)
         run = RunFolder.create(self.folder / "played", config)
         (result,) = RunFolder.read(source)

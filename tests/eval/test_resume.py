@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +95,16 @@ def test_a_switch_that_hydra_reads_as_a_word_is_refused(setting: str) -> None:
         check_settings(found)
 
 
+@cache
+def hashed() -> dict[str, Any]:
+    """The plain config of a run of KEEP."""
+    return OmegaConf.to_container(compose("alfred", ["prompt.encoder=hashed"]), resolve=True)
+
+
 def resume(path: Path, spoil: Callable[[dict[str, Any]], Any], *overrides: str) -> DictConfig:
     """The config that counts when a run of KEEP with a spoilt ``config.json`` goes on."""
     with initialize_config_module("configs", version_base="1.3"):
-        plain: dict[str, Any] = OmegaConf.to_container(compose("alfred", ["prompt.encoder=hashed"]), resolve=True)
+        plain = deepcopy(hashed())
         spoil(plain)
         RunFolder.create(path, plain).release()
         given = [f"eval.resume={path}", *overrides]

@@ -195,10 +195,10 @@ def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) 
 
 def test_settings_that_are_not_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"eval.shard=0/2 is not read here; what is: env, memory"):
-        report(["eval.shard=0/2"])
+        report(["--methods", "h2o", "eval.shard=0/2"])
     for override in ("planner=h2o", "memory=h2o"):  # of all methods, the full cache too
         with pytest.raises(ConfigError, match=f"{override} is not read here; use --methods"):
-            report([override])
+            report(["--methods", "h2o", override])
     for override in ("eval.workers=2", "planner.reduce=mean"):
         with pytest.raises(ConfigError, match=f"{override} is not read here"):
             report_sessions(["--out", str(tmp_path / "sessions.jsonl"), override])
