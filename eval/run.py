@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,15 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     folder is touched.
     """
     earlier, config = begin(RunFolder, config, given, check_settings)
+    with ExitStack() as claimed:  # an error that is held on to would hold the folder as well
+        if earlier is not None:
+            claimed.callback(earlier.release)
+        return _evaluate(earlier, config, folder, console, claimed)
+
+
+def _evaluate(
+    earlier: RunFolder | None, config: DictConfig, folder: Path, console: Console, claimed: ExitStack
+) -> dict[str, Any]:
     episodes = make_episodes(config.env, config.eval)
     count = len(episodes)
     mine = Shard.parse(config.eval.get("shard")).indices(count)
@@ -50,6 +59,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
         plain |= {"weights": crew.setup.weights, "episodes": count}
         plain |= {"trained": crew.setup.trained} if crew.setup.trained else {}
         run = earlier or RunFolder.create(folder, plain)
+        claimed.callback(run.release)
         try:
             log = open_log(plain["wandb"], plain, run.path)
         except KeepError:

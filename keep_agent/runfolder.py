@@ -90,24 +90,33 @@ class RunFolder:
     def resume(cls, path: Path) -> Self:
         """An existing run with its finished episodes; a torn or unmarked tail is cut off, and reported."""
         run = cls(path, cls.saved(path))._claimed()
-        clean(path)  # of what a killed run was about to write
-        start, lines = opening(path), cls._committed(path)
+        try:
+            run._read_back()
+        except BaseException:
+            run.release()  # at once: the error, which is held on to, would hold the folder as well
+            raise
+        return run
+
+    def _read_back(self) -> None:
+        """What is committed; what is not is cut off."""
+        clean(self.path)  # of what a killed run was about to write
+        start, lines = opening(self.path), self._committed(self.path)
         if lines and not lines[-1].chain.sealed:
-            log.warning("%s was made by a version without checksums: damage to it is not noticed", path)
-        run.results = _results(lines, path / cls.lines, cls.result)
-        ids = {result.id for result in run.results}
-        run._go_on(start, lines[-1] if lines else None, _last_committed(path / TRACE, start, lines, ids))
-        for file in (run._lines, run._trace):
+            log.warning("%s was made by a version without checksums: damage to it is not noticed", self.path)
+        self.results = _results(lines, self.path / self.lines, self.result)
+        ids = {result.id for result in self.results}
+        self._go_on(start, lines[-1] if lines else None, _last_committed(self.path / TRACE, start, lines, ids))
+        for file in (self._lines, self._trace):
             if over := file.cut():
                 log.warning("%s: %d bytes without a commit mark are cut off", file.path, over)
-        keep_frames(path, ids)
-        return run
+        keep_frames(self.path, ids)
 
     def _claimed(self) -> Self:
         """Its folder is held until `release`, or the process is gone. Raises ConfigError if another holds it."""
         folder = os.open(self.path, os.O_RDONLY)
         self._release = weakref.finalize(self, os.close, folder)
         if taken(folder):
+            self.release()
             raise ConfigError(f"{self.path} is being played by another process; wait for it, or stop it")
         return self
 

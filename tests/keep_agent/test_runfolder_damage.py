@@ -151,6 +151,15 @@ def test_files_of_another_run_are_refused(run: Path, names: set[str], readers: l
             reader(run)
 
 
+def test_a_run_that_is_refused_is_let_go_of(run: Path) -> None:
+    (run / END).unlink()
+    errors = []  # which hold what they passed through
+    for _ in range(2):
+        with pytest.raises(CorruptError, match=r"episodes\.end is missing") as found:
+            RunFolder.resume(run)
+        errors.append(found.value)
+
+
 def test_a_summary_of_an_earlier_state_is_refused(run: Path) -> None:
     old = (run / SUMMARY).read_bytes()
     (run / SUMMARY).unlink()
