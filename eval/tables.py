@@ -1,4 +1,4 @@
-"""How numbers are shown: one place for digits, percentages, missing values and intervals."""
+"""Cells of tables: one place for digits, percentages, missing values and intervals."""
 
 from __future__ import annotations
 

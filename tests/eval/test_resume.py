@@ -1,4 +1,4 @@
-"""What a resumed run takes from the command line, and what from its own config, however old that is."""
+"""Settings of a resumed run: those that its command line may change, and those of its own config, however old."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def test_a_switch_that_hydra_reads_as_a_word_is_refused(setting: str) -> None:
 
 
 @cache
-def hashed() -> dict[str, Any]:
-    """The plain config of a run of KEEP."""
+def whole_config() -> dict[str, Any]:
+    """Of a run of KEEP; Hydra is ready where it is called."""
     return OmegaConf.to_container(compose("alfred", ["prompt.encoder=hashed"]), resolve=True)
 
 
 def resume(path: Path, spoil: Callable[[dict[str, Any]], Any], *overrides: str) -> DictConfig:
     """The config that counts when a run of KEEP with a spoilt ``config.json`` goes on."""
     with initialize_config_module("configs", version_base="1.3"):
-        plain = deepcopy(hashed())
+        plain = deepcopy(whole_config())
         spoil(plain)
         RunFolder.create(path, plain).release()
         given = [f"eval.resume={path}", *overrides]

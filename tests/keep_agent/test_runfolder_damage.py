@@ -23,7 +23,6 @@ from tests.keep_agent.viewer.traces import step
 from tests.rewriting import as_of_version_0_2
 
 END = "episodes.end"
-APART = 3  # bytes between those that are damaged: any of the eight bits comes in turn
 Reader = Callable[[Path], object]
 
 
@@ -77,7 +76,7 @@ def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):
         before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
-        for place in range(number % APART, len(line) - 1, APART):
+        for place in range(len(line) - 1):
             bad = line[:place] + bytes([line[place] ^ 1 << place % 8]) + line[place + 1 :]
             yield f"a bit of byte {place} of line {number + 1}", before + bad + after
         if after:
