@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -78,14 +79,18 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
     setting = next(iter(configs.values()))
     described: dict[str, Any] = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     episodes: dict[str, list[list[Step]]] = defaultdict(list)
-    with Engine(make_model(setting.model, setting.eval.seed)) as engine, Progress(console=make_console()) as bar:
+    with (
+        Engine(make_model(setting.model, setting.eval.seed)) as engine,
+        Progress(console=make_console()) as bar,
+        ExitStack() as held,
+    ):
         tokenizer = make_tokenizer(setting.model, engine.model)
         planners = make_planners(engine, tokenizer, configs)
         trained = {name: planner.session.method.trained for name, planner in planners.items()}
         described |= {"weights": engine.model_key, "trained": trained}
         if file is not None and setting.env.data is not None:  # what the seed makes is the same anyway
             described["ids"] = [episode.id for episode in make_episodes(setting.env, setting.eval)]
-        out, done = (None, []) if file is None else begin_lines(file, described)
+        out, done = (None, []) if file is None else held.enter_context(begin_lines(file, described))
         for line in done:
             for name, rows in line.items():
                 episodes[name].append([Step(*row) for row in rows])

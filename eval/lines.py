@@ -7,9 +7,8 @@ tells how many lines there are.
 from __future__ import annotations
 
 import json
-import weakref
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +21,20 @@ from memory.disk.marks import MarkedFile, end_of, read_marked, read_marks
 REMEDY = "restore the file, or name another one"
 
 
-def begin_lines(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
+@contextmanager
+def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
     """``path`` to append to, and what its whole lines hold; half a line at its end is cut off.
 
-    It is held as long as what is returned, or until the process is gone.
+    No other process can begin with it until the end of the context.
 
     :raises ConfigError: it was made with another ``config``, or another process holds it
     :raises DataError: a line is damaged or missing, or the file belongs to other settings
     """
-    held = path.open("ab")
-    with ExitStack() as undo:
-        undo.callback(held.close)
+    with path.open("ab") as held:
         if taken(held):
             raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
         sync(path.parent)  # its name, if it is new
-        file, lines = _begin(path, config)
-        undo.pop_all()
-    weakref.finalize(file, held.close)
-    return file, lines
+        yield _begin(path, config)
 
 
 def _begin(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:

@@ -113,8 +113,7 @@ def merge(parts: Sequence[Part], out: Path, console: Console) -> dict[str, Any]:
     summary = summary_of(results, config, _versions(parts))
     _check_sums(summary, parts)
     traces = {part.shard: spans(part.path / TRACE) for part in parts}
-    with appearing(out) as folder:
-        run = RunFolder.create(folder, config)
+    with appearing(out) as folder, RunFolder.create(folder, config) as run:
         for result, part in played:
             entries = ()
             if config["eval"]["trace"]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,11 +145,11 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     configs = compose_variants(arguments.methods, [*SETTING, *expand_model(arguments.overrides)], REMEMBERS)
     check_methods(configs)
     settings = settings_of(arguments, configs)
-    run = _earlier(arguments.out, settings)
-    use_threads(next(iter(configs.values())))
-    from eval.probes.asking import run_probes  # here: it loads torch, and what is mistyped is refused before
+    with _earlier(arguments.out, settings) or nullcontext() as run:
+        use_threads(next(iter(configs.values())))
+        from eval.probes.asking import run_probes  # here: it loads torch, and what is mistyped is refused before
 
-    run_probes(arguments, cells, configs, settings, run, console)
+        run_probes(arguments, cells, configs, settings, run, console)
 
 
 def settings_of(arguments: argparse.Namespace, configs: Mapping[str, DictConfig]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from memory.component_names import check_names, named_classes
 from memory.encoder import chosen_encoder, warn_of_fallback
 
 Folder = TypeVar("Folder", bound=RunFolder)
+Create = Callable[[Mapping[str, Any]], Folder]  # of the config that is saved
 THOR = tuple(f"env.thor.{key}" for key in ("platform", "gpu", "display", "server", "start_timeout", "timeout"))
 CREW = ("eval.workers", "eval.launcher", "eval.ray")  # who plays
 ELSEWHERE = ("bertscore", "env.simulator", "env.record", *CREW, *THOR)  # may be another when a run is resumed elsewhere
@@ -35,10 +36,24 @@ CLASS = re.compile(r"_target_\s*[=:]\s*['\"]?([\w.]+)")  # in an override
 FREE = ("eval.out", "eval.resume", "eval.progress", "wandb", *ELSEWHERE)
 
 
+@contextmanager
 def begin(
+    kind: type[Folder], config: DictConfig, folder: Path, given: Sequence[str], check: Callable[[DictConfig], None]
+) -> Iterator[tuple[Folder | None, DictConfig, Create[Folder]]]:
+    """The run that ``config`` goes on with, if any, and the config that counts: checked, with its torch threads set.
+
+    The third makes a new run in ``folder``. At the end of the context, however it ends, either run is released.
+    """
+    with ExitStack() as claimed:
+        earlier, config = _begun(kind, config, given, check)
+        if earlier is not None:
+            claimed.enter_context(earlier)
+        yield earlier, config, lambda saved: claimed.enter_context(kind.create(folder, saved))
+
+
+def _begun(
     kind: type[Folder], config: DictConfig, given: Sequence[str], check: Callable[[DictConfig], None]
 ) -> tuple[Folder | None, DictConfig]:
-    """The run that ``config`` goes on with, if any, and the config that counts: checked, with its torch threads set."""
     if config.eval.resume is None:
         check(config)
         if config.planner.kind == "kv" and "prompt" in config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from eval.crew.base import CrewError, Played, Setup
 from eval.crew.make import make_crew
 from eval.metrics import success_rate, summarize
 from eval.progress import progress
-from eval.resume import begin, check_played
+from eval.resume import Create, begin, check_played
 from eval.shard import Shard
 from eval.tables import cost_table, summary_table
 from keep_agent.assemble import make_episodes
@@ -38,15 +38,12 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     ``given`` are the overrides of the command line. Everything that can be wrong with the input is found before the
     folder is touched.
     """
-    earlier, config = begin(RunFolder, config, given, check_settings)
-    with ExitStack() as claimed:  # an error that is held on to would hold the folder as well
-        if earlier is not None:
-            claimed.callback(earlier.release)
-        return _evaluate(earlier, config, folder, console, claimed)
+    with begin(RunFolder, config, folder, given, check_settings) as (earlier, config, create):
+        return _evaluate(earlier, config, create, console)
 
 
 def _evaluate(
-    earlier: RunFolder | None, config: DictConfig, folder: Path, console: Console, claimed: ExitStack
+    earlier: RunFolder | None, config: DictConfig, create: Create[RunFolder], console: Console
 ) -> dict[str, Any]:
     episodes = make_episodes(config.env, config.eval)
     count = len(episodes)
@@ -58,8 +55,7 @@ def _evaluate(
         _check(crew.setup, episodes, earlier)
         plain |= {"weights": crew.setup.weights, "episodes": count}
         plain |= {"trained": crew.setup.trained} if crew.setup.trained else {}
-        run = earlier or RunFolder.create(folder, plain)
-        claimed.callback(run.release)
+        run = earlier or create(plain)
         try:
             log = open_log(plain["wandb"], plain, run.path)
         except KeepError:

@@ -74,11 +74,10 @@ def record_sessions(config: DictConfig, file: Path) -> None:
     episodes = make_episodes(config.env, config.eval)
     env, planner = make_env(config.env, episodes), make_planner(config)
     described = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
-    out, lines = begin_lines(file, described)
-    done = len(lines)
-    check_played(episodes, {index: line["session"] for index, line in enumerate(lines)}, file)
     recorder = Recorder(planner, expert_oracle(config.env))
-    with Progress(console=make_console()) as bar:
+    with begin_lines(file, described) as (out, lines), Progress(console=make_console()) as bar:
+        done = len(lines)
+        check_played(episodes, {index: line["session"] for index, line in enumerate(lines)}, file)
         task = bar.add_task("sessions", total=len(episodes), completed=done)
         for index in range(done, len(episodes)):
             episode = episodes[index]

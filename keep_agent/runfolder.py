@@ -49,7 +49,10 @@ class Result(Protocol):
 
 
 class RunFolder:
-    """Results of one run on disk. Make it with `create` or `resume`; nobody else can go on with it meanwhile."""
+    """Results of one run on disk. Make it with `create` or `resume`; nobody else can go on with it until `release`.
+
+    A context manager: at its end, however it ends, the folder is released.
+    """
 
     lines: ClassVar[str] = EPISODES  # the file with one committed line per result
     result: ClassVar[type[Result]] = EpisodeResult
@@ -93,7 +96,7 @@ class RunFolder:
         try:
             run._read_back()
         except BaseException:
-            run.release()  # at once: the error, which is held on to, would hold the folder as well
+            run.release()
             raise
         return run
 
@@ -168,8 +171,14 @@ class RunFolder:
         self.results.append(result)
 
     def release(self) -> None:
-        """Let others go on with it."""
+        """Let others go on with it; at once, where an error that is held on to would hold the folder as well."""
         self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def discard(self) -> None:
         """Take back a run that could not begin."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,9 @@ settings.register_profile("repeatable", derandomize=True, **ANY_MACHINE)  # a ch
 settings.register_profile("hunt", settings.get_profile("default"), **ANY_MACHINE)
 settings.load_profile("repeatable")
 
+# Modules and collected tests stay: to look through them as often as Python does takes an eighth of a run.
+gc.set_threshold(50_000, 20, 50)
+
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -33,6 +38,14 @@ def _one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def garbage_stays() -> Iterator[None]:
+    """What only the garbage collector would let go of is held on to, such as what an error's frames hold."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from eval.chat.split import Stopwatch
 from eval.chat.summary import summarize
 from eval.chat.tables import quality_table, split_table, tokens_table
 from eval.progress import progress
-from eval.resume import begin
+from eval.resume import Create, begin
 from eval.run import versions_of
 from eval.tables import cost_table
 from keep_agent.brain import make_engine, make_method, make_tokenizer
@@ -56,7 +56,13 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     ``given`` are the overrides of the command line. Everything that can be wrong with the input is found before the
     folder is touched.
     """
-    earlier, config = begin(AnswerFolder, config, given, _check)
+    with begin(AnswerFolder, config, folder, given, _check) as (earlier, config, create):
+        return _evaluate(earlier, config, create, console)
+
+
+def _evaluate(
+    earlier: AnswerFolder | None, config: DictConfig, create: Create[AnswerFolder], console: Console
+) -> dict[str, Any]:
     questions = draw(make_conversations(config), config.limit, config.eval.seed)
     if not questions:
         raise ConfigError("there is no question to answer; give data=PATH, or generated.conversations=1 or more")
@@ -68,7 +74,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
             earlier.check_weights(engine.model_key)
             _check_questions(earlier, questions)
         OmegaConf.update(config, "weights", engine.model_key, force_add=True)
-        run = earlier or AnswerFolder.create(folder, OmegaConf.to_container(config, resolve=True))
+        run = earlier or create(OmegaConf.to_container(config, resolve=True))
         with progress(console, "questions", len(questions), run, config.eval.progress, lambda: _so_far(run)) as tell:
             todo = len(run.finished) < len(questions)
             answered: list[Asked] = []  # by an earlier run, and not in this memory
@@ -80,10 +86,7 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
                 answered.clear()
                 run.commit(_ask(reader, index, asked, encoder))
                 tell()
-    try:
-        return _finish(run, config, console, versions_of(run, todo))
-    finally:
-        run.release()  # also without a summary: the error, which is held on to, would hold the folder as well
+    return _finish(run, config, console, versions_of(run, todo))
 
 
 def make_conversations(config: DictConfig) -> list[Conversation]:

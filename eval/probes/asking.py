@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ def run_probes(
     :param settings: of the run folder that is begun where there is none yet
     """
     first = next(iter(configs.values()))
-    with Engine(make_model(first.model, arguments.seed)) as engine:
+    with ExitStack() as claimed, Engine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)
         probers = make_probers(engine, tokenizer, configs, arguments)
         for cell in cells:
@@ -54,7 +55,8 @@ def run_probes(
         if run:
             run.check_weights(engine.spec.model_key)
         elif arguments.out:
-            run = RecallFolder.create(arguments.out, {**settings, "weights": engine.spec.model_key})
+            saved = {**settings, "weights": engine.spec.model_key}
+            run = claimed.enter_context(RecallFolder.create(arguments.out, saved))
         answers = ask(probers, cells, arguments, run, console)
         ranks: list[Ranks] = []
         if arguments.ranks:

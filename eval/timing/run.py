@@ -40,14 +40,15 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
     ``given`` are the overrides of the command line. What is wrong with them is found before the folder is touched; a
     model that cannot be loaded here is a refused cell.
     """
-    shown = {key: config.latency[key] for key in SHOWN}
-    asked = config
-    earlier, config = begin(LatencyFolder, config, [one for one in given if not within(key_of(one), SHOWN_KEYS)], check)
-    config.latency.update(shown)
-    overrides = passed_on(list(config.get("overrides", given)))
-    machine, cells = this_machine(), cells_of(config)
-    _check_machine(earlier, machine)
-    with tempfile.TemporaryDirectory(prefix="keep-latency-") as scratch:
+    asked, counting = config, [one for one in given if not within(key_of(one), SHOWN_KEYS)]
+    with (
+        begin(LatencyFolder, config, folder, counting, check) as (earlier, config, create),
+        tempfile.TemporaryDirectory(prefix="keep-latency-") as scratch,
+    ):
+        config.latency.update({key: asked.latency[key] for key in SHOWN})
+        overrides = passed_on(list(config.get("overrides", given)))
+        machine, cells = this_machine(), cells_of(config)
+        _check_machine(earlier, machine)
         composer = Composer(config, overrides, Path(scratch))
         if earlier is not None:
             composer.check(asked, given, earlier.path)
@@ -56,10 +57,10 @@ def evaluate(config: DictConfig, folder: Path, console: Console, given: Sequence
         _check_episodes(earlier, recordings)
         if config.latency.plot:
             check_figure((earlier.path if earlier else folder) / FIGURE)
-        run = earlier or _create(config, folder, overrides, machine, recordings)
+        run = earlier or create(_saved(config, overrides, machine, recordings))
         todo = [(index, cell) for index, cell in enumerate(cells) if index not in run.finished]
         _time(run, config, partial(run_cells, config, composer, recordings, todo), len(todo), console)
-    return _finish(run, config, machine, console)
+        return _finish(run, config, machine, console)
 
 
 def _time(
@@ -78,12 +79,10 @@ def _time(
             raise
 
 
-def _create(
-    config: DictConfig, folder: Path, overrides: Sequence[str], machine: Machine, recordings: Recordings
-) -> LatencyFolder:
+def _saved(config: DictConfig, overrides: Sequence[str], machine: Machine, recordings: Recordings) -> dict[str, Any]:
+    """What a new run writes down: its config, and where it began."""
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
-    found = {"overrides": list(overrides), "machine": asdict(machine), "replays": recordings.ids}
-    return LatencyFolder.create(folder, plain | found)
+    return plain | {"overrides": list(overrides), "machine": asdict(machine), "replays": recordings.ids}
 
 
 def _check_machine(run: LatencyFolder | None, machine: Machine) -> None:

@@ -47,12 +47,12 @@ def play(
         run_id = secrets.token_hex(4)
         settings = {"scenario": scenario.name, "run_id": run_id, "bits": bits, "folder": folder and str(folder)}
         settings |= {"weights": engine.model_key, **OmegaConf.to_container(config, resolve=True)}
-        run = PhasesFolder.create(_place(scenario, config), settings)
-        with memories:
-            stops = stop_tokens(tokenizer, special_tokens(tokenizer, engine.model.module))
-            player = Player(scenario, memories, stops, run_id, config.max_tokens)
-            _show(player, run, console)
-    _finish(run, settings, console)
+        with PhasesFolder.create(_place(scenario, config), settings) as run:
+            with memories:
+                stops = stop_tokens(tokenizer, special_tokens(tokenizer, engine.model.module))
+                player = Player(scenario, memories, stops, run_id, config.max_tokens)
+                _show(player, run, console)
+            _finish(run, settings, console)
     return run
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,15 +78,7 @@ def test_the_same_command_gives_the_same_run(call: Command) -> None:
     assert list(read_trace(the_run(Path("a")) / TRACE)) == list(read_trace(the_run(Path("b")) / TRACE))
 
 
-@pytest.fixture
-def _garbage_stays() -> Iterator[None]:
-    """What only the garbage collector would let go of is held on to."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("_garbage_stays")
+@pytest.mark.usefixtures("garbage_stays")
 def test_an_interrupted_run_is_resumed_to_the_same_end(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = "planner=random", "eval.episodes=5", "env.skills=grounded"
     call(alfred.main, *arguments, "eval.out=whole")
@@ -133,7 +124,7 @@ def test_other_weights_do_not_go_on(call: Command, tiny_model: Path) -> None:
     assert code == BAD_INPUT and "other weights" in err
 
 
-@pytest.mark.usefixtures("_garbage_stays")
+@pytest.mark.usefixtures("garbage_stays")
 def test_other_data_do_not_go_on(call: Command) -> None:
     call(alfred.main, "planner=random", "eval.episodes=2")
     change_object(the_run() / "config.json", lambda config: config.update(episodes=3))

@@ -307,6 +307,7 @@ def test_a_run_shows_tables_and_writes_its_folder(call: Command, tiny_model: Pat
 @pytest.mark.parametrize(
     "own", [("planner=keep",), ("planner=sparsex",), ("planner=sparsex", "generated.conversations=0", "limit=5")]
 )
+@pytest.mark.usefixtures("garbage_stays")
 def test_an_interrupted_run_is_resumed_to_the_same_end(
     call: Command, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
 ) -> None:

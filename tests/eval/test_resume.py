@@ -54,9 +54,9 @@ def test_a_run_older_than_other_ways_to_play_takes_them_whole() -> None:
 def test_a_run_says_which_encoder_auto_was(monkeypatch: pytest.MonkeyPatch, installed: object, encoder: str) -> None:
     monkeypatch.setattr("memory.encoder.find_spec", lambda _: installed)
     with initialize_config_module("configs", version_base="1.3"):
-        found = begin(RunFolder, compose("alfred", ["planner=expert"]), [], check_settings)[1]
+        found = begun("planner=expert")
         assert found.prompt.encoder == encoder
-        other = begin(RunFolder, compose("alfred", ["planner=expert", "prompt.encoder=mpnet"]), [], check_settings)[1]
+        other = begun("planner=expert", "prompt.encoder=mpnet")
     assert other.prompt.encoder == "mpnet"
 
 
@@ -101,6 +101,12 @@ def whole_config() -> dict[str, Any]:
     return OmegaConf.to_container(compose("alfred", ["prompt.encoder=hashed"]), resolve=True)
 
 
+def begun(*given: str) -> DictConfig:
+    """The config that counts for a command line of ``eval.alfred``; Hydra is ready where it is called."""
+    with begin(RunFolder, compose("alfred", list(given)), Path("run"), given, check_settings) as (_, found, _):
+        return found
+
+
 def resume(path: Path, spoil: Callable[[dict[str, Any]], Any], *overrides: str) -> DictConfig:
     """The config that counts when a run of KEEP with a spoilt ``config.json`` goes on."""
     with initialize_config_module("configs", version_base="1.3"):
@@ -108,7 +114,7 @@ def resume(path: Path, spoil: Callable[[dict[str, Any]], Any], *overrides: str) 
         spoil(plain)
         RunFolder.create(path, plain).release()
         given = [f"eval.resume={path}", *overrides]
-        return begin(RunFolder, compose("alfred", given), given, check_settings)[1]
+        return begun(*given)
 
 
 @pytest.mark.parametrize("value", [5, None, [], "text"])

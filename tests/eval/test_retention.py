@@ -155,30 +155,30 @@ def test_the_command_has_help() -> None:
 
 def test_half_a_line_is_cut_off(tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
-    out, lines = begin_lines(file, {"a": 1})
-    assert lines == []
-    out.append([{"b": 1}])
+    with begin_lines(file, {"a": 1}) as (out, lines):
+        assert lines == []
+        out.append([{"b": 1}])
     with file.open("a") as stream:
         stream.write('{"half')
-    del out
-    out, lines = begin_lines(file, {"a": 1})
-    assert lines == [{"b": 1}]
-    out.append([{"b": 2}])
-    with pytest.raises(ConfigError, match=r"lines.jsonl is being written by another process"):
-        begin_lines(file, {"a": 1})
-    del out
-    assert begin_lines(file, {"a": 1})[1] == [{"b": 1}, {"b": 2}]
+    with begin_lines(file, {"a": 1}) as (out, lines):
+        assert lines == [{"b": 1}]
+        out.append([{"b": 2}])
+        with pytest.raises(ConfigError, match=r"lines.jsonl is being written by another process"):
+            begin_lines(file, {"a": 1}).__enter__()
+    with begin_lines(file, {"a": 1}) as (_, lines):
+        assert lines == [{"b": 1}, {"b": 2}]
 
 
 def test_a_file_that_was_begun_belongs_to_its_settings_without_a_line_too(tmp_path: Path) -> None:
     file = tmp_path / "lines.jsonl"
-    begin_lines(file, {"a": 1})
-    with pytest.raises(ConfigError, match="was made with other settings"):
-        begin_lines(file, {"a": 2})
-    out, lines = begin_lines(file, {"a": 1})
-    out.append([{"b": 1}])
-    del out
-    assert not lines and begin_lines(file, {"a": 1})[1] == [{"b": 1}]
+    with begin_lines(file, {"a": 1}):
+        pass
+    with pytest.raises(ConfigError, match="was made with other settings"), begin_lines(file, {"a": 2}):
+        pass
+    with begin_lines(file, {"a": 1}) as (out, lines):
+        out.append([{"b": 1}])
+    with begin_lines(file, {"a": 1}) as (_, again):
+        assert not lines and again == [{"b": 1}]
 
 
 def test_sessions_tell_what_each_turn_brought(tiny_model: Path, tmp_path: Path) -> None:

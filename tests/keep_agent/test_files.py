@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -112,14 +113,18 @@ def test_damaged_archives_are_refused_by_name(tmp_path: Path, content: bytes) ->
             list(read(tmp_path / name))
 
 
+def _begun(path: Path, config: dict[str, int]) -> list[dict[str, Any]]:
+    with begin_lines(path, config) as (_, lines):
+        return lines
+
+
 def test_sessions_and_results_notice_a_changed_line(tmp_path: Path) -> None:
     path = tmp_path / "lines.jsonl"
-    out, _ = begin_lines(path, {})
-    out.append([{"turns": [], "session": name} for name in ("a", "b")])
+    with begin_lines(path, {}) as (out, _):
+        out.append([{"turns": [], "session": name} for name in ("a", "b")])
     assert [session.name for session in read_sessions(path, list)] == ["a", "b"]
-    del out  # else it is still being written
     path.write_bytes(path.read_bytes().replace(b'"a"', b'"c"'))
-    for read in (lambda: begin_lines(path, {}), lambda: list(read_sessions(path, list))):
+    for read in (lambda: _begun(path, {}), lambda: list(read_sessions(path, list))):
         with pytest.raises(DataError, match=r"lines\.jsonl:1 is damaged"):
             read()
 
@@ -128,9 +133,9 @@ def test_sessions_and_results_of_other_settings_are_refused(tmp_path: Path) -> N
     """Also without their last lines, or their marks."""
     path, other = tmp_path / "lines.jsonl", tmp_path / "others.jsonl"
     for one, config in ((path, {"a": 1}), (other, {"a": 2})):
-        out, _ = begin_lines(one, config)
-        out.append([{"turns": [], "session": name} for name in ("a", "b")])
-    readers = (lambda: begin_lines(path, {"a": 1}), lambda: list(read_sessions(path, list)))
+        with begin_lines(one, config) as (out, _):
+            out.append([{"turns": [], "session": name} for name in ("a", "b")])
+    readers = (lambda: _begun(path, {"a": 1}), lambda: list(read_sessions(path, list)))
     whole, end = path.read_bytes(), path.with_suffix(".end")
     marked = end.read_bytes()
 
@@ -150,7 +155,7 @@ def test_sessions_and_results_of_other_settings_are_refused(tmp_path: Path) -> N
     for file in (path, end):
         shutil.copy(other.with_suffix(file.suffix), file)
     with pytest.raises(CorruptError, match=r"lines\.end is damaged, or does not belong to lines\.jsonl\.json"):
-        begin_lines(path, {"a": 1})
+        _begun(path, {"a": 1})
 
 
 def test_numbers_that_are_none_are_refused_where_numbers_are_needed() -> None:

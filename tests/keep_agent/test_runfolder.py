@@ -99,6 +99,22 @@ def test_a_second_run_never_writes_into_the_first(run: RunFolder) -> None:
     assert len(RunFolder.read(run.path)) == 3
 
 
+@pytest.mark.usefixtures("garbage_stays")
+def test_a_run_that_ended_can_be_resumed_at_once(run: RunFolder) -> None:
+    """Although its error, which is held on to, holds the folder."""
+    run.release()
+
+    def fails() -> None:
+        with RunFolder.resume(run.path):
+            raise DataError("of something else")
+
+    with pytest.raises(DataError) as held:
+        fails()
+    assert held.value
+    with RunFolder.resume(run.path) as again, pytest.raises(ConfigError, match="is being played by another process"):
+        RunFolder.resume(again.path)
+
+
 def test_runs_that_begin_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
     start = Barrier(8)
 

@@ -106,6 +106,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_the_rest_goes_on(call: Ca
     assert "refused" in out
 
 
+@pytest.mark.usefixtures("garbage_stays")
 def test_an_interrupted_run_goes_on_with_the_cells_that_are_left(
     call: Call, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
