@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from memory.engine import products
+from memory.engine.products import onednn_multiplies
 
 BATCH = 256  # rows of a product that the layout is made for; it serves any number
 
@@ -58,9 +59,4 @@ def prepack(layers: nn.Module) -> None:
 
 def _can_be(linear: nn.Linear) -> bool:
     weight = linear.weight
-    return (
-        weight.dtype == torch.bfloat16
-        and weight.device.type == "cpu"
-        and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and onednn_multiplies(weight.dtype)

@@ -4,17 +4,27 @@ oneDNN makes a kernel for every new shape of a product. It keeps the last 1,024 
 a shape together; and what they drop leaves holes in glibc's heap that later kernels do not fit into. So a process
 whose products have ever new numbers of rows grows without end (docs/engine.md#memory-of-a-long-run). Padding changes
 no result: a row of a product does not depend on the others, and zeros add nothing.
+
+A processor without instructions for a type multiplies it in PyTorch's own way: nothing is kept by shape, nor padded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch.nn import functional
 
-HALF = (torch.bfloat16, torch.float16)  # other products are not oneDNN's
+
+@cache
+def onednn_multiplies(dtype: torch.dtype) -> bool:
+    """Whether products of ``dtype`` on this machine's CPU are oneDNN's."""
+    if dtype not in (torch.bfloat16, torch.float16) or not torch.backends.mkldnn.is_available():
+        return False
+    ops = torch.ops.mkldnn
+    return bool(ops._is_mkldnn_bf16_supported() if dtype == torch.bfloat16 else ops._is_mkldnn_fp16_supported())
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class Sizes:
 
     def lacking(self, x: torch.Tensor, count: int) -> int:
         """Rows to add to ``count`` rows of ``x``; none where oneDNN does not multiply."""
-        return self.over(count) - count if x.device.type == "cpu" and x.dtype in HALF else 0
+        return self.over(count) - count if x.device.type == "cpu" and onednn_multiplies(x.dtype) else 0
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` (..., rows, numbers) with rows of zeros behind."""

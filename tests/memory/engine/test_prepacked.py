@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from memory.engine import products
 from memory.engine.engine import Engine
 from memory.engine.families import tiny_model
 from memory.engine.prepacked import Prepacked, prepack
@@ -17,8 +18,7 @@ from memory.recompute.full import Full
 from tests.laws.prompts import Prompt, relative
 
 needs_products = pytest.mark.skipif(
-    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
-    reason="this processor has no products in bfloat16",
+    not products.onednn_multiplies(torch.bfloat16), reason="this processor has no products in bfloat16"
 )
 
 
