@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import torch
+
+from memory.engine.products import onednn_multiplies
 
 ROWS, WIDTH, ROUNDS = 2048, 192, 5
 
 
+@cache
 def faster_precision(device: str) -> torch.dtype:
-    """bfloat16 on accelerators; on a CPU what a few products of a layer's size say."""
+    """bfloat16 on accelerators; on a CPU with instructions for it what a few products of a layer's size say."""
     if torch.device(device).type != "cpu":
         return torch.bfloat16
+    if not onednn_multiplies(torch.bfloat16):
+        return torch.float32
     return min((torch.bfloat16, torch.float32), key=_seconds)
 
 
