@@ -1,0 +1,13 @@
+"""Small samples of a machine's rates: what they are on this one is not tested."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval.timing import rates
+
+
+@pytest.fixture(autouse=True)
+def _small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "ROWS", {"cpu": 128})
+    monkeypatch.setattr(rates, "COPIED", {"cpu": 4 << 20})
