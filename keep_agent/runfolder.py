@@ -171,7 +171,7 @@ class RunFolder:
         self.results.append(result)
 
     def release(self) -> None:
-        """Let others go on with it; at once, where an error that is held on to would hold the folder as well."""
+        """Let others go on with it now, not when the last reference is gone: a traceback may hold one for long."""
         self._release()
 
     def __enter__(self) -> Self:

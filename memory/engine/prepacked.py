@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from memory.engine import products
-from memory.engine.products import onednn_multiplies
 
 BATCH = 256  # rows of a product that the layout is made for; it serves any number
 
@@ -59,4 +58,4 @@ def prepack(layers: nn.Module) -> None:
 
 def _can_be(linear: nn.Linear) -> bool:
     weight = linear.weight
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and onednn_multiplies(weight.dtype)
+    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and products.onednn_multiplies(weight.dtype)

@@ -8,7 +8,15 @@ import torch
 
 from memory.engine.engine import Engine
 from memory.engine.families import FAMILIES, tiny_model
+from memory.engine.products import onednn_multiplies
 from tests.memory.engine.pairs import GetEngine
+
+
+@pytest.fixture(scope="session")
+def native_bfloat16() -> None:
+    """A skip where the CPU has no instructions for it."""
+    if not onednn_multiplies(torch.bfloat16):
+        pytest.skip("this processor has no products in bfloat16")
 
 
 @pytest.fixture(scope="session", params=FAMILIES)

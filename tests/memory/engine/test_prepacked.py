@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from memory.engine import products
 from memory.engine.engine import Engine
 from memory.engine.families import tiny_model
 from memory.engine.prepacked import Prepacked, prepack
@@ -17,17 +16,13 @@ from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt, relative
 
-needs_products = pytest.mark.skipif(
-    not products.onednn_multiplies(torch.bfloat16), reason="this processor has no products in bfloat16"
-)
-
 
 def layers_of(*sizes: tuple[int, int], dtype: torch.dtype = torch.bfloat16) -> nn.ModuleList:
     torch.manual_seed(0)
     return nn.ModuleList(nn.Linear(*size, bias=size[0] > 40, dtype=dtype) for size in sizes)
 
 
-@needs_products
+@pytest.mark.usefixtures("native_bfloat16")
 @pytest.mark.parametrize("rows", [1, 3, 64, 300])
 def test_the_same_bit_by_bit(rows: int) -> None:
     plain, packed = layers_of((64, 192), (32, 48), (96, 17)), layers_of((64, 192), (32, 48), (96, 17))
@@ -46,7 +41,7 @@ def test_the_same_bit_by_bit(rows: int) -> None:
         assert (again.in_features, again.out_features) == (one.in_features, one.out_features)
 
 
-@needs_products
+@pytest.mark.usefixtures("native_bfloat16")
 def test_each_layer_is_freed_before_the_next_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = layers_of((64, 64), (64, 64), (64, 64))
     plain, alive = [weakref.ref(layer) for layer in layers], []
@@ -71,7 +66,7 @@ def test_other_dtypes_and_kinds_stay() -> None:
     assert [type(layer) for layer in layers] == kinds
 
 
-@needs_products
+@pytest.mark.usefixtures("native_bfloat16")
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "gpt_oss"])
 def test_a_model_is_prepacked_and_its_ruler_is_not(family: str) -> None:
     prompt = Prompt.random()

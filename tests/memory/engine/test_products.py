@@ -23,9 +23,6 @@ from tests.memory import sessions
 from tests.memory.houses import encode_text
 
 HEAD = 16  # dimensions of a head of the tiny model
-needs_onednn = pytest.mark.skipif(
-    not products.onednn_multiplies(torch.bfloat16), reason="this processor has no products in bfloat16"
-)
 PRODUCTS = ("matmul", "bmm", "mm", "addmm", "linear", "_linear_pointwise")
 
 
@@ -97,7 +94,7 @@ def test_padding_changes_no_bit(rows: int, dtype: torch.dtype) -> None:
         assert torch.equal(products.linear(layer, q), layer(q))
 
 
-@needs_onednn
+@pytest.mark.usefixtures("native_bfloat16")
 @pytest.mark.parametrize("make", [sessions.keep, sessions.groups, sessions.blocks, sessions.sparsex])
 def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod]) -> None:
     """So that a process does not grow with every new length: prefill, choice of rows, scores and generated text."""
@@ -113,7 +110,7 @@ def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod
     assert few(shapes)
 
 
-@needs_onednn
+@pytest.mark.usefixtures("native_bfloat16")
 def test_a_growing_transcript_takes_few_shapes() -> None:
     with Engine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
         cache = PackedCache(engine.spec, PackFormat(), torch.device("cpu"))

@@ -92,6 +92,7 @@ class Held(Future):  # type: ignore[type-arg]
         self.release.wait(PATIENCE)
 
 
+@pytest.mark.usefixtures("garbage_stays")
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_a_call_has_returned_is_held_by_nobody_else(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """Rows of a session that is closed are free then, however late the thread goes on."""
@@ -119,12 +120,10 @@ def test_what_a_call_has_returned_is_held_by_nobody_else(monkeypatch: pytest.Mon
         except ValueError as error:
             assert str(error) == "no rows"
 
-    gc.disable()
     try:
         call()
         assert gone[0]() is None
     finally:
-        gc.enable()
         Held.release.set()
         worker.close()
 
