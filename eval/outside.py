@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from keep_agent.errors import ConfigError
 from keep_agent.literal import as_override
+from keep_agent.settings import LAUNCHER, RAY
 
 OUTSIDE = {  # what they choose, and the values that are harmless whoever wrote them
     "env.thor.executable": ("a program", (None, "stand-in")),
@@ -32,6 +33,8 @@ def check_outside(saved: DictConfig, asked: DictConfig, given: Sequence[str], ru
     """
     mine = dict(_reaching(asked))
     for key, value in _reaching(saved):
+        if key == "eval.ray.address" and OmegaConf.select(saved, LAUNCHER) != RAY:
+            continue  # nothing goes there
         what, harmless = OUTSIDE.get(key, WRITTEN)
         if value not in harmless and value != mine.get(key) and not _is_named(key, value, given):
             raise ConfigError(

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.literal import as_read, looked_up, unreadable
-from keep_agent.settings import check_word
+from keep_agent.settings import LAUNCHER, MODEL, RAY, check_word
 from memory.component_names import TARGET
 
 HYDRAS = "hydra"  # its own settings; Hydra checks them itself
@@ -50,12 +50,14 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
         keys = [one for one in given if one not in chosen or one.is_add()]
         choices = tuple(_first(one) for one in chosen if not one.is_add())
         tree = (_tree if path else _packaged)(name, (*path, *choices)) if keys else {}
+    on_nodes = any(one.key_or_group == LAUNCHER and RAY in _values(one) for one in given)
     opened = [one.key_or_group.removesuffix(f".{TARGET}") for one in keys if one.key_or_group.endswith(TARGET)]
     for one in keys:
         _check_key(one, tree, groups, opened)
         for value in _values(one):
-            if not any(looked_up(value)):  # it is checked when it is composed
-                check_word(one.key_or_group, as_read(value))
+            if any(looked_up(value)) or (on_nodes and one.key_or_group == MODEL):
+                continue  # it is checked when it is composed, or on the nodes
+            check_word(one.key_or_group, as_read(value))
 
 
 def _tree(name: str, overrides: Sequence[str]) -> Any:

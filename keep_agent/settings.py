@@ -45,11 +45,12 @@ OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval
 SWITCHES = ("eval.trace", "eval.progress")
 OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
 MODEL, DEVICE = "model.name", "model.device"
+LAUNCHER, RAY = "eval.launcher", "ray"  # whose nodes may have a model that is not here, and say so if they lack it
 WORDS = {
     "engine.importance": IMPORTANCE,
     "engine.transport": TRANSPORTS,
     "eval.frames": tuple(ENDINGS),
-    "eval.launcher": ("local", "ray"),
+    LAUNCHER: ("local", RAY),
     "memory.context": CONTEXTS,
     "memory.layout": LAYOUTS,
     "model.dtype": ("auto", *DTYPES),
@@ -85,7 +86,8 @@ def check_settings(
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
-    for key in (*WORDS, MODEL, DEVICE):
+    named = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, MODEL)
+    for key in named:
         if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
             check_word(key, OmegaConf.select(config, key))
     check_values(config)

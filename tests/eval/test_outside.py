@@ -45,13 +45,20 @@ def test_every_setting_that_sounds_like_it_is_decided_about() -> None:
 @pytest.mark.parametrize("key", OUTSIDE)
 def test_a_run_alone_chooses_none(key: str) -> None:
     command = "wah" if key in ("env.simulator", "env.record") else "alfred"
-    saved = config(command, f"{key}=some")
+    saved = config(command, f"{key}=some", "eval.launcher=ray")
     with pytest.raises(ConfigError, match=rf"RUN was run with {key}=some, .* give {key}='some', .*command line"):
         resumed(saved, command=command)
     assert OmegaConf.select(resumed(saved, f"{key}=some", command=command), key) == "some"
     for harmless in OUTSIDE[key][1]:
         OmegaConf.update(saved, key, harmless)
         resumed(saved, command=command)
+
+
+def test_an_address_that_nothing_goes_to_is_no_choice() -> None:
+    saved = config("alfred", "eval.ray.address=some", "eval.launcher=ray")
+    elsewhere = resumed(saved, "eval.launcher=local")
+    with pytest.raises(ConfigError, match="eval.ray.address=some"):
+        resumed(elsewhere, "eval.launcher=ray")
 
 
 @pytest.mark.parametrize(

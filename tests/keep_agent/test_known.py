@@ -9,10 +9,11 @@ import pytest
 
 from keep_agent import brain
 from keep_agent.agent import Agent
-from keep_agent.compose import choose_agent, compose_agent
+from keep_agent.compose import choose_agent, compose_agent, compose_settings
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
 from keep_agent.known import UnknownSetting, check_known
 from keep_agent.model_names import check_model
+from keep_agent.settings import check_settings
 from memory.choices import DTYPES, QUANTIZATIONS
 from memory.engine.load import parse_dtype
 from memory.engine.quantized_weights import AT_LOAD
@@ -83,6 +84,15 @@ def test_names_that_no_model_has(name: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="no configured model .* no file or folder"):
         check_model(name)
+
+
+def test_the_nodes_of_a_cluster_may_have_what_is_not_here(tmp_path: Path) -> None:
+    name = str(tmp_path / "run")
+    there = ["planner=keep", "model=custom", f"model.name={name}", "eval.launcher=ray"]
+    check_settings(compose_settings("alfred", there))
+    for here in (there[:-1], [*there[:-1], "eval.launcher=local"]):
+        with pytest.raises(ConfigError, match="no file or folder"):
+            compose_settings("alfred", here)
 
 
 def test_files_and_folders_that_exist_are_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +137,7 @@ def alive(process: int) -> bool:
         return False
 
 
-@pytest.fixture
-def _hears_interrupts() -> Iterator[None]:
-    """Those who are started by a shell in the background do not, nor do their children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_hears_interrupts")
+@pytest.mark.usefixtures("hears_interrupts")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux who has which children")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_no_process_outlives_its_run(name: str, call: Command, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_plans_facts_and_reports_without_a_task(ros: dict[str, str], folder: Pat
     assert not blank["ok"] and "instruction" in blank["report"]
 
 
+@pytest.mark.usefixtures("hears_interrupts")
 @pytest.mark.parametrize(
     ("number", "asks"), [(signal.SIGTERM, "insist"), pytest.param(signal.SIGINT, "do", marks=pytest.mark.slow)]
 )

@@ -57,7 +57,7 @@ class Life:
 def make_engine() -> Engine:
     """In every process the same weights."""
     size = load_tokenizer(BUNDLED / "tokenizer.json").get_vocab_size()
-    return Engine(tiny_model("qwen2", layers=2, vocab_size=size, seed=4), "inline")
+    return Engine(tiny_model("qwen2", layers=2, vocab_size=size, seed=4, max_position_embeddings=4096), "inline")
 
 
 def make_memories(engine: Engine, folder: Path, host_bytes: int | None = None) -> AgentMemories:
