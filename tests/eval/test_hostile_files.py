@@ -258,7 +258,7 @@ def test_a_run_chooses_no_program(
     def spoil(config: dict[str, Any], mark: Path) -> None:
         text = {name: one.format(mark=mark) if isinstance(one, str) else one for name, one in value.items()}
         config[part][key] = {**config[part][key], **text}
-        config["env"]["backend"] = "thor"
+        config["env"]["backend"], config["eval"]["launcher"] = "thor", "ray"
 
     made = files(spoil)
     code, err = ran(call, "keep-eval-alfred", [f"eval.resume={made.run()}"])
