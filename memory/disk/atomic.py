@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-from keep_agent.errors import ConfigError
+from keep_agent.errors import ConfigError, StorageError
 from keep_agent.files import writing
 
 SUFFIX = ".partial"
@@ -27,9 +27,12 @@ def replacing(path: Path, private: bool = False) -> Iterator[BinaryIO]:
 
     Until then, and after any error, the old file is what it was. Of several writers the last to end wins; nothing
     mixes. Folders that are missing are made. ``private``: only the user may read the file, else whom the umask lets.
-    Raises `CapacityError` if the disk is full, `StorageError` where nothing can be written.
+    A link is replaced, not what it leads to; a device, pipe or socket never is. Raises `CapacityError` if the disk is
+    full, `StorageError` where nothing can be written.
     """
     with writing(path, "free some, or lower the budget"):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise StorageError(f"{path} is a device, pipe or socket, and stays; name a file")
         _make(path.parent)
         temporary, stream = _claim(path, 0o600 if private else 0o666)
         try:

@@ -26,14 +26,25 @@ VERSIONS, LATEST = "checkpoints", "latest"
 def latest(folder: Path) -> Path:
     """The newest version of ``folder``; the folder itself where it has none.
 
-    :raises DataError: the newest one is gone
+    Without a link the only version is the newest: a copy may have left the link out, and a killed writer of the first
+    version has not made it yet.
+
+    :raises DataError: the newest one is gone, or no link tells which of several it is
     """
     link = folder / VERSIONS / LATEST
     if link.is_symlink() and not link.exists():
         raise DataError(
             f"{link} leads to {str(link.readlink())!r}, which is gone; restore it, or link to another version"
         )
-    return link.resolve() if link.exists() else folder
+    if link.exists():
+        return link.resolve()
+    match found := _versions(link.parent):
+        case []:
+            return folder
+        case [only]:
+            return only.resolve()
+    names = ", ".join(version.name for version in found)
+    raise DataError(f"{link} is gone, which led to the newest of {names}; make it again: ln -s NEWEST {link}")
 
 
 @contextmanager
@@ -68,9 +79,12 @@ def _settle(folder: Path) -> None:
     """Remove what a killed writer has left behind, and make links of what a copy, or an editor, made files."""
     link = folder / VERSIONS / LATEST
     if link.is_dir() and not link.is_symlink():
+        _remove(link.parent, ())  # first: between the two changes that follow, the only version is the latest
         link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
     version = latest(folder)
     if version != folder:
+        if not link.exists():
+            link_atomic(link, Path(version.name))
         _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).is_symlink()))
     for stray in folder.glob(f".*{SUFFIX}"):
         if stray.is_symlink():
@@ -81,6 +95,12 @@ def _settle(folder: Path) -> None:
 def _link(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         link_atomic(folder / name, Path(VERSIONS, LATEST, name))
+
+
+def _versions(place: Path) -> list[Path]:
+    """Those that are whole, by name."""
+    found = sorted(place.iterdir()) if place.is_dir() else ()
+    return [version for version in found if version.is_dir() and not version.name.endswith(SUFFIX)]
 
 
 def _unused(place: Path, name: str) -> Path:

@@ -102,15 +102,15 @@ def test_a_killed_writer_leaves_the_old_checkpoint_or_the_new_one(
             told = kill_at(patch, folder, call)
             write(folder, tiny_model, 2)
         found, done = contents(folder), told() < call
-        steps = {json.loads(found[HISTORY])["progress"]["step"]} if HISTORY in found else {None}
-        kinds |= steps
-        if steps == {1}:
+        step = json.loads(found[HISTORY])["progress"]["step"] if HISTORY in found else None
+        kinds.add(step)
+        if step == 1:
             assert all(found[name] == old[name] for name in old if name not in SUMS)
         checkpoint = latest_checkpoint(folder)
-        assert (checkpoint is None) == (steps == {None})
+        assert checkpoint is not None or step is None
         if checkpoint is not None:
             model, _, history = load_planner(folder)
-            (step,) = steps
+            step = step or 2  # a first version that is whole counts before links lead to it
             assert history["progress"]["step"] == step == model.model.norm.weight[0].item()
             assert float(load_file(checkpoint / "optimizer.safetensors")["step"][0]) == step
         write(folder, tiny_model, 3)  # a trainer that goes on
@@ -188,6 +188,21 @@ def test_a_version_that_is_gone_is_named(tiny_model: Path, tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "checkpoints" / "step-1")
     with pytest.raises(DataError, match=r"latest leads to 'step-1', which is gone; restore it"):
         latest_checkpoint(tmp_path)
+
+
+def test_versions_of_which_no_link_tells_the_newest_are_kept(tiny_model: Path, tmp_path: Path) -> None:
+    """As in a copy that leaves links out: the only version is the newest, of several nothing is guessed or removed."""
+    write(tmp_path, tiny_model, 1)
+    for link in [path for path in tmp_path.rglob("*") if path.is_symlink()]:
+        link.unlink()
+    assert latest_checkpoint(tmp_path) == (tmp_path / "checkpoints" / "step-1").resolve()
+    write(tmp_path, tiny_model, 2)
+    assert load_planner(tmp_path)[2] == {"progress": {"step": 2}} and set(contents(tmp_path)) == FILES
+    (tmp_path / "checkpoints" / "latest").unlink()
+    for use in (latest_checkpoint, load_planner, lambda folder: write(folder, tiny_model, 3)):
+        with pytest.raises(DataError, match="latest is gone, which led to the newest of step-1, step-2; make it"):
+            use(tmp_path)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-1", "step-2"}
 
 
 def test_a_deeper_model_says_the_same_until_it_is_trained(tiny_model: Path, tmp_path: Path) -> None:

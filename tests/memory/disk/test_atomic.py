@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.errors import CapacityError, ConfigError
+from keep_agent.errors import CapacityError, ConfigError, StorageError
 from memory.disk import atomic
 from memory.disk.atomic import alone, appearing, clean, replacing, write_atomic
 from tests.disk_log import log_of_disk
@@ -58,6 +58,16 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(CapacityError, match=r"no room for .*a \(No space left"):
             write_atomic(tmp_path / "a", "new")
     assert contents(tmp_path) == {"a": "old"}
+
+
+def test_a_pipe_or_device_stays_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    for name in ("pipe", "link"):
+        with pytest.raises(StorageError, match=f"{name} is a device, pipe or socket, and stays; name a file"):
+            write_atomic(tmp_path / name, "1")
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link"}
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_char_device()
 
 
 def test_an_error_in_the_block_leaves_the_old_file(tmp_path: Path) -> None:
