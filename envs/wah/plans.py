@@ -6,17 +6,17 @@ The folder has ``tasks/*examples*.json`` (records with task_id, task_name, nl_in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from envs.wah.formats import read_graph, write_graph
-from envs.wah.goals import parse_goal, place_class
+from envs.wah.goals import Predicate, parse_goal
 from envs.wah.graph import CHARACTERS, ROOMS, Graph
 from envs.wah.layout import Goal, lay_out
-from envs.wah.possible import check_catalog
+from envs.wah.possible import check_catalog, check_places
 from envs.wah.records import check_goal, field_of, json_files, read_json, records_of, task_of, told_of
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError, check_once
@@ -53,16 +53,26 @@ def _of_plan(
     kind, goal = task_of(row, where)
     check_goal(goal, where, check_catalog)
     rng = Random(f"{identity}-{seed}")
-    fitting = sorted(name for name, graph in apartments.items() if graph.of_class(place_class(parse_goal(goal))))
-    if not fitting:
-        raise ConfigError(
-            f"{where} can be done in none of {len(apartments)} apartments; add one with {goal[0][0]}'s place"
-        )
+    fitting = _fitting(apartments, parse_goal(goal), where)
     if not (told := told_of(row, where)):
         raise DataError(f"{where} has no nl_instructions; a plan is played once for each of them")
     name = rng.choice(fitting)
     make = partial(_episode, apartments[name], name, kind, goal, identity, seed)
     return [partial(make, number, text) for number, text in enumerate(told)]
+
+
+def _fitting(apartments: Mapping[str, Graph], goal: Sequence[Predicate], where: str) -> list[str]:
+    """The apartments with the places that a goal needs, by name. Raises ConfigError where there is none."""
+    found, problem = [], "there is none"
+    for name, graph in sorted(apartments.items()):
+        try:
+            check_places(graph, goal)
+            found.append(name)
+        except DataError as error:
+            problem = f"in {name}, {error}"
+    if not found:
+        raise ConfigError(f"{where} can be done in none of {len(apartments)} apartments ({problem}); add one")
+    return found
 
 
 def _episode(

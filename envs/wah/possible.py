@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from envs.hints import did_you_mean
+from envs.wah.belongings import LIKELY
 from envs.wah.catalog import KINDS
 from envs.wah.goals import Predicate
 from envs.wah.graph import ROOMS, Graph
@@ -19,28 +20,42 @@ NEEDED: Mapping[str, str] = MappingProxyType(
 CARRIED = "GRABBABLE"  # the property without which nothing is brought anywhere
 
 
+MOST = 100  # things of a class that are laid out for a goal
+
+
 def check_apartment(graph: Graph, goal: Sequence[Predicate]) -> None:
     """Raises DataError naming what an apartment lacks for a goal."""
-    classes = {node.class_name for node in graph.nodes.values()}
+    check_places(graph, goal)
     for one in goal:
         if one.thing:
-            _check_name(one.thing, classes, "this apartment")
+            _check_name(one.thing, graph.classes, "this apartment")
             there = [graph[thing] for thing in graph.of_class(one.thing)]
             if len(there) < one.count:
                 raise DataError(f"{one.count} of {one.thing!r} are asked, but this apartment has {len(there)}")
             _check_carried(one.thing, sum(thing.grabbable for thing in there) >= one.count)
-        if one.place:
-            _check_name(one.place, classes, "this apartment")
-            able = any(NEEDED[one.kind] in graph[place].properties for place in graph.of_class(one.place))
-            _check_able(one, able)
+
+
+def check_places(graph: Graph, goal: Sequence[Predicate]) -> None:
+    """Raises DataError unless an apartment has places that can fulfil a goal: one place all that is asked of it."""
+    for name in {one.place: None for one in goal if one.place}:
+        _check_name(name, graph.classes, "this apartment")
+        kinds = dict.fromkeys(one.kind for one in goal if one.place == name)
+        needed = {NEEDED[kind] for kind in kinds}
+        if not any(needed <= graph[place].properties for place in graph.of_class(name)):
+            asked, lacking = " and ".join(map(repr, kinds)), " and ".join(sorted(needed))
+            raise DataError(f"{name!r} cannot fulfil {asked}: none here has the property {lacking}")
 
 
 def check_catalog(goal: Sequence[Predicate]) -> None:
-    """Raises DataError for things that no apartment is laid out with: those of `envs.wah.catalog.KINDS` are."""
+    """Raises DataError for things that no apartment is laid out with, and for too many of one."""
     for one in goal:
         if one.thing:
             _check_name(one.thing, KINDS, "any apartment")
             _check_carried(one.thing, CARRIED in KINDS[one.thing].properties)
+            if one.thing not in LIKELY:
+                raise DataError(f"no apartment has a likely place for {one.thing!r}")
+        if one.count > MOST:
+            raise DataError(f"{one.count} of {one.thing!r} are asked; at most {MOST} are laid out")
 
 
 def check_room(graph: Graph, room: Any, where: str) -> None:
@@ -59,8 +74,3 @@ def _check_carried(name: str, able: bool) -> None:
 def _check_name(name: str, known: Iterable[str], where: str) -> None:
     if name not in (names := set(known)):
         raise DataError(f"there is no {name!r} in {where}{did_you_mean(name, names)}")
-
-
-def _check_able(one: Predicate, able: bool) -> None:
-    if not able:
-        raise DataError(f"{one.place!r} cannot fulfil {one.kind!r}: none here has the property {NEEDED[one.kind]}")

@@ -191,6 +191,24 @@ def test_a_plan_that_fits_no_apartment_is_an_error(tmp_path: Path) -> None:
         load_episodes(str(folder), "test")
 
 
+@pytest.mark.parametrize(
+    ("goal", "words"),
+    [
+        ({"on_apple_kitchen": 1}, "record 0 .* none of 3 apartments .*'kitchen' cannot fulfil 'on': .* SURFACES"),
+        ({"inside_apple_coffeetable": 1}, "'coffeetable' cannot fulfil 'inside': none here has .* CONTAINERS"),
+        ({"turnOn_apple": 1}, "there is no 'apple' in this apartment|'apple' cannot fulfil 'turnOn'"),
+        ({"sit_fridge": 1}, "'fridge' cannot fulfil 'sit': none here has the property SITTABLE"),
+        ({"inside_apple_kitchencabinet": 1, "turnOn_kitchencabinet": 1}, "fulfil 'inside' and 'turnOn': .* HAS_SWITCH"),
+        ({"on_chair_coffeetable": 1}, "record 0: no apartment has a likely place for 'chair'"),
+        ({"on_apple_coffeetable": 10**12}, "record 0: 1000000000000 of 'apple' are asked; at most 100 are laid out"),
+    ],
+)
+def test_a_plan_that_cannot_be_done_is_refused_by_name(tmp_path: Path, goal: dict[str, int], words: str) -> None:
+    folder = folder_of_plans(tmp_path, derived_goal=goal)
+    with pytest.raises((ConfigError, DataError), match=words):
+        load_episodes(str(folder), "test")
+
+
 def test_plans_of_one_id_are_refused(tmp_path: Path) -> None:
     folder = folder_of_plans(tmp_path)
     shutil.copy(folder / "tasks" / "examples.json", folder / "tasks" / "more_examples.json")
