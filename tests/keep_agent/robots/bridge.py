@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from socket import SHUT_RDWR
-from threading import Condition, Event, Thread
+from threading import Event, RLock, Thread
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection
 
 from tests.sockets import serve
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 SUCCEEDED, CANCELED, ABORTED = 4, 5, 6
 WAIT = PATIENCE
@@ -36,7 +36,7 @@ class StandIn:
         self.actions: dict[str, Action] = {}
         self.services: dict[str, Callable[[dict], dict]] = {}
         self.listeners: dict[str, Callable[[dict], None]] = {}
-        self.news = Condition()
+        self._lock = RLock()
         self._clients: list[ServerConnection] = []
         self._subscribers: dict[str, list[ServerConnection]] = defaultdict(list)
         self._types: dict[str, str] = {}
@@ -49,14 +49,22 @@ class StandIn:
 
     # what a test does -------------------------------------------------------------------------------------------
 
-    def until(self, found: Callable[[], Any], seconds: float = WAIT) -> Any:
-        with self.news:
-            assert self.news.wait_for(found, seconds), (dict(self.heard), self.complaints)
-            return found()
+    def until(self, found: Callable[[], Any]) -> Any:
+        """Asked again and again: some of what is waited for, as that a server closes, nobody tells the robot."""
+        answer: Any = None
+
+        def asked() -> Any:
+            nonlocal answer
+            with self._lock:
+                answer = found()
+            return answer
+
+        until(asked, lambda: f"{dict(self.heard)} {self.complaints}")
+        return answer
 
     def publish(self, topic: str, message: dict, latch: bool = False) -> None:
         """As a node of the robot."""
-        with self.news:
+        with self._lock:
             if latch:
                 self._latched[topic] = message
             receivers = list(self._subscribers[topic])
@@ -80,7 +88,7 @@ class StandIn:
 
     def cut(self) -> None:
         """Pull the cable of everybody."""
-        with self.news:
+        with self._lock:
             clients, self._clients = self._clients, []
         for client in clients:
             self._forget(client)
@@ -90,7 +98,7 @@ class StandIn:
     # what a bridge does -----------------------------------------------------------------------------------------
 
     def handle(self, client: ServerConnection) -> None:
-        with self.news:
+        with self._lock:
             self._clients.append(client)
         try:
             for text in client:
@@ -106,8 +114,6 @@ class StandIn:
             self._complain(f"unknown op {message}")
         else:
             handler(client, message)
-        with self.news:
-            self.news.notify_all()
 
     def _op_advertise(self, client: ServerConnection, message: dict) -> None:
         known = self._types.setdefault(message["topic"], message["type"])
@@ -121,7 +127,7 @@ class StandIn:
         topic = message["topic"]
         if topic not in self._types:
             self._complain(f"{topic} was not advertised")
-        with self.news:
+        with self._lock:
             self.heard[topic].append(message["msg"])
         if topic in self.listeners:
             Thread(target=self.listeners[topic], args=(message["msg"],), daemon=True).start()
@@ -129,18 +135,18 @@ class StandIn:
 
     def _op_subscribe(self, client: ServerConnection, message: dict) -> None:
         topic = message["topic"]
-        with self.news:
+        with self._lock:
             self._subscribers[topic].append(client)
             latched = self._latched.get(topic)
         if latched is not None:
             self._send(client, {"op": "publish", "topic": topic, "msg": latched})
 
     def _op_unsubscribe(self, client: ServerConnection, message: dict) -> None:
-        with self.news:
+        with self._lock:
             self._subscribers[message["topic"]].remove(client)
 
     def _op_advertise_service(self, client: ServerConnection, message: dict) -> None:
-        with self.news:
+        with self._lock:
             self._providers[message["service"]] = client
 
     def _op_call_service(self, client: ServerConnection, message: dict) -> None:
@@ -170,7 +176,7 @@ class StandIn:
         if message["id"] in self._calls:
             caller, name = self._calls.pop(message["id"])
             self._send(caller, message | {"id": name})
-        with self.news:
+        with self._lock:
             self._answers[message["id"]] = message["values"]
 
     def _op_send_action_goal(self, client: ServerConnection, message: dict) -> None:
@@ -205,14 +211,13 @@ class StandIn:
             self._forget(client)
 
     def _forget(self, client: ServerConnection) -> None:
-        with self.news:
+        with self._lock:
             for subscribers in self._subscribers.values():
                 subscribers[:] = [other for other in subscribers if other is not client]
             self._providers = {name: other for name, other in self._providers.items() if other is not client}
-            self.news.notify_all()
 
     def _complain(self, text: str) -> None:
-        with self.news:
+        with self._lock:
             self.complaints.append(text)
 
 

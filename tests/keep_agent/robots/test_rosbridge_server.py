@@ -63,7 +63,7 @@ def scripted(bridge: Bridge, executor: SymbolicExecutor) -> RosbridgeServer:
 
 def test_a_goal_is_reached(robot: StandIn, bridge: Bridge) -> None:
     server = scripted(bridge, clean_mug())
-    robot.until(lambda: robot.heard[f"{ACTION}/status"], WAIT)
+    robot.until(lambda: robot.heard[f"{ACTION}/status"])
     goal(robot, "first", "", description=CLEAN_MUG)
     status, told = result(robot, "first")
     assert (status, told["success"]) == (SUCCEEDED, True)
