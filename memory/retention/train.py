@@ -17,6 +17,7 @@ from pathlib import Path
 from keep_agent.errors import KeepError
 from memory.disk.atomic import alone
 
+LONG = Path(__file__).parents[2] / "planners" / "planner_tiny_long"
 BUDGETS = (128, 256, 512, 1024)
 
 
@@ -25,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sessions", nargs="+", required=True, help="JSONL files of sessions, .gz or not")
     p.add_argument("--out", required=True, help="run folder; continued when it already holds a checkpoint")
-    p.add_argument("--model", default="planners/planner_tiny_long", help="folder or hub name (default %(default)s)")
+    p.add_argument("--model", default=str(LONG), help="folder or hub name (default: planner-tiny-long of this package)")
     p.add_argument("--tokenizer", default="", help="folder or hub name (default: the model's own)")
     p.add_argument("--dtype", default="bfloat16")
     p.add_argument("--device", default="cpu")

@@ -231,3 +231,8 @@ def test_a_loss_that_is_not_finite_ends_the_training(
     for rate in ("0", "nan", "1e38"):
         with pytest.raises(ConfigError, match=f"--lr {rate} is no learning rate|--lr 1e\\+38 is no learning rate"):
             Trainer(arguments(tiny_model, sessions, tmp_path / "other", "--lr", rate))
+
+
+def test_the_model_that_is_trained_for_by_default_comes_along() -> None:
+    assert (Path(parser().parse_args(["--sessions", "s", "--out", "o"]).model).resolve() / "config.json").is_file()
+    assert Path(parser().get_default("model")).is_absolute()
