@@ -20,8 +20,9 @@ from rich.table import Table
 from eval.tables import number, percent, show
 from keep_agent.console import make_console
 from keep_agent.errors import DataError
+from keep_agent.files import unpacking
 from keep_agent.guard import guarded
-from keep_agent.runfolder import TRACE
+from keep_agent.runfolder import AGAIN, TRACE
 from keep_agent.trace import read_trace
 
 OWN = {"did": "what was done", "task": "finished tasks"}  # by what the id of a segment begins with
@@ -59,23 +60,24 @@ class Layers:
             self.loaded.update(dict.fromkeys(range(first, behind), size / (behind - first)))
 
 
-def read(entries: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Kind], Layers]:
-    """Kinds of segments by name, and layers, of one trace."""
+def read(entries: Iterable[Mapping[str, Any]], where: object = "the trace") -> tuple[dict[str, Kind], Layers]:
+    """Kinds of segments by name, and layers, of one trace. Raises DataError for what is no entry of one."""
     kinds: dict[str, Kind] = defaultdict(Kind)
     layers = Layers()
     alive: dict[str, str] = {}  # the kind of each segment that is there
     categories: dict[str, str] = {}  # of facts
-    for entry in entries:
-        if entry["event"] == "episode":
-            alive, categories = {}, {}
-        if entry["event"] != "step" or "token_ids" not in entry:
-            continue
-        categories |= {fact["id"]: fact["category"] for fact in entry["facts"]}
-        for name, text in entry["extra"]["written"]:
-            _write(kinds, alive, categories, (entry["episode"], name), text)
-        for kind in alive.values():
-            kinds[kind].alive += 1
-        layers.add(entry)
+    for line, entry in enumerate(entries, 1):
+        with unpacking(f"{where}:{line}", "no entry of a trace", AGAIN):
+            if entry["event"] == "episode":
+                alive, categories = {}, {}
+            if entry["event"] != "step" or "token_ids" not in entry:
+                continue
+            categories |= {fact["id"]: fact["category"] for fact in entry["facts"]}
+            for name, text in entry["extra"]["written"]:
+                _write(kinds, alive, categories, (entry["episode"], name), text)
+            for kind in alive.values():
+                kinds[kind].alive += 1
+            layers.add(entry)
     return dict(kinds), layers
 
 
@@ -127,7 +129,7 @@ def report(run: Path, plain: bool, console: Console) -> None:
     file = run / TRACE
     if not file.is_file():
         raise DataError(f"{run} has no {TRACE}; name a run folder that was made with eval.trace=true")
-    kinds, layers = read(read_trace(file))
+    kinds, layers = read(read_trace(file), file)
     if not layers.steps:
         raise DataError(f"{file} has no step of a planner with a model; name the run of one")
     for table in (kinds_table(kinds), layers_table(layers)):

@@ -17,20 +17,22 @@ from typing import Any
 from rich.console import Console
 
 from eval.overrides import within
-from eval.resume import FREE, changes
+from eval.resume import FREE, NEEDED, changes
 from eval.run import show, summary_of
 from eval.shard import Shard
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.files import parsed, reading
+from keep_agent.files import parsed, reading, unpacking
 from keep_agent.frames import Frames
 from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult
 from keep_agent.runfolder import (
     AGAIN,
+    CONFIG,
     SUMMARY,
     TRACE,
     RunFolder,
+    check_has,
     find_runs,
     read_config,
     read_summary,
@@ -38,6 +40,7 @@ from keep_agent.runfolder import (
 )
 from memory.disk.atomic import appearing
 
+SHOWN = (*NEEDED, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config: what its run tells
 SUMS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary
 Span = tuple[int, int]  # of bytes in a file
 
@@ -56,11 +59,14 @@ class Part:
 def load_part(path: Path) -> Part:
     """Raises DataError for a run that is no shard, or is not whole."""
     config = read_config(path)
+    check_has(config, SHOWN, path / CONFIG)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is no shard of a run: its eval.shard is null; give those that have one")
-    shard, results = Shard.parse(config["eval"]["shard"]), RunFolder.read(path)
+    with unpacking(path / CONFIG, "no config of a shard", AGAIN):
+        shard = Shard.parse(config["eval"]["shard"])
+        own = shard.indices(config["episodes"])
+    results = RunFolder.read(path)
     counts = Counter(result.index for result in results)
-    own = shard.indices(config["episodes"])
     missing = [index for index in own if index not in counts]
     if missing or not (path / SUMMARY).exists():
         lacks = f" lacks {_numbers(missing)} and" if missing else ""
@@ -158,20 +164,26 @@ def _versions(parts: Sequence[Part]) -> dict[str, str]:
     """Of what the numbers depend on; several, where the shards were played with several."""
     found: dict[str, set[str]] = defaultdict(set)
     for part in parts:
-        for name, version in part.summary["versions"].items():
-            found[name].add(version)
+        with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
+            for name, version in part.summary["versions"].items():
+                found[name].add(version)
     return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
 
 
 def _check_sums(summary: Mapping[str, Any], parts: Sequence[Part]) -> None:
     """Raises DataError unless the shards' own summaries add up to the one of all."""
     for key in SUMS:
-        told = sum(part.summary[key] for part in parts)
+        told = sum(_told(part, key) for part in parts)
         if summary[key] != told:
             raise DataError(
                 f"there are {summary[key]} {key}, but the shards' {SUMMARY} say {told}: a file has changed since it "
                 "was written; play that shard anew"
             )
+
+
+def _told(part: Part, key: str) -> int:
+    with unpacking(part.path / SUMMARY, "no summary of a run", AGAIN):
+        return int(part.summary[key])
 
 
 def _numbers(indices: Iterable[int]) -> str:

@@ -24,9 +24,10 @@ from eval.shard import Shard
 from eval.tables import cost_table, summary_table
 from keep_agent.assemble import make_episodes
 from keep_agent.errors import ConfigError, KeepError
+from keep_agent.files import unpacking
 from keep_agent.logging_wandb import check_mode, open_log
 from keep_agent.results import EpisodeResult
-from keep_agent.runfolder import SUMMARY, TRACE, RunFolder, read_summary
+from keep_agent.runfolder import AGAIN, SUMMARY, TRACE, RunFolder, read_summary
 from keep_agent.settings import check_settings
 
 VERSIONED = ("torch", "transformers", "tokenizers", "gymnasium", "numpy", "networkx", "sentence-transformers")
@@ -125,7 +126,10 @@ def _title(config: Mapping[str, Any]) -> str:
 
 def versions_of(run: RunFolder, played: bool) -> Mapping[str, str]:
     """Those that are at work, or, where nothing was left to play, those that a run was finished with."""
-    return versions() if played or not (run.path / SUMMARY).exists() else read_summary(run.path)["versions"]
+    if played or not (run.path / SUMMARY).exists():
+        return versions()
+    with unpacking(run.path / SUMMARY, "no summary of a run", AGAIN):
+        return read_summary(run.path)["versions"]
 
 
 def _so_far(run: RunFolder) -> str:

@@ -22,6 +22,7 @@ from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataErro
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 LOADING = RLock()  # libraries change default dtype and initialisers of the whole process while they load a model
+MISSHAPEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # what a wrong value ends in
 PASSING = (errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN)  # say nothing of the file; another try may succeed
 
 
@@ -74,6 +75,17 @@ def loading(what: object, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:  # libraries raise bare exceptions, and others with every version
         raise ModelError(f"cannot load {what} ({reason(error)}); {remedy}") from error
+
+
+@contextmanager
+def unpacking(where: object, what: str, remedy: str) -> Iterator[None]:
+    """Turn what taking apart a value of another shape ends in into DataError: ``where`` is ``what``."""
+    try:
+        yield
+    except KeepError:
+        raise
+    except MISSHAPEN as error:
+        raise DataError(f"{where} is {what} ({type(error).__name__}: {error}); {remedy}") from None
 
 
 def reason(error: BaseException) -> str:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Row = TypeVar("Row")
 PARTS = ("update", "embed", "encode", "retrieve", "ask", "load", "prefill")
 STOPS = ("success", "done", "max_steps", "crash")
 
@@ -100,8 +106,34 @@ class EpisodeResult:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeResult:
-        """The result of ``to_json``'s row; raises KeyError or TypeError when it is not one."""
+        """The result of ``to_json``'s row; raises KeyError, TypeError or ValueError when it is not one."""
         values = dict(row)
         values["tasks"] = tuple(TaskOutcome(**task) for task in values["tasks"])
+        if not values["tasks"]:
+            raise ValueError("an episode has a task")
         values["steps"] = tuple(StepNumbers(**step) for step in values["steps"])
         return cls(**values)
+
+
+def typed(result: Row) -> Row:
+    """A dataclass made of JSON, if every value is of its field's type. Raises ValueError naming one that is not."""
+    from pydantic import ValidationError  # here: who only plays reads no results
+
+    try:
+        _adapter(type(result)).validate_json(json.dumps(result, default=shallow), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r:.40}: {first['msg']}") from None
+    return result
+
+
+def shallow(value: Any) -> dict[str, Any]:
+    """A dataclass's fields as they are, for `json.dumps`, which asks again for those within; `asdict` copies all."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

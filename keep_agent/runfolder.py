@@ -21,8 +21,9 @@ from secrets import token_hex
 from typing import Any, ClassVar, Protocol, Self
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
+from keep_agent.files import unpacking
 from keep_agent.frames import Frames, keep_frames
-from keep_agent.results import EpisodeResult
+from keep_agent.results import EpisodeResult, typed
 from memory.disk.atomic import SUFFIX, clean, taken
 from memory.disk.lines import Chain, Line, LineFile, encoded, read_lines
 from memory.disk.marks import Mark, MarkedFile, end_of, find_mark, read_marked, read_marks
@@ -200,6 +201,16 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def check_has(config: Mapping[str, Any], keys: Iterable[str], file: Path | str) -> None:
+    """Raises DataError naming ``file`` for a dotted key that a saved config lacks."""
+    for key in keys:
+        above, here = key.split(".")[:-1], config
+        for part in above:
+            here = here.get(part) if isinstance(here, Mapping) else None
+        if not isinstance(here, Mapping) or key.rpartition(".")[2] not in here:
+            raise DataError(f"{file}: there is no {key}; {AGAIN}")
+
+
 def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:
     """A config as it is saved, with a name of the run's own, and what the chains of the run's files begin with."""
     named = {**config, RUN: token_hex(8)}
@@ -309,10 +320,8 @@ def _results(lines: Iterable[Line], path: Path, kind: type[Result]) -> list[Any]
     results = []
     for line in lines:
         row = {key: value for key, value in line.value.items() if key != TRACED}
-        try:
-            results.append(kind.from_json(row))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{line.number} is no {kind.__name__} ({error}); {AGAIN}") from None
+        with unpacking(f"{path}:{line.number}", f"no {kind.__name__}", AGAIN):
+            results.append(typed(kind.from_json(row)))
     return results
 
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from keep_agent import __version__
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.files import writing
+from keep_agent.files import unpacking, writing
 from keep_agent.guard import guarded
 from keep_agent.robots.errors import NotInstalled
 from keep_agent.robots.mcap_messages import Message, of_entry, of_event
 from keep_agent.robots.mcap_schemas import CHANNELS
-from keep_agent.runfolder import TRACE
+from keep_agent.runfolder import AGAIN, TRACE
 from keep_agent.trace import Entry, read_trace
 from keep_agent.viewer.pictures import picture
 from memory.disk.atomic import replacing
@@ -112,8 +112,9 @@ def write_episode(entries: Iterable[Entry], path: Path, run: Path | None = None)
     with replacing(path) as stream, closing(McapLog(stream)) as log:
         for entry in entries:
             count += 1
-            log.write(at, of_entry(entry, at, read))
-            at += max(SECOND, int(entry.get("timings", {}).get("ttft", 0) * SECOND / 1e3))
+            with unpacking(f"entry {count} of the episode", "no entry of a trace", AGAIN):
+                log.write(at, of_entry(entry, at, read))
+                at += max(SECOND, int(entry.get("timings", {}).get("ttft", 0) * SECOND / 1e3))
     return count
 
 
@@ -124,8 +125,9 @@ def episode_of(run: Path, wanted: str = "0") -> list[Entry]:
         raise DataError(f"{run} holds no {TRACE}: give the folder of a run")
     numbers: dict[str, int] = {}
     found: list[Entry] = []
-    for entry in read_trace(file):
-        number = numbers.setdefault(entry["episode"], len(numbers))
+    for line, entry in enumerate(read_trace(file), 1):
+        with unpacking(f"{file}:{line}", "no entry of a trace", AGAIN):
+            number = numbers.setdefault(entry["episode"], len(numbers))
         if wanted in (entry["episode"], str(number)):
             found.append(entry)
     if not found:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from keep_agent.errors import DataError
+from keep_agent.files import unpacking
 from keep_agent.runfolder import AGAIN, EPISODES, TRACED, check_trace, episodes_mark, opening
 from keep_agent.trace import Entry, checked
 from keep_agent.viewer.history import History
 from keep_agent.viewer.lines import GrowingFile, Place
 from keep_agent.viewer.outline import Outline, outline
-
-BROKEN = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # what reading a wrong entry ends in
 
 
 @dataclass
@@ -114,11 +113,8 @@ class TraceIndex:
             self.problem = str(error)
 
     def _take(self, place: Place, entry: Entry) -> None:
-        try:
+        with unpacking(f"{self.path}:{place.number}", "no entry of a trace", "run it again"):
             self._book(place, entry)
-        except BROKEN as error:
-            what = f"{type(error).__name__}: {error}"
-            raise DataError(f"{self.path}:{place.number} is no entry of a trace ({what}): run it again") from None
 
     def _book(self, place: Place, entry: Entry) -> None:
         event, id = entry["event"], str(entry["episode"])

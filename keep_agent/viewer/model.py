@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from keep_agent.errors import DataError
-from keep_agent.results import PARTS
+from keep_agent.files import unpacking
+from keep_agent.results import PARTS, shallow
 from keep_agent.trace import Entry
 from keep_agent.viewer.episodes import row
-from keep_agent.viewer.index import BROKEN, EpisodeIndex
+from keep_agent.viewer.index import EpisodeIndex
 from keep_agent.viewer.runs import Run
 from keep_agent.viewer.segments import SegmentView, segment_views
 from keep_agent.viewer.world import World, world
@@ -64,12 +64,7 @@ class StepView:
 
     def to_json(self) -> str:
         """One object, without spaces. Raises ValueError for numbers that JSON does not have."""
-        return json.dumps(self, default=_shallow, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _shallow(value: Any) -> dict[str, Any]:
-    """A dataclass's fields as they are: the encoder asks again for those within, `asdict` would copy all of it."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+        return json.dumps(self, default=shallow, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
@@ -88,13 +83,8 @@ def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
 
 @contextmanager
 def _shown(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
-    try:
+    with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
         yield
-    except BROKEN as error:
-        line = episode.places[step].number
-        raise DataError(
-            f"{run.index.path}:{line} cannot be shown ({type(error).__name__}: {error}): run it again"
-        ) from None
 
 
 def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:

@@ -25,7 +25,7 @@ class Outline:
 
 
 def outline(entry: Entry) -> Outline:
-    """Raises one of `keep_agent.viewer.index.BROKEN` where the entry is no step."""
+    """Raises one of `keep_agent.files.MISSHAPEN` where the entry is no step."""
     goal = entry.get("goal")
     return Outline(
         task=int(entry["task"]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eval import alfred, anatomy
+from keep_agent.errors import DataError
 from keep_agent.trace import read_trace
 
 Command = Callable[..., tuple[int, str, str]]
@@ -62,3 +63,10 @@ def test_a_run_without_a_model_is_one_line(call: Command) -> None:
     assert code == 2 and out == "" and err.count("\n") == 1 and "no step of a planner with a model" in err
     code, _, err = call(anatomy.main, "nowhere")
     assert code == 2 and "nowhere has no trace.jsonl" in err
+
+
+@pytest.mark.parametrize("field", ["facts", "token_ids", "active_rows", "loads", "extra"])
+def test_an_entry_of_another_shape_is_named_by_its_line(field: str) -> None:
+    entries = [{"event": "episode", "episode": "a"}, step("a", [("desk_1", "desk")]) | {field: None}]
+    with pytest.raises(DataError, match=r"run/trace.jsonl:2 is no entry of a trace \((Type|Attribute)Error"):
+        anatomy.read(entries, "run/trace.jsonl")

@@ -157,3 +157,11 @@ def test_a_crashed_episode_stays_in_the_comparison() -> None:
     bad = dataclasses.replace(episode(0, False, 1.0), steps=(), error="ValueError: no")
     row = compare(run("b", bad, episode(1, True, 1.0)), run("a", episode(0, True, 2.0), episode(1, True, 2.0)))
     assert row.tasks == 2 and row.success_difference.mean == -0.5 and row.ttft_ratio == 0.5
+
+
+@pytest.mark.parametrize("config", [{}, {"planner": None}, {"planner": "keep"}])
+def test_a_config_that_names_no_planner_is_one_line(tmp_path: Path, config: dict) -> None:
+    with RunFolder.create(tmp_path / "odd", config) as odd:
+        odd.commit(episode(0, True, 1.0))
+    with pytest.raises(DataError, match=r"odd/config.json: there is no planner.name"):
+        load_runs([tmp_path])

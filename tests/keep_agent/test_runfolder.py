@@ -21,7 +21,7 @@ from keep_agent.runfolder import (
     read_config,
     read_summary,
 )
-from tests.rewriting import as_of_version_0_2
+from tests.rewriting import Change, as_of_version_0_2, change_lines
 
 
 def result(index: int, success: bool = True) -> EpisodeResult:
@@ -52,6 +52,29 @@ def test_results_survive_the_disk(run: RunFolder) -> None:
     assert RunFolder.read(run.path) == [result(0), result(1), result(2)]
     assert RunFolder.resume(run.path).finished == {0, 1, 2}
     assert read_config(run.path) == {"planner": {"name": "keep"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda row: row.update(seconds="x"), "seconds is 'x': .* number"),
+        (lambda row: row.update(timed_on=5), "timed_on is 5: .* string"),
+        (lambda row: row.update(tasks=None), "NoneType"),
+        (lambda row: row.update(tasks=[]), "an episode has a task"),
+        (lambda row: row.update(more=1), "'more'"),
+        (lambda row: row["tasks"][0].update(success=1), "tasks.0.success is 1: .* boolean"),
+        (lambda row: row["tasks"][0].pop("met"), "'met'"),
+        (lambda row: row["steps"][0].update(prompt_tokens=None), "steps.0.prompt_tokens is None: .* integer"),
+        (lambda row: row["steps"][0].update(cold=[]), r"steps.0.cold is \[\]: .* boolean"),
+        (lambda row: row["steps"][0]["parts"].update(encode="1"), "steps.0.parts.encode is '1': .* number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_name(run: RunFolder, change: Change, words: str) -> None:
+    change_lines(run.path / EPISODES, lambda row: None, change)
+    for use in (RunFolder.read, RunFolder.resume):
+        with pytest.raises(DataError, match=f"episodes.jsonl:2 is no EpisodeResult .*{words}") as caught:
+            use(run.path)
+        assert "\n" not in str(caught.value)
 
 
 def test_lines_from_before_restarts_were_counted_still_load(run: RunFolder) -> None:

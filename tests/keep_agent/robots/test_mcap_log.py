@@ -149,7 +149,7 @@ def test_the_log_of_a_task_that_was_broken_off_is_kept(tmp_path: Path, error: ty
 
 
 def test_an_episode_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(DataError, match=r"entry 1 of the episode is no entry of a trace \(KeyError"):
         write_episode([{"event": "step"}], tmp_path / "half.mcap")
     assert not list(tmp_path.iterdir())
 

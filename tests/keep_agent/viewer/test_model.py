@@ -76,7 +76,7 @@ def test_a_step_that_lacks_what_it_must_have_is_named(tmp_path: Path) -> None:
     run = run_of(write(tmp_path, [opening(), step(**prompt()), step(1, **broken)]))
     episode = run.index.episode("e")
     assert step_view(run, episode, 0).prompt is not None
-    with pytest.raises(DataError, match=r"trace.jsonl:3 cannot be shown \(KeyError: 'start'\)"):
+    with pytest.raises(DataError, match=r"trace.jsonl:3 is no step that can be shown \(KeyError: 'start'\)"):
         step_view(run, episode, 1)
 
 
@@ -127,7 +127,7 @@ def test_a_step_with_numbers_that_json_does_not_have_is_named(tmp_path: Path) ->
     """No browser would parse them."""
     run = run_of(write(tmp_path, [opening(), step(scores=[["wait", float("nan")]]), step(1)]))
     episode = run.index.episode("e")
-    with pytest.raises(DataError, match=r"trace.jsonl:2 cannot be shown \(ValueError: Out of range"):
+    with pytest.raises(DataError, match=r"trace.jsonl:2 is no step that can be shown \(ValueError: Out of range"):
         step_json(run, episode, 0)
     assert json.loads(step_json(run, episode, 1))["number"] == 1
     with pytest.raises(DataError, match="has 2 steps, none has number 2"):
