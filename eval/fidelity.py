@@ -29,6 +29,7 @@ from eval.variants import check_methods, compose_variants, names
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
+from keep_agent.model_names import check_model
 from keep_agent.overrides import choose_model, expand_model
 from memory.engine.family_settings import FAMILIES
 
@@ -144,6 +145,8 @@ def tables(overrides: Sequence[str], arguments: argparse.Namespace, console: Con
     for family in random:
         check_choice("--families", family, FAMILIES)
     _check_models(overrides, random, arguments)
+    for name in (*arguments.model, *([arguments.tokenizer] if arguments.tokenizer else [])):
+        check_model(name)
     configs = compose_variants(methods, [*SETTING, *overrides])
     check_methods(configs)
     check_outputs(arguments)

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.literal import as_read, looked_up, unreadable
-from keep_agent.settings import LAUNCHER, MODEL, RAY, check_word
+from keep_agent.settings import LAUNCHER, PLACES, RAY, check_word
 from memory.component_names import TARGET
 
 HYDRAS = "hydra"  # its own settings; Hydra checks them itself
@@ -55,7 +55,7 @@ def check_known(name: str, overrides: Sequence[str], folders: Sequence[str] = ()
     for one in keys:
         _check_key(one, tree, groups, opened)
         for value in _values(one):
-            if any(looked_up(value)) or (on_nodes and one.key_or_group == MODEL):
+            if any(looked_up(value)) or (on_nodes and one.key_or_group in PLACES):
                 continue  # it is checked when it is composed, or on the nodes
             check_word(one.key_or_group, as_read(value))
 

@@ -12,7 +12,7 @@ from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.frames import ENDINGS
 from keep_agent.kinds import check_groups, check_kinds
 from keep_agent.logging_wandb import MODES
-from keep_agent.model_names import check_model
+from keep_agent.model_names import check_encoder, check_model
 from memory.choices import (
     CONTEXTS,
     DEVICES,
@@ -44,8 +44,12 @@ MOST = {"eval.threads": 4096}
 OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
 SWITCHES = ("eval.trace", "eval.progress")
 OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
-MODEL, DEVICE = "model.name", "model.device"
-LAUNCHER, RAY = "eval.launcher", "ray"  # whose nodes may have a model that is not here, and say so if they lack it
+MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
+PLACES = (MODEL, ENCODER)  # which a folder can be
+LAUNCHER, RAY = (
+    "eval.launcher",
+    "ray",
+)  # whose nodes may have PLACES that are not here, and say so if they lack one
 WORDS = {
     "engine.importance": IMPORTANCE,
     "engine.transport": TRANSPORTS,
@@ -86,7 +90,7 @@ def check_settings(
         value = OmegaConf.select(config, key)
         if not isinstance(value, bool) and (value is not None or key in switches):
             raise ConfigError(f"{key}={value} does not work; give true or false")
-    named = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, MODEL)
+    named = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PLACES)
     for key in named:
         if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
             check_word(key, OmegaConf.select(config, key))
@@ -104,10 +108,12 @@ def check_values(config: DictConfig) -> None:
 
 def check_word(key: str, value: Any) -> None:
     """Raises ConfigError for the value of a setting that takes certain words, and not this one; for the name of a
-    model or device that none can have.
+    model, encoder or device that none can have.
     """
     if key == MODEL and isinstance(value, str):
         check_model(value)
+    if key == ENCODER and isinstance(value, str) and value:
+        check_encoder(value)
     if key == DEVICE and isinstance(value, str):
         check_device(key, value)
     words = WORDS.get(key)

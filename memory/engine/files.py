@@ -21,9 +21,10 @@ from safetensors import SafetensorError
 from keep_agent.errors import ModelError
 from memory.disk.sums import CHECKSUMS, check_sums, digests_of, read_sums, sha256
 from memory.disk.tensorfile import open_tensors
+from memory.engine.place import CONFIG
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
+GENERATION = "generation_config.json"
 BESIDE = (  # patterns of what is loaded with the weights
     CONFIG, GENERATION, INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
     "merges.txt", "tekken.json", "*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*",
@@ -115,22 +116,6 @@ def weight_files(folder: Path) -> list[Path]:
     others = [path.name for pattern in FOREIGN for path in sorted(folder.glob(pattern))]
     hint = f" (found {others[0]}: convert it to safetensors first)" if others else ""
     raise ModelError(f"{folder} has no {WEIGHTS}{hint}; only safetensors weights are loaded.")
-
-
-def refuse_adapter(folder: Path) -> None:
-    """Raises ModelError for a folder that holds an adapter: loaded without it, the model would be another."""
-    file = folder / ADAPTER
-    if not file.is_file():
-        return
-    try:
-        base = repr(json.loads(file.read_text("utf-8"))["base_model_name_or_path"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        base = "a model that it does not name"
-    own = f"; or remove {ADAPTER} to load {folder} without it" if (folder / CONFIG).is_file() else ""
-    raise ModelError(
-        f"{folder} holds an adapter of {base} ({ADAPTER}), and adapters are not applied here; merge it into its base "
-        f"model (in peft: merge_and_unload, then save_pretrained) and load the result{own}."
-    )
 
 
 def _shards(index: Path) -> list[str]:

@@ -31,7 +31,8 @@ from memory.engine.allocator import freed_at_once
 from memory.engine.attention import NAME
 from memory.engine.capacity import Weights, check_capacity
 from memory.engine.decoder import Decoder
-from memory.engine.files import GENERATION, ModelFiles, model_files, refuse_adapter
+from memory.engine.files import GENERATION, ModelFiles, model_files
+from memory.engine.place import check_place, refuse_adapter
 from memory.engine.prepacked import prepack
 from memory.engine.quantized_weights import Packing, find_packing, settle
 from memory.engine.shapes import SHAPES
@@ -224,7 +225,7 @@ def _shape(size: Sequence[int]) -> str:
 def _config(name: str) -> PretrainedConfig:
     """Configuration of a folder, a config.json or a hub name."""
     path = Path(name)
-    _check_place(name, path)
+    check_place(name)
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except StrictDataclassError as error:  # it is there, but contradicts itself
@@ -238,20 +239,6 @@ def _config(name: str) -> PretrainedConfig:
             f"no usable model configuration for {name!r} ({reason(error)}); give a folder with config.json, a hub "
             f"name, or with model.init=random one of {', '.join(SHAPES)}."
         ) from error
-
-
-def _check_place(name: str, path: Path) -> None:
-    """Raises ModelError for a place that cannot be a model, before a library guesses."""
-    if not path.exists() and (path.is_absolute() or name.startswith(".") or path.suffix == ".json"):
-        raise ModelError(f"{name!r} does not exist; give a model folder, a config.json or a hub name.")
-    if path.suffix == ".gguf" or (path.is_file() and path.suffix != ".json"):
-        raise ModelError(
-            f"{name!r} is a file, and models are loaded from folders with config.json, safetensors weights and a "
-            "tokenizer (GGUF is not supported); give such a folder, or a hub name."
-        )
-    if path.is_dir() and not (path / "config.json").is_file():
-        refuse_adapter(path)
-        raise ModelError(f"{name!r} has no config.json; give a model folder, a config.json or a hub name.")
 
 
 def _private(config: PretrainedConfig) -> PretrainedConfig:

@@ -13,7 +13,7 @@ from keep_agent.compose import choose_agent, compose_agent, compose_settings
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
 from keep_agent.known import UnknownSetting, check_known
 from keep_agent.model_names import check_model
-from keep_agent.settings import check_settings
+from keep_agent.settings import check_settings, check_word
 from memory.choices import DTYPES, QUANTIZATIONS
 from memory.engine.load import parse_dtype
 from memory.engine.quantized_weights import AT_LOAD
@@ -98,13 +98,28 @@ def test_the_nodes_of_a_cluster_may_have_what_is_not_here(tmp_path: Path) -> Non
 def test_files_and_folders_that_exist_are_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
+    with pytest.raises(ConfigError, match="model=run does not work: 'run' has no config.json; give a model folder"):
+        check_model("run")
+    (tmp_path / "run" / "config.json").write_text("{}")
     check_model("run")
     check_model(str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="model=a.txt does not work: 'a.txt' is a file, and models are loaded from"):
+        (tmp_path / "a.txt").write_text("")
+        check_model("a.txt")
+
+
+def test_encoders_are_named_or_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("auto", "Hashed", "minilm", "sentence-transformers/all-MiniLM-L6-v2", str(tmp_path)):
+        check_word("prompt.encoder", name)
+    with pytest.raises(ConfigError, match=r"prompt.encoder=hasht is none of auto, .*; did you mean 'hashed'"):
+        compose_settings("alfred", ["prompt.encoder=hasht"])
 
 
 @pytest.mark.parametrize("name", ["${x}", "x${oc.env:HOME}", "it's", "a,b", "\\${x}", " a "])
 def test_folders_of_any_name_are_models(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
+    (tmp_path / name / "config.json").write_text("{}")
     folder = str(tmp_path / name)
     assert choose_agent("keep", folder, []).model.name == folder
     with pytest.raises(ConfigError, match="no file or folder"):
