@@ -9,7 +9,9 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from eval.cli import hydra_command
+from eval.variants import METHODS_OWN, PLAIN, aside, compose_variants, listed
 from keep_agent.console import make_console
+from keep_agent.model_names import check_model
 from keep_agent.settings import check_values
 
 
@@ -20,9 +22,19 @@ def main() -> None:
 
 def _evaluate(config: DictConfig, folder: Path, given: Sequence[str]) -> None:
     check_values(config)
+    check_names(config)
     from eval.timing.run import evaluate  # here: it loads torch, and what is mistyped is refused before
 
     evaluate(config, folder, make_console(), given)
+
+
+def check_names(config: DictConfig) -> None:
+    """Raises ConfigError for a model or planner that there cannot be; what is set of it is checked later."""
+    for model in listed(config.latency.models):
+        check_model(str(model))
+    named = [(str(name).partition(":")[2] or str(name)).split("+")[0] for name in listed(config.latency.planners)]
+    with aside():
+        compose_variants([name for name in dict.fromkeys(named) if name != PLAIN], [], METHODS_OWN)
 
 
 if __name__ == "__main__":

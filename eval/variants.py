@@ -4,9 +4,13 @@ of one's own, ``one_hop:keep+memory.recompute.max_hops=0``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-from omegaconf import DictConfig
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
+from omegaconf import DictConfig, ListConfig
 
 from eval.overrides import key_of, within
 from keep_agent.compose import compose_settings
@@ -14,6 +18,8 @@ from keep_agent.errors import ConfigError
 from keep_agent.known import UnknownSetting
 from keep_agent.settings import check_settings
 
+PLAIN = "transformers"  # its own forward, beside the methods
+METHODS_OWN = ("memory", "planner")  # where prompts are the same for all
 REMEMBERS = ("memory", "prompt.budget")
 DECIDES = (*REMEMBERS, "planner", "prompt.style")
 
@@ -21,6 +27,24 @@ DECIDES = (*REMEMBERS, "planner", "prompt.style")
 def names(text: str) -> list[str]:
     """A comma-separated list; ``none``, or nothing but commas, is an empty one."""
     return [] if text == "none" else [part for part in text.split(",") if part]
+
+
+def listed(value: Any) -> list[Any]:
+    """A list as it is; text at its commas; one value alone."""
+    if isinstance(value, ListConfig):
+        return list(value)
+    return list(names(value)) if isinstance(value, str) else [value]
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Compose other configs while Hydra runs a job of its own."""
+    running = Singleton.get_state()
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        Singleton.set_state(running)
 
 
 def compose_variants(

@@ -12,6 +12,7 @@ from eval.shape import Shape
 from eval.timing.floor import plain_work, step_work
 from eval.timing.rows import Timed
 from eval.timing.script import Script, Step
+from eval.variants import PLAIN
 from keep_agent.brain import make_method, plan_with
 from keep_agent.measure import step_numbers
 from keep_agent.results import StepNumbers
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from memory.encoder import SentenceEncoder
     from memory.engine.engine import Engine
     from planners.formats import Format
-
-PLAIN = "transformers"
 
 
 class Contender(Protocol):

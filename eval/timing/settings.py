@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.singleton import Singleton
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
 from eval.overrides import key_of, within
 from eval.resume import check_composed
-from eval.timing.contenders import PLAIN
 from eval.timing.rows import Cell
 from eval.timing.workloads import REPLAYED, Plan
-from eval.variants import compose_variants, names
+from eval.variants import METHODS_OWN, PLAIN, aside, compose_variants, listed
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.literal import literal
 from keep_agent.overrides import choose_model
@@ -41,17 +37,9 @@ INSTEAD = {
     "memory.storage": "latency.tiers=NAME",
     "prompt.budget": "latency.segments=N",
 }
-METHODS_OWN = ("memory", "planner")  # prompts are the same for all
 COUNTS = {"latency.steps": 1, "latency.warmup": 0, "latency.candidates": 2, "latency.store": 1, "latency.age": 0}
 MAY_BE_NULL = ("latency.candidates", "latency.store", "latency.age")
 SWITCHES = ("latency.score", "latency.markdown", "eval.progress")
-
-
-def listed(value: Any) -> list[Any]:
-    """A list as it is; text at its commas; one value alone."""
-    if isinstance(value, ListConfig):
-        return list(value)
-    return list(names(value)) if isinstance(value, str) else [value]
 
 
 def check(config: DictConfig) -> None:
@@ -140,7 +128,7 @@ class Composer:
         self._configs: dict[tuple[str, str], dict[str, DictConfig]] = {}
         for tier, model in product(listed(config.latency.tiers), listed(config.latency.models)):
             given = [*overrides, *_model(model, overrides), *([] if tier == OWN else [f"memory/storage={tier}"])]
-            with _aside():
+            with aside():
                 self._configs[tier, model] = compose_variants(wanted, given, METHODS_OWN)
 
     def check(self, asked: DictConfig, given: Sequence[str], run: Path) -> None:
@@ -163,17 +151,6 @@ class Composer:
             _private(own.memory.storage, self._scratch / name)
             found[name] = own
         return found
-
-
-@contextmanager
-def _aside() -> Iterator[None]:
-    """Compose other configs while Hydra runs a job of its own."""
-    running = Singleton.get_state()
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        Singleton.set_state(running)
 
 
 def _model(name: str, overrides: Sequence[str]) -> list[str]:

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from eval.timing.contenders import PLAIN
 from eval.timing.growth import Growth, fit
 from eval.timing.rates import Rates
 from eval.timing.rows import Cell, CellResult, Timed, Track
 from eval.timing.statistics import Ratio, Spread
+from eval.variants import PLAIN
 from keep_agent.results import PARTS
 
 BASES = ("full_recompute", "cacheblend", PLAIN)  # what others are compared with

@@ -177,5 +177,6 @@ def test_bad_input_is_one_line_and_nothing_on_disk(call: Call, override: str, na
 
 def test_where_nothing_can_be_timed_the_run_has_failed(call: Call) -> None:
     Path("empty").mkdir()
+    Path("empty/config.json").write_text("{}")
     code, _, err = call("latency.models=./empty", "latency.planners=keep")
     assert code == BAD_INPUT and "nothing could be timed" in err and "./empty" in err
