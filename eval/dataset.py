@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import track
 
@@ -33,6 +33,9 @@ from memory.disk.atomic import write_atomic
 from planners.base import Planner
 from planners.lessons import ENDING, Lesson, write_lessons
 from planners.records import write_rollouts
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 SETTINGS = ("lota+full", "grounded+partial")
 SKILLS = ("lota", "grounded")
@@ -84,11 +87,9 @@ def _setting(text: str) -> tuple[str, str]:
     return skills, observability
 
 
-def _acting(overrides: Sequence[str]) -> Planner:
-    """A planner from the settings of `eval.alfred`. Raises ConfigError for one without a model."""
-    from eval.resume import use_threads  # here, as the next: the expert needs neither Hydra nor a model
-    from keep_agent.assemble import make_planner
-    from keep_agent.compose import compose_settings
+def _settings_of(overrides: Sequence[str]) -> DictConfig:
+    """The settings of `eval.alfred` for a planner that acts. Raises ConfigError for one without a model."""
+    from keep_agent.compose import compose_settings  # here, as the next: the expert needs neither Hydra nor a model
     from keep_agent.overrides import expand_model
     from keep_agent.settings import check_settings
 
@@ -96,12 +97,19 @@ def _acting(overrides: Sequence[str]) -> Planner:
     if config.planner.kind != "kv":
         raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")
     check_settings(config)
+    return config
+
+
+def _acting(config: DictConfig) -> Planner:
+    from eval.resume import use_threads  # here, as the next: the expert needs no torch
+    from keep_agent.assemble import make_planner
+
     use_threads(config)
     return make_planner(config)
 
 
-def _record(file: Path, args: argparse.Namespace) -> None:
-    """Write down how the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
+def _made(file: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """How the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
     made = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
     made = {key: value for key, value in made.items() if key not in ("stream", "acting") or value}  # older folders
     if args.worlds == ["alfred"]:
@@ -111,8 +119,7 @@ def _record(file: Path, args: argparse.Namespace) -> None:
         keys = sorted(key for key in made.keys() | old.keys() if made.get(key) != old.get(key))
         changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in keys)
         raise ConfigError(f"rollouts of {file} were made otherwise: {changed}; choose another --name or --out")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, json.dumps(made, indent=1) + "\n")
+    return made
 
 
 def _settings_in(file: Path) -> dict[str, Any]:
@@ -131,6 +138,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(f"--trials {args.trials} draws official trials; name them with --data, or leave it out")
     if not 0 <= args.perturb <= 1:
         raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
+    record = out / f"{args.name}.json"
+    made, config = _made(record, args), _settings_of(args.acting) if args.acting else None
     rng = random.Random(args.seed)
     worlds = [world_of(WORLDS[name]) for name in args.worlds]
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
@@ -139,13 +148,13 @@ def run(args: argparse.Namespace) -> None:
         trials = list(official(args.data))  # sorted by kind of task
         sources += trials if args.trials is None else rng.sample(trials, min(args.trials, len(trials)))
     rng.shuffle(sources)
-    _record(out / f"{args.name}.json", args)
-    if args.data and not (file := out / f"{args.name}{ENDING}").exists():
-        print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
     size = ACTED_PER_FILE if args.acting else PER_FILE
     jobs = [(s, number) for number in range(0, len(sources), size) for s in settings]
     with ExitStack() as stack:
-        planner = stack.enter_context(closing(_acting(args.acting))) if args.acting else None
+        planner = stack.enter_context(closing(_acting(config))) if config else None
+        write_atomic(record, json.dumps(made, indent=1) + "\n")  # not before: what is refused made none
+        if args.data and not (file := out / f"{args.name}{ENDING}").exists():
+            print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
         for (skills, observability), number in track(jobs, description="rollouts"):
             name = f"{args.name}-{skills}-{observability}-{number // size:03d}"
             if (out / f"{name}.jsonl.gz").exists():

@@ -15,7 +15,7 @@ from envs.alfred.setting import MAX_STEPS
 from envs.worlds import world_of
 from eval import dataset
 from eval.recorder import Recorder, Source
-from keep_agent.errors import ConfigError, DataError
+from keep_agent.errors import ConfigError, DataError, ModelError
 from keep_agent.guard import BAD_INPUT
 from planners.base import DONE, Decision
 from planners.records import Rollout, read_rollouts, write_rollouts
@@ -136,6 +136,21 @@ def test_how_they_were_made_is_written_and_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "rollouts.json").write_text("{")
     with pytest.raises(DataError, match=r"rollouts.json is not JSON .*; choose another"):
         write(tmp_path, "--houses", "6", "--settings", "lota+full", "--seed", "4")
+
+
+@pytest.mark.parametrize("wrong", [("planer=keep",), ("planner=expert",), ("planner=keep", "model=./nowhere")])
+def test_a_planner_that_is_refused_leaves_nothing(wrong: tuple[str, ...], tmp_path: Path) -> None:
+    """The corrected command would be told that they were made otherwise."""
+    with pytest.raises(ConfigError):
+        write(tmp_path / "out", "--houses", "1", "--acting", *wrong)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_planner_that_cannot_be_loaded_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ModelError, match="has no config.json"):
+        write(tmp_path / "out", "--houses", "1", "--acting", "planner=keep", f"model={tmp_path / 'model'}")
+    assert not (tmp_path / "out").exists()
 
 
 def test_more_houses_than_one_seed_offers(tmp_path: Path) -> None:
