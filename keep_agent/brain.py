@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from keep_agent.compose import compose_agent
 from keep_agent.errors import ConfigError
 from keep_agent.examples import make_examples
+from keep_agent.options import usable_device
 from memory.component_names import METHOD, TARGET
 from memory.components import component
 from memory.encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
@@ -162,20 +163,8 @@ def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:
     """The model of a config; some come with the package."""
     disable_progress_bar()  # ours is the only one
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # retries end in an error that says all
-    device = _device(model.device)
+    device = usable_device("model.device", model.device)
     return load_model(_place(model), _dtype(model.dtype, device), device, model.init, seed, model.quantization)
-
-
-def _device(name: str) -> str:
-    """A device torch can use here."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        first = str(error).strip().splitlines()[0]
-        raise ConfigError(f"model.device={name!r} cannot be used here ({first}); use auto, cpu or cuda") from error
-    return name
 
 
 def _dtype(name: str, device: str) -> str:

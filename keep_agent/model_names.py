@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
 from pathlib import Path
 
 from keep_agent.errors import ConfigError, ModelError, did_you_mean
+from keep_agent.options import HUB
 from memory.engine.place import check_place
 from memory.engine.shapes import SHAPES
 
 ENCODERS = ("auto", "hashed", "hashed_ngrams", "minilm", "all-minilm-l6-v2", "mpnet", "all-mpnet-base-v2")
 CUSTOM = "custom"  # the file of configs/model that all other names lead to
-HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
 def configured_models() -> set[str]:

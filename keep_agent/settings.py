@@ -13,9 +13,9 @@ from keep_agent.frames import ENDINGS
 from keep_agent.kinds import check_groups, check_kinds
 from keep_agent.logging_wandb import MODES
 from keep_agent.model_names import check_encoder, check_model
+from keep_agent.options import check_device
 from memory.choices import (
     CONTEXTS,
-    DEVICES,
     DTYPES,
     IMPORTANCE,
     INITS,
@@ -121,11 +121,3 @@ def check_word(key: str, value: Any) -> None:
         return
     null = " or null" if key in OR_NULL else ""
     raise ConfigError(f"{key}={value} does not work; give {', '.join(words)}{null}{did_you_mean(str(value), words)}")
-
-
-def check_device(key: str, name: str) -> None:
-    """Raises ConfigError for the name of no kind of device; whether there is such a device here, torch says."""
-    kind, _, number = name.partition(":")
-    if kind not in DEVICES or (name != kind and not number.isdecimal()):
-        hint = did_you_mean(kind, DEVICES)
-        raise ConfigError(f"{key}={name} is no device; give auto, cpu or cuda, with a number such as cuda:1{hint}")

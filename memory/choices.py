@@ -10,4 +10,3 @@ INITS = ("pretrained", "random")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 QUANTIZATIONS = ("bnb-4bit", "bnb-8bit")  # of full-precision checkpoints, while they are read
 REDUCTIONS = ("sum", "mean")  # of a candidate's log-likelihood, over its tokens
-DEVICES = ("auto", "cpu", "cuda", "hip", "hpu", "mps", "mtia", "npu", "xla", "xpu")  # torch's kinds

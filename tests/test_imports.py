@@ -23,7 +23,8 @@ ALLOWED = {
 LEAVES = {
     "keep_agent.errors",
     "keep_agent.files",
-}  # the one root of all errors, and what turns faults of files into them
+    "keep_agent.options",
+}  # the one root of all errors, what turns faults of files into them, and checks of command lines
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
 STAGE_MAY = {
     "memory.stages", "memory.block", "memory.segment", "memory.store", "memory.encoder", "memory.graph",
@@ -31,7 +32,7 @@ STAGE_MAY = {
     "memory.quantize", "memory.packed_rows", "memory.mapped_rows", "memory.disk.agents",
     "memory.disk.atomic", "memory.disk.blockfile", "memory.engine.rope", "memory.engine.kernels",
 }  # fmt: skip
-TRAINERS = ("memory/retention/trainer.py",)  # stand beside a stage, and drive the engine to train it
+TRAINERS = ("memory/retention/train.py", "memory/retention/trainer.py")  # beside a stage: they drive the engine
 
 
 MAPPING = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load_model"}  # unless told not to

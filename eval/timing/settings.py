@@ -18,8 +18,9 @@ from eval.timing.workloads import REPLAYED, Plan
 from eval.variants import METHODS_OWN, PLAIN, aside, compose_variants, listed
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.literal import literal
+from keep_agent.options import check_device
 from keep_agent.overrides import choose_model
-from keep_agent.settings import LEAST, OPTIONAL, check_device, check_settings
+from keep_agent.settings import LEAST, OPTIONAL, check_settings
 from memory.choices import DTYPES
 from memory.engine.shapes import SHAPES
 from planners.checkpoint import PLANNERS

@@ -118,9 +118,10 @@ def taken(file: BinaryIO | int) -> bool:
 def alone(folder: Path) -> Iterator[None]:
     """A folder, made if it is missing, that no other process writes to by this door; if it is empty in the end it goes.
 
-    Raises `ConfigError` while another does.
+    Raises `ConfigError` while another does, `StorageError` where no folder can be made.
     """
-    _make(folder)
+    with writing(folder):
+        _make(folder)
     with ExitStack() as held:
         number = os.open(folder, os.O_RDONLY)
         held.callback(os.close, number)
