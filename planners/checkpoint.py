@@ -23,6 +23,7 @@ from memory.disk.atomic import alone
 from memory.disk.sums import CHECKSUMS, check_sums, digests_of, read_sums, sha256, write_sums
 from memory.disk.versions import latest, new_version
 from planners import packed_attention
+from planners.choices import HISTORY
 from planners.tokenizer import BOS, PAD, UNK, load_tokenizer
 
 BUNDLED = Path(__file__).parent / "planner_tiny"
@@ -36,7 +37,7 @@ TOKENIZER_CONFIG = {
     "clean_up_tokenization_spaces": False,
 }
 SAYS_GOALS = "says_goals"  # in config.json: it has learned to say first what an instruction asks for
-WEIGHTS, TOKENIZER, HISTORY = "model.safetensors", "tokenizer.json", "training.json"
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 MODEL = ("config.json", WEIGHTS, TOKENIZER, "tokenizer_config.json")
 STATE_CHECKSUMS = "SHA256SUMS.training"  # of what only the trainer reads
 SUMS = (CHECKSUMS, STATE_CHECKSUMS)

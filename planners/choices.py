@@ -4,4 +4,5 @@ from __future__ import annotations
 
 OPTIMIZERS = ("adamw", "muon")
 PRECISIONS = ("auto", "bfloat16", "float32")
+HISTORY = "training.json"  # how a planner was trained, in its folder
 TRANSCRIPT = 1500  # tokens of a trajectory

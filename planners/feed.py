@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from keep_agent.errors import DataError
 from planners.choices import TRANSCRIPT
 from planners.lessons import endless_lessons
 from planners.lessons import packs as lesson_packs
@@ -67,16 +66,6 @@ def trajectories(transcript: int) -> Mix:
     if transcript <= TRANSCRIPT:
         return Mix(trajectories=2, steps=0, probes=0, transcript=transcript, easy=0.5)
     return Mix(trajectories=1, steps=0, probes=0, transcript=transcript, starts=2)
-
-
-def rollout_files(data: Path) -> list[Path]:
-    """The rollout files of a folder, sorted; raises `DataError` when there are none."""
-    files = sorted(data.glob("*.jsonl.gz"))
-    if not files:
-        raise DataError(
-            f"no *.jsonl.gz rollout files in {str(data)!r}; write some with `python -m eval.dataset --out {data}`"
-        )
-    return files
 
 
 def endless(files: Sequence[Path], rng: random.Random) -> Iterator[Rollout]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from keep_agent.errors import DataError
 from planners.json_lines import read_lines, write_lines
 from planners.prompt import Turn
 
@@ -63,6 +64,18 @@ class Rollout:
     skills: str  # lota | grounded
     observability: str  # full | partial
     tasks: tuple[TaskRecord, ...]
+
+
+def rollout_files(data: Path) -> list[Path]:
+    """The rollout files of a folder, sorted; raises `DataError` when there are none."""
+    if data.is_file():
+        raise DataError(f"{data} is a file; name the folder that holds it")
+    files = sorted(data.glob("*.jsonl.gz"))
+    if not files:
+        raise DataError(
+            f"no *.jsonl.gz rollout files in {str(data)!r}; write some with `python -m eval.dataset --out {data}`"
+        )
+    return files
 
 
 def _pack_fact(fact: FactRecord) -> list:

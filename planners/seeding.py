@@ -14,8 +14,9 @@ from torch import nn
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError
+from planners.shape import HEADS
 
-OFFSETS = (1, 2, 3)
+OFFSETS = tuple(range(1, HEADS + 1))
 
 
 def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keep_agent.errors import ConfigError
 from planners.tokenizer import BOS, PAD
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from transformers import Qwen2Config
 
 VOCAB = 4096  # tokens at most
+HEADS, SMALLEST = 3, 4  # heads that `planners.seeding` fills, and rows of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,15 @@ class Shape:
     heads: int = 6
     intermediate: int = 512
     positions: int = 4096
+
+    def check(self) -> None:
+        """Raises ConfigError for heads that a new model cannot be seeded with."""
+        size, rest = divmod(self.hidden, self.heads)
+        if self.heads < HEADS or rest or size % 2 or size < SMALLEST:
+            raise ConfigError(
+                f"--hidden {self.hidden} --heads {self.heads} makes no model; give {HEADS} heads or more, and as "
+                f"hidden an even multiple of them, at least {SMALLEST} times as many"
+            )
 
     @classmethod
     def of(cls, config: Qwen2Config) -> Shape:

@@ -10,10 +10,39 @@ import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
-from keep_agent.errors import KeepError
-from planners.choices import OPTIMIZERS, PRECISIONS, TRANSCRIPT
+from keep_agent.errors import ConfigError, KeepError, check_rate
+from keep_agent.options import ANY, SEEDS, THREADS, check_device, check_folder, check_ranges
+from planners.choices import HISTORY, OPTIMIZERS, PRECISIONS, TRANSCRIPT
+from planners.folders import is_planner
+from planners.records import rollout_files
 from planners.shape import VOCAB, Shape
+
+RANGES = MappingProxyType(
+    {
+        "minutes": (0, ANY),
+        "steps": (-1, ANY),
+        "threads": THREADS,
+        "processes": (1, 1024),
+        "batch_tokens": (1, ANY),
+        "transcript": (0, ANY),
+        "accumulate": (1, ANY),
+        "apart": (0, 1),
+        "deepen": (0, 1024),
+        "decay": (0, 1),
+        "average": (0, 1),
+        "seed": SEEDS,
+        "vocab": (128, 2**20),  # the alphabet and some words
+        "corpus": (1, ANY),
+        "report": (0, ANY),
+        "save": (0, ANY),
+        "hidden": (1, 2**16),
+        "layers": (1, 1024),
+        "heads": (1, 1024),
+        "intermediate": (1, 2**18),
+    }
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,20 +91,35 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def check_options(args: argparse.Namespace) -> None:
+    """Raises KeepError for what can be seen to be wrong without torch."""
+    check_ranges(args, RANGES)
+    check_rate(args.lr)
+    check_device("--device", args.device)
+    check_folder("--out", Path(args.out))
+    if args.init and not is_planner(Path(args.init)):
+        raise ConfigError(
+            f"--init {args.init} is no planner's folder, which has a {HISTORY}; name one, or leave it out"
+        )
+    if not args.init and not is_planner(Path(args.out)):  # a model begins
+        Shape(args.hidden, args.layers, args.heads, args.intermediate).check()
+    rollout_files(Path(args.data))
+
+
 def main() -> None:
     """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
     args = parser().parse_args()
-    if args.processes < 1:
-        parser().error(f"--processes {args.processes} trains nothing; give 1 or more")
-    from planners.checkpoint import training  # here: these load torch, and what is mistyped is refused before
-    from planners.parallel import in_parallel
-    from planners.trainer import train
-
     try:
+        check_options(args)
+        from planners.checkpoint import training  # here: these load torch, and what is mistyped is refused before
+        from planners.parallel import in_parallel
+        from planners.trainer import train
+
         with training(Path(args.out)):
             code = in_parallel(args.processes, train, args)
     except KeepError as error:
-        parser().error(str(error))
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
     sys.exit(code)
 
 

@@ -22,8 +22,8 @@ from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, KeepError, ModelError, check_rate
 from keep_agent.files import read_json
+from keep_agent.options import usable_device
 from planners.checkpoint import (
-    HISTORY,
     RESTORE,
     SAYS_GOALS,
     build,
@@ -37,7 +37,8 @@ from planners.checkpoint import (
     widen,
     write_planner,
 )
-from planners.feed import LEVELS, Feed, rollout_files
+from planners.choices import HISTORY
+from planners.feed import LEVELS, Feed
 from planners.lessons import lesson_files, read_lessons
 from planners.optimizers import Optimizers
 from planners.packed_attention import Batch
@@ -45,7 +46,7 @@ from planners.packing import IGNORE
 from planners.parallel import ALONE, Team
 from planners.precision import faster_precision
 from planners.prompt import clean
-from planners.records import Rollout, read_rollouts
+from planners.records import Rollout, read_rollouts, rollout_files
 from planners.seeding import seed_induction
 from planners.shape import VOCAB, Shape
 from planners.styles import make_style
@@ -186,6 +187,7 @@ class Trainer:
     def __init__(self, args: argparse.Namespace, team: Team = ALONE) -> None:
         check_rate(args.lr)
         self.args, self.team = args, team
+        self.device = usable_device("--device", args.device)
         self.out = Path(args.out)
         self.files, self.lessons = rollout_files(Path(args.data)), lesson_files(Path(args.data))
         self.made = [read_json(path) for path in sorted(Path(args.data).glob("*.json"))]
@@ -199,7 +201,7 @@ class Trainer:
         began = {"init": weights_of(Path(args.init))} if args.init and not self.checkpoint else {}
         self.calls.append(call | began)
         setattr(self.model.config, SAYS_GOALS, True)
-        self.model.to(args.device).train()
+        self.model.to(self.device).train()
         self.precision = self._precision()
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
         if self.checkpoint:
@@ -276,7 +278,7 @@ class Trainer:
     def _precision(self) -> torch.dtype:
         """One for all processes, though each would time its own machine's products."""
         named = self.args.precision
-        chosen = faster_precision(self.args.device) if named == "auto" else getattr(torch, named)
+        chosen = faster_precision(self.device) if named == "auto" else getattr(torch, named)
         (half,) = self.team.told(int(chosen is torch.bfloat16))
         return torch.bfloat16 if half else torch.float32
 
@@ -285,7 +287,7 @@ class Trainer:
         average = copy.deepcopy(self.model).eval().requires_grad_(False)
         if self.checkpoint and (file := self.checkpoint / AVERAGE).exists():
             load_weights(average, read_tensors(file), file)
-        return average.to(self.args.device)
+        return average.to(self.device)
 
     def save(self) -> None:
         """The running mean in bf16 (what ships), and beside it in float32, the weights and the optimiser's state."""
@@ -312,7 +314,7 @@ class Trainer:
         while (elapsed := self._goes_on(time.time() - began, here)) is not None:
             self.optimizers.set_rate(self.rate(elapsed / budget, here))
             drawn = [self.feed.next() for _ in range(max(1, self.args.accumulate // self.team.size))]
-            window += (outcomes := self._step([batch.to(self.args.device) for _, batch in drawn]))
+            window += (outcomes := self._step([batch.to(self.device) for _, batch in drawn]))
             for (level, _), outcome in zip(drawn, outcomes, strict=True):
                 self._advance(level, outcome.scores)
             here += 1

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
 from planners.choices import TRANSCRIPT
-from planners.feed import LEVELS, Feed, rollout_files, shuffled
-from planners.records import Rollout, write_rollouts
+from planners.feed import LEVELS, Feed, shuffled
+from planners.records import Rollout, rollout_files, write_rollouts
 from planners.tokenizer import BOS, PAD, train_tokenizer
 from planners.trainer import rollout_texts
 

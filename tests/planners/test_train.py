@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -25,8 +26,9 @@ from planners.parallel import Team, in_parallel
 from planners.precision import faster_precision
 from planners.records import Rollout, read_rollouts, write_rollouts
 from planners.seeding import seed_induction
-from planners.tokenizer import BOS, PAD
-from planners.train import main, parser
+from planners.shape import Shape
+from planners.tokenizer import BOS, PAD, train_tokenizer
+from planners.train import RANGES, main, parser
 from planners.trainer import Trainer, forward, train
 
 Make = Callable[..., Rollout]
@@ -91,15 +93,64 @@ def test_processes_share_one_clock(data: Path, tmp_path: Path, decay: str) -> No
     assert len({(tmp_path / "run" / f"sum{rank}").read_text() for rank in range(2)}) == 1
 
 
-def test_what_would_have_no_effect_is_refused(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_have_no_effect_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--deepen 4 deepens what --init names, .*; this one has 2 layers"):
         Trainer(arguments(data, tmp_path / "run", 1, "--deepen", "4"))
-    monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run"), "--processes", "0"])
+
+
+def test_every_number_has_a_range() -> None:
+    numbers = {action.dest for action in parser()._actions if action.type in (int, float)}
+    assert numbers == {*RANGES, "lr"}
+    for name, (least, most) in RANGES.items():
+        assert least <= parser().get_default(name) <= most
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--device cud", "--device=cud is no device; give auto, cpu or cuda, .*; did you mean 'cuda'?"),
+        ("--threads -1", "--threads -1 does not work; give a number from 0 to 4096"),
+        ("--processes 0", "--processes 0 does not work; give a number from 1 to 1024"),
+        ("--hidden 7", "--hidden 7 --heads 6 makes no model; give 3 heads or more"),
+        ("--hidden 192 --heads 2", "--hidden 192 --heads 2 makes no model"),
+        ("--layers 0", "--layers 0 does not work"),
+        ("--batch-tokens 0", "--batch-tokens 0 does not work"),
+        ("--average 3", "--average 3.0 does not work; give a number from 0 to 1"),
+        ("--minutes nan", "--minutes nan does not work"),
+        ("--save -1", "--save -1.0 does not work"),
+        ("--lr nan", "--lr nan is no learning rate"),
+        ("--out FILE", "--out FILE cannot be a folder, since FILE is none; name another place"),
+        ("--out FILE/run", "--out FILE/run cannot be a folder, since FILE is none"),
+        ("--data nowhere", "no .*rollout files in 'nowhere'; write some with"),
+        ("--data FILE", "FILE is a file; name the folder that holds it"),
+        ("--init nowhere", "--init nowhere is no planner's folder, which has a training.json; name one"),
+        ("--init FILE", "--init FILE is no planner's folder"),
+    ],
+)
+def test_what_is_mistyped_is_refused_before_torch_is_loaded(
+    option: str, said: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (file := tmp_path / "text.txt").write_text("text\n")
+    given = [word.replace("FILE", str(file)) for word in option.split()]
+    monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run"), *given])
+    monkeypatch.setitem(sys.modules, "planners.trainer", None)  # importing it would fail
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert "--processes 0 trains nothing" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and re.match("error: " + said.replace("FILE", re.escape(str(file))), err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_here_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--device='cuda:99' cannot be used here .*; use auto, cpu or cuda"):
+        Trainer(arguments(data, tmp_path / "run", 1, "--device", "cuda:99"))
+
+
+@pytest.mark.parametrize("hidden", [12, 24])
+def test_the_smallest_shapes_can_be_seeded(hidden: int) -> None:
+    shape = Shape(hidden=hidden, layers=1, heads=3, intermediate=1)
+    shape.check()
+    seed_induction(build(shape.config(train_tokenizer(["put it\n"], []))))
 
 
 def test_a_run_that_another_trains_is_refused(
