@@ -13,12 +13,29 @@ import argparse
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 
-from keep_agent.errors import KeepError
+from keep_agent.errors import KeepError, check_choice, check_rate
+from keep_agent.options import ANY, SEEDS, THREADS, check_device, check_folder, check_model_place, check_ranges
+from memory.choices import DTYPES
 from memory.disk.atomic import alone
+from memory.toolcalls import read_sessions
 
 LONG = Path(__file__).parents[2] / "planners" / "planner_tiny_long"
 BUDGETS = (128, 256, 512, 1024)
+RANGES = MappingProxyType(
+    {
+        "threads": THREADS,
+        "epochs": (1, ANY),
+        "accumulate": (1, ANY),
+        "decay": (0, 1),
+        "budgets": (1, ANY),
+        "shortest": (1, ANY),
+        "held_out": (0, ANY),
+        "save": (1, ANY),
+        "seed": SEEDS,
+    }
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,16 +63,32 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def check_options(args: argparse.Namespace) -> None:
+    """Raises KeepError for what can be seen to be wrong without torch."""
+    check_ranges(args, RANGES)
+    check_rate(args.lr)
+    check_choice("--dtype", args.dtype, DTYPES)
+    check_device("--device", args.device)
+    check_folder("--out", Path(args.out))
+    check_model_place("--model", args.model)
+    if args.tokenizer:
+        check_model_place("--tokenizer", args.tokenizer)
+    for file in args.sessions:
+        with closing(read_sessions(Path(file), str.encode)) as sessions:  # the first of them; no tokenizer is here yet
+            next(sessions, None)
+
+
 def main() -> None:
     """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
     args = parser().parse_args()
-    import torch  # here: what is mistyped is refused before
-
-    from memory.retention.trainer import Trainer
-
-    if args.threads:
-        torch.set_num_threads(args.threads)
     try:
+        check_options(args)
+        import torch  # here: what is mistyped is refused before
+
+        from memory.retention.trainer import Trainer
+
+        if args.threads:
+            torch.set_num_threads(args.threads)
         with alone(Path(args.out)), closing(Trainer(args)) as trainer:
             trainer.run()
     except KeyboardInterrupt:

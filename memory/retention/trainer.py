@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from keep_agent.errors import ConfigError, ModelError, check_rate
 from keep_agent.files import loading
+from keep_agent.options import usable_device
 from memory.disk.atomic import clean, write_atomic
 from memory.disk.tensorfile import open_tensors
 from memory.engine.engine import Engine
@@ -66,7 +67,8 @@ class Trainer:
         check_rate(args.lr)
         torch.manual_seed(args.seed)
         self.args, self.out = args, Path(args.out)
-        self.engine = Engine(load_model(args.model, args.dtype, args.device))
+        device = usable_device("--device", args.device)
+        self.engine = Engine(load_model(args.model, args.dtype, device))
         tokenizer = load_tokenizer(args.tokenizer or args.model, self.engine.spec.vocab)
         encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
         self.sessions = [one for file in args.sessions for one in read_sessions(Path(file), encode)]
@@ -84,7 +86,7 @@ class Trainer:
         self.settings["weights_key"] = self.engine.spec.weights_key
         self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held)}
         self.settings["content"] = _digest([*self.sessions, *self.held])
-        self.head = ResidualHead(self.engine.spec.head_dim).train().to(args.device)
+        self.head = ResidualHead(self.engine.spec.head_dim).train().to(device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
         self.progress = Progress()
         if (self.out / STATE).is_file():

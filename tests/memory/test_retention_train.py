@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from safetensors.torch import save_file
 from keep_agent.errors import ConfigError, ModelError
 from memory.replay import Example, Words, replay
 from memory.residual import load_head
-from memory.retention.train import parser
+from memory.retention.train import RANGES, check_options, main, parser
 from memory.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
 from memory.toolcalls import ToolSession, ToolTurn, session_line
 
@@ -236,3 +238,59 @@ def test_a_loss_that_is_not_finite_ends_the_training(
 def test_the_model_that_is_trained_for_by_default_comes_along() -> None:
     assert (Path(parser().parse_args(["--sessions", "s", "--out", "o"]).model).resolve() / "config.json").is_file()
     assert Path(parser().get_default("model")).is_absolute()
+
+
+def test_every_number_has_a_range() -> None:
+    assert {action.dest for action in parser()._actions if action.type in (int, float)} == {*RANGES, "lr"}
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--device cud", "--device=cud is no device; give auto, cpu or cuda, .*; did you mean 'cuda'?"),
+        ("--dtype flot32", "--dtype='flot32' is unknown; use one of .*; did you mean 'float32'?"),
+        ("--threads -1", "--threads -1 does not work; give a number from 0 to 4096"),
+        ("--save 0", "--save 0 does not work"),
+        ("--budgets 12 0", "--budgets 0 does not work"),
+        ("--held-out -1", "--held-out -1 does not work"),
+        ("--decay nan", "--decay nan does not work; give a number from 0 to 1"),
+        ("--lr nan", "--lr nan is no learning rate"),
+        ("--out FILE", "--out FILE cannot be a folder, since FILE is none; name another place"),
+        ("--model FILE", "--model FILE is no folder, and not written as a name on the hub"),
+        ("--model nowhere", "--model nowhere is no folder, and not written as a name on the hub"),
+        ("--model EMPTY", "--model EMPTY is an empty folder"),
+        ("--tokenizer nowhere", "--tokenizer nowhere is no folder"),
+        ("--sessions nowhere", "nowhere does not exist"),
+        ("--sessions FILE", "FILE:1 is not JSON"),
+        ("--sessions EMPTY", "EMPTY cannot be read"),
+        ("--sessions EMPTY/../none", ".*none is empty"),
+    ],
+)
+def test_what_is_mistyped_is_refused_before_torch_is_loaded(
+    option: str,
+    said: str,
+    sessions: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (file := tmp_path / "text.txt").write_text("text\n")
+    (tmp_path / "none").touch()
+    (empty := tmp_path / "empty").mkdir()
+    given = option.replace("FILE", str(file)).replace("EMPTY", str(empty)).split()
+    monkeypatch.setattr(sys, "argv", ["train", "--sessions", str(sessions), "--out", str(tmp_path / "run"), *given])
+    monkeypatch.setitem(sys.modules, "memory.retention.trainer", None)  # importing it would fail
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    err = capsys.readouterr().err
+    said = said.replace("FILE", re.escape(str(file))).replace("EMPTY", re.escape(str(empty)))
+    assert err.count("\n") == 1 and re.match(f"error: {said}", err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_chats_pass_the_first_look(tmp_path: Path) -> None:
+    """They are read without a tokenizer then."""
+    call = {"function": {"name": "take", "arguments": '{"what": "mug"}'}}
+    chat = [{"role": "user", "content": "bring it"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    check_options(parser().parse_args(["--sessions", str(tmp_path / "chats.jsonl"), "--out", str(tmp_path / "run")]))
