@@ -129,3 +129,9 @@ def test_a_folder_that_cannot_appear_leaves_what_was_there(tmp_path: Path, error
         if error is not OSError:  # which comes of the old files
             raise error
     assert contents(folder) == dict.fromkeys(NAMES, "old") and list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_file_is_no_folder_to_work_in(tmp_path: Path) -> None:
+    (file := tmp_path / "text.txt").touch()
+    with pytest.raises(StorageError, match=r"text.txt cannot be written \(File exists\)"), alone(file):
+        pass
