@@ -21,7 +21,7 @@ from PIL import Image
 
 from keep_agent.errors import DataError, KeepError
 from keep_agent.frames import FRAMES, LONGEST, Frames, encoded, folder_name, keep_frames
-from keep_agent.results import EpisodeResult
+from keep_agent.results import EpisodeResult, TaskOutcome
 from keep_agent.runfolder import CONFIG, EPISODES, TRACE, RunFolder
 from memory.disk import atomic
 from tests.disk_log import log_of_disk
@@ -48,7 +48,8 @@ def taken(episode: str = "e", steps: int = 3, format: str = "png") -> Frames:
 
 
 def result(index: int) -> EpisodeResult:
-    return EpisodeResult(index, f"e/{index}", (), (), 0.0)
+    task = TaskOutcome(f"t/{index}", "pick", "find a mug", True, 1, 1, 0, 1, "success")
+    return EpisodeResult(index, f"e/{index}", (task,), (), 0.0)
 
 
 def on_disk(run: Path) -> dict[str, int]:
