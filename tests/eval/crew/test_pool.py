@@ -18,6 +18,7 @@ from eval import alfred, wah
 from eval.crew import crowd
 from keep_agent.guard import BAD_INPUT, INTERRUPTED
 from keep_agent.runfolder import EPISODES, RunFolder
+from tests.envs.alfred_thor.leftovers import children, runs
 from tests.eval.crew.runs import assert_done, assert_same, pictures, the_run
 from tests.waiting import until
 
@@ -125,18 +126,6 @@ def test_a_simulator_is_not_shared(call: Command) -> None:
     assert code == BAD_INPUT and "env.simulator=http://localhost:1" in err and "eval.workers=1" in err
 
 
-def children(process: int) -> list[int]:
-    lists = [file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")]
-    return [int(number) for text in lists for number in text.split()]
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.usefixtures("hears_interrupts")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux who has which children")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
@@ -152,7 +141,7 @@ def test_no_process_outlives_its_run(name: str, call: Command, tmp_path: Path) -
     (os.killpg if name == "SIGINT" else os.kill)(run.pid, getattr(signal, name))
     said = run.communicate()[0]
     assert run.returncode == (-signal.SIGKILL if name == "SIGKILL" else INTERRUPTED)
-    until(lambda: not any(map(alive, started)))
+    until(lambda: not any(map(runs, started)))
     folder = the_run(tmp_path / "two")
     assert name == "SIGKILL" or f"eval.resume={folder}" in said.replace("\n", "")
     assert_done(call(alfred.main, f"eval.resume={folder}", "eval.workers=1"))
