@@ -8,6 +8,7 @@ import pickle
 import socket
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -70,15 +71,45 @@ def test_every_fault_has_a_name(standin: StandIn, pauses: None, fault: str, call
 
 
 class ByRequests(Clock):
-    """A time that is over when a simulator has been asked `ASKED` times."""
+    """A time that is over when a simulator has been asked `ASKED` times, however long that takes."""
 
-    def __init__(self, standin: StandIn, seconds: float) -> None:
-        super().__init__(seconds)
+    def __init__(self, standin: StandIn) -> None:
+        super().__init__(PATIENCE)
         self._standin = standin
 
     @property
     def gone(self) -> float:
         return self.seconds * len(self._standin.seen) / ASKED
+
+
+class FromFault(Clock):
+    """A try's time, which is short and begins when the try has met a fault: it comes there however late all is."""
+
+    def __init__(self, standin: StandIn) -> None:
+        super().__init__(PATIENCE)
+        self._standin, self._faults, self._looks = standin, len(standin.faults), 0
+
+    def left(self) -> float:
+        self._looks += 1
+        if self._looks == 3:  # one to connect, one to send, and now the answer is waited for
+            until(lambda: len(self._standin.faults) < self._faults)
+            super().__init__(SHORT)
+        return super().left()
+
+
+def set_clocks(patch: pytest.MonkeyPatch, whole: Callable[[], Clock], tries: Callable[[], Clock]) -> None:
+    """The next call has one clock, and then each of its tries."""
+    made: list[Clock] = []
+
+    def clock(_: float) -> Clock:
+        made.append(tries() if made else whole())
+        return made[-1]
+
+    patch.setattr(transport, "Clock", clock)
+
+
+def patient() -> Clock:
+    return Clock(PATIENCE)
 
 
 @pytest.mark.parametrize(("fault", "call"), SLOW_CASES)
@@ -87,20 +118,14 @@ def test_faults_that_last_end_with_a_time_out(
 ) -> None:
     """A busy simulator is asked until the deadline, one that says nothing a few times, if that does no harm."""
     standin.faults.extend([fault] * 1_000_000 if fault == "busy" else [fault] * TRIES)
-    client = http(standin) if fault == "busy" else http(standin, timeout=SHORT)
     if fault == "busy":
-        calls: list[Clock] = []
-
-        def clock(seconds: float) -> Clock:
-            """The call's, and then those of its tries: its time is over behind so many of them, however long."""
-            calls.append(Clock(PATIENCE) if calls else ByRequests(standin, PATIENCE))
-            return calls[-1]
-
-        monkeypatch.setattr(transport, "Clock", clock)
+        set_clocks(monkeypatch, lambda: ByRequests(standin), patient)
+    else:
+        set_clocks(monkeypatch, patient, lambda: FromFault(standin))
     with pytest.raises(EXPECTED[fault]) as caught:
-        CALLS[call](Simulator(client))
+        CALLS[call](Simulator(http(standin)))
     expect_numbers(caught.value, standin, call)
-    until(lambda: len(standin.seen) == caught.value.tries)
+    assert len(standin.seen) == caught.value.tries
     if fault == "busy":
         assert caught.value.tries == ASKED
     else:
@@ -135,7 +160,12 @@ def test_a_dead_server(home: ToyHome, pauses: None, call: str) -> None:
 
 def test_a_server_that_dies_at_work(standin: StandIn) -> None:
     standin.faults.append("hang")
-    killer = threading.Timer(0.1, standin.kill)
+
+    def kill() -> None:
+        until(lambda: standin.seen)  # before, nobody would have been there to connect to
+        standin.kill()
+
+    killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(SimulatorGone, match="may have been done"):
         CALLS["render_script"](Simulator(http(standin)))
@@ -163,9 +193,11 @@ def test_a_server_that_does_not_read() -> None:
 
 
 @pytest.mark.parametrize("fault", ["busy", "timeout", "error", "close", "half", "hang", "drip"])
-def test_once_and_then_fine(standin: StandIn, home: ToyHome, fault: str) -> None:
+def test_once_and_then_fine(standin: StandIn, home: ToyHome, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     standin.faults.append(fault)
-    client = http(standin, timeout=SHORT) if fault in SLOW else http(standin)
+    client = http(standin)
+    if fault in ("hang", "drip"):
+        set_clocks(monkeypatch, patient, lambda: FromFault(standin) if standin.faults else patient())
     assert Simulator(client).environment_graph() == home.graph()
     assert (client.repeats, standin.actions()) == (1, ["environment_graph"] * 2)
 
@@ -188,14 +220,17 @@ def test_what_was_done_is_never_done_twice(standin: StandIn, home: ToyHome, faul
     assert home.lines == [LINE]
 
 
-def test_two_clients_of_one_simulator(standin: StandIn, home: ToyHome, pauses: None) -> None:
+def test_two_clients_of_one_simulator(
+    standin: StandIn, home: ToyHome, pauses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one that comes second is told so, and waits."""
     home.gate.clear()
     first = threading.Thread(target=Simulator(http(standin)).environment_graph)
     first.start()
-    until(lambda: standin.seen)
-    with pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
-        Simulator(http(standin, deadline=SHORT)).check()
+    until(standin.alone.locked)  # it is at work, and not just read
+    with monkeypatch.context() as patch, pytest.raises(SimulatorBusy, match=r"status 429.*tried \d+ times"):
+        set_clocks(patch, lambda: ByRequests(standin), patient)
+        Simulator(http(standin)).check()
     client = http(standin)
     second = threading.Thread(target=Simulator(client).check)
     second.start()
