@@ -20,6 +20,7 @@ from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
 from keep_agent.trace import read_trace
 from tests.envs.trials import usual, write
 from tests.rewriting import change_object, keep_lines
+from tests.waiting import until
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -69,7 +70,8 @@ def test_a_sweep_lets_go_of_each_model_before_the_next(call: Command, tiny_model
     setting = f"model={tiny_model}", "prompt.encoder=hashed", "eval.episodes=1", "env.max_steps=2", "eval.threads=1"
     assert call(alfred.main, "-m", "planner=keep,prefix_cache", *setting)[0] == 0
     assert len(find_runs(Path("outputs"))) == 2
-    assert set(threading.enumerate()) <= before
+    # Nobody waits for the threads with which transformers reads weights: they may end a little later.
+    until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_the_same_command_gives_the_same_run(call: Command) -> None:
