@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from keep_agent.errors import ConfigError
 from memory.disk import agents as disk
 from memory.engine.engine import Engine
 from tests.memory.agents.ledger import Make, answer, lines, say
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engines: list[Engine]) -> None:
@@ -40,17 +39,19 @@ def test_forgetting_takes_all_of_an_agent_and_nothing_of_others(make: Make, engi
 def test_what_waits_to_be_written_is_forgotten_as_well(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     memories = make()
     memories._warm.wait_for()
-    gate, real = threading.Event(), disk.save_agent
+    begun, gate, real = threading.Event(), threading.Event(), disk.save_agent
 
     def slow(*arguments: Any) -> Path:
+        begun.set()
         gate.wait(PATIENCE)
         return real(*arguments)
 
     monkeypatch.setattr(disk, "save_agent", slow)
     for agent in ("a", "b", "b"):
         say(memories, agent, lines(40))
+    assert begun.wait(PATIENCE)
     done = ThreadPoolExecutor(1).submit(lambda: [memories.forget(agent) for agent in "ba"])
-    time.sleep(0.05)
+    until(lambda: "a" in memories._leaving or done.done())  # it has come to "a", and stays there
     assert not done.done(), "a is just being written"
     gate.set()
     done.result(PATIENCE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from keep_agent.errors import ConfigError
 from memory.disk import agents as disk
 from memory.engine.engine import Engine
 from tests.memory.agents.ledger import Ledger, Make, answer, lines, say, size_of
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,10 +26,9 @@ def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypat
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
-        while memories._hot or memories._warm._writer._done(("a", memories.engine.model_key)):
-            time.sleep(0.01)
+        until(lambda: not memories._hot and not memories._warm._writer._done(("a", memories.engine.model_key)))
         second = pool.submit(memories.open, "a", text)
-        time.sleep(0.05)
+        until(lambda: memories._under_way or second.done())  # it has begun to open
         assert not first.done() and not second.done()
         gate.set()
         assert (second.result(PATIENCE).origin, first.result(PATIENCE)[0].origin) == ("warm", "cold")
