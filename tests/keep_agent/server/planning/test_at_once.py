@@ -22,12 +22,20 @@ from tests.sockets import connect
 from tests.waiting import PATIENCE, until
 
 
-def test_more_requests_than_allowed_are_told_when_to_come_again(serve: Callable[..., Any]) -> None:
+def test_more_requests_than_allowed_are_told_when_to_come_again(
+    serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the client does: nothing is lost."""
     settings = replace(SETTINGS, limits=Limits(requests=1))
+    refused, plan = list[int](), DurableAgent.plan
+
+    def slowly(agent: DurableAgent, *given: Any, **more: Any) -> Any:
+        until(lambda: refused)  # so that requests meet, however late their threads are
+        return plan(agent, *given, **more)
+
+    monkeypatch.setattr(DurableAgent, "plan", slowly)
     with serve(settings=settings) as served, Client(served.url) as client:
         agents = [client.agent(f"robot-{number}") for number in range(6)]
-        refused: list[int] = []
 
         def rush() -> None:
             for _ in range(20):
