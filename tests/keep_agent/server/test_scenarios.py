@@ -300,8 +300,8 @@ def test_the_end_waits_for_a_turn_whose_request_was_given_up(build: Build) -> No
         with suppress(asyncio.CancelledError):
             await request
         ending = asyncio.create_task(whole.scenarios.close())
-        await asyncio.wait([ending], timeout=0.1)
-        assert first.closed and not ending.done()
+        await asyncio.to_thread(until, lambda: first.closed)
+        assert not ending.done()
         Slow.go.set()
         await ending
         assert not whole.scenarios.all(access)
