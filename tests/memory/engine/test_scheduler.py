@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -316,13 +317,21 @@ def test_streams_from_many_threads_while_plans_come_between(engine: Engine) -> N
 
 
 def test_tokens_come_one_by_one(engine: Engine) -> None:
-    with Scheduler(engine, PACING) as scheduler:
+    passes, cancelled = itertools.count(), threading.Event()
+
+    def hold(*_: object) -> None:
+        """Else all tokens may have come before anybody looks."""
+        if next(passes) >= 40:
+            assert cancelled.wait(PATIENCE)
+
+    with engine.decoder.layers[0].mlp.register_forward_hook(hold), Scheduler(engine, PACING) as scheduler:
         stream = scheduler.submit("a", packed(engine), some_ids(9), 400)
         tokens = iter(stream)
         head = [next(tokens) for _ in range(3)]
         with pytest.raises(ModelError, match="wait longer"):
             stream.collect(timeout=0)
         stream.cancel()
+        cancelled.set()
         rest = list(tokens)
         assert head + rest == stream.collect() == stream.tokens
         assert stream.cancelled and stream.reason is Reason.CANCELLED and len(stream) < 400

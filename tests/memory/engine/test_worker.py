@@ -273,13 +273,15 @@ def test_many_threads_get_the_answers_of_one() -> None:
 
 
 UNCLOSED = """
-import sys, threading, torch
+import sys, threading, time, torch
 from memory.engine.worker import Priority, Worker
 
 begun, worker = threading.Event(), Worker()
 
 def work():
     begun.set()
+    while not any(job.priority == Priority.EXIT for job in list(worker._jobs.queue)):
+        time.sleep(0.01)  # the process may be late to end
     for _ in range(300):
         torch.randn(300, 300) @ torch.randn(300, 300)
     sys.stdout.write("done ")
