@@ -81,6 +81,33 @@ def test_the_check_sees_limits() -> None:
     assert sorted(waits(ast.parse(text))) == [1, 2, 3]
 
 
+def answers(tree: ast.AST) -> Iterator[int]:
+    """Lines with a short limit for all answers to a robot's session, though some of them have to come."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or not function.name.startswith("test_"):
+            continue
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        if any(ast.unparse(call.func) == "limited" for call in calls):
+            continue
+        for call in calls:
+            if ast.unparse(call.func) in {"Limits", "limits", "replace"}:
+                yield from (word.value.lineno for word in call.keywords if word.arg == "answer" and _short(word.value))
+
+
+def _short(value: ast.expr) -> bool:
+    """Whether a number below a second may be meant."""
+    numbers = [node.value for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    return any(type(number) is float and number < 1 for number in numbers)
+
+
+def test_no_answer_that_has_to_come_has_to_come_at_once() -> None:
+    hasty = found(answers)
+    assert not hasty, "say with `limited` of tests/keep_agent/robots/robots.py what hangs: " + ", ".join(hasty)
+    text = "def test_it():\n limits(answer=0.1)\n Limits(answer=0.2 if late else WAIT)\n limits(answer=WAIT, skill=0.1)"
+    assert [*answers(ast.parse(text))] == [2, 3]
+    assert not [*answers(ast.parse("def test_it():\n with limited('plan'): run(limits(answer=0.1))"))]
+
+
 def haste(tree: ast.AST) -> Iterator[int]:
     """Lines that wait as long as a library thinks best, which is a few seconds."""
     for node in ast.walk(tree):

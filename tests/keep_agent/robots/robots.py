@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Thread, current_thread
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 from envs.fact import Fact
 from envs.outcome import Outcome, failed
 from keep_agent.api import Decision
 from keep_agent.robots import Limits, RobotSession, TaskReport
+from keep_agent.robots.calls import Call
 from tests.waiting import PATIENCE
 
 T = TypeVar("T")
@@ -119,6 +123,31 @@ QUICK = Limits(skill=WAIT, task=WAIT, answer=WAIT, cancel=WAIT, period=0.01)
 
 def limits(**seconds: float) -> Limits:
     return Limits(**{name: getattr(QUICK, name) for name in QUICK.__dataclass_fields__} | seconds)
+
+
+def change(limits: Limits, **seconds: float) -> None:
+    """For the task as well that is on with these limits."""
+    for name, value in seconds.items():
+        object.__setattr__(limits, name, value)
+
+
+@contextmanager
+def limited(*names: str, hangs: Event) -> Iterator[None]:
+    """Limits hold for calls of these ``names`` alone, and only when ``hangs`` says that the test has come so far.
+
+    A limit of a session is for many calls, and those that a test wants answered may take as long as they need.
+    """
+    wait = Call.wait
+
+    def patient(call: Call[Any], seconds: float, *others: Future[Any]) -> bool:
+        if call.name in names:
+            assert hangs.wait(WAIT)
+            return wait(call, seconds, *others)
+        return wait(call, WAIT, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Call, "wait", patient)
+        yield
 
 
 def later(call: Callable[[], T]) -> Future[T]:

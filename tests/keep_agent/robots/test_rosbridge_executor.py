@@ -6,19 +6,18 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
-from threading import Event
+from threading import Event, Timer
 
 import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import ConfigError
-from keep_agent.robots import ConnectionLost, Feedback, Limits, RobotSession, RobotTimeout
+from keep_agent.robots import ConnectionLost, Feedback, RobotSession, RobotTimeout, rosbridge_skills
 from keep_agent.robots.rosbridge import RETRY, Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_skills import Fields
 from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn
-from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, in_background
+from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, in_background, limited, limits
 from tests.keep_agent.robots.ros import free_port
 
 WAVE = ("wave",)
@@ -214,8 +213,8 @@ def test_a_service_without_that_is_said_to_hang(robot: StandIn, bridge: Bridge) 
     release = Event()
     robot.services["/do"] = lambda args: {"success": release.wait(WAIT)}
     executor = RosbridgeExecutor(bridge, WAVE, kind="service", name="/do", type="a/Do")
-    limits = Limits(skill=0.05, cancel=0.05, period=0.01)
-    report = RobotSession(ScriptPlanner(["wave"]), executor, limits=limits).run("greet")
+    hasty = limits(skill=0.05, cancel=0.05)
+    report = RobotSession(ScriptPlanner(["wave"]), executor, limits=hasty).run("greet")
     release.set()
     assert (report.stop, report.hanging) == ("skill_hangs", "wave")
 
@@ -275,21 +274,34 @@ def test_what_got_lost_with_the_connection_is_cancelled_before_anything_else(rob
     assert first.wait(WAIT), "told as soon as the connection is back"
 
 
-def test_a_result_that_never_comes_does_not_keep_the_robot_for_ever(robot: StandIn, bridge: Bridge) -> None:
+def test_a_result_that_never_comes_does_not_keep_the_robot_for_ever(
+    robot: StandIn, bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its node has died behind a bridge that lives."""
-    never, told = Event(), []
+    arrived, over, never, told = Event(), Event(), Event(), []
+
+    class Later(Timer):
+        """Begins to count when the first task is over, which a busy machine may need longer for."""
+
+        def run(self) -> None:
+            assert over.wait(WAIT)
+            super().run()
 
     def dead(goal: dict, feedback, cancelled: Event) -> tuple[int, dict]:
         told.append(cancelled)
+        arrived.set()
         never.wait(WAIT)
         return SUCCEEDED, {}
 
+    monkeypatch.setattr(rosbridge_skills, "Timer", Later)
     robot.actions["/execute_skill"] = dead
     executor = RosbridgeExecutor(bridge, ["wave", "nod"], silence=0.2)
-    session = RobotSession(ScriptPlanner(["wave", "nod"]), executor, limits=replace(QUICK, skill=0.05, cancel=0.05))
-    report = session.run("greet")
+    session = RobotSession(ScriptPlanner(["wave", "nod"]), executor, limits=limits(skill=0.05, cancel=0.05))
+    with limited("skill", hangs=arrived):
+        report = session.run("greet")
     assert (report.stop, report.hanging) == ("skill_hangs", "wave")
-    robot.actions["/execute_skill"] = wave
+    robot.actions["/execute_skill"], session.limits = wave, QUICK
+    over.set()
     again = session.run("again")
     assert again.success, again
     never.set()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Event
 
@@ -11,10 +13,19 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import CapacityError, DataError
-from keep_agent.robots import Limits
 from keep_agent.robots.facts import read_facts
 from keep_agent.robots.service import Answer, RobotService
-from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot, fact, later, until_cancelled
+from tests.keep_agent.robots.robots import (
+    QUICK,
+    WAIT,
+    ScriptPlanner,
+    ScriptRobot,
+    fact,
+    later,
+    limited,
+    limits,
+    until_cancelled,
+)
 from tests.waiting import until
 
 SKILLS = ["wave", "nod", "done"]
@@ -52,11 +63,23 @@ def test_a_planner_that_fails_is_answered_for() -> None:
     assert service.plan("greet", SKILLS) == Answer(True, skill="wave")
 
 
+def slow(asked: Event, answer: Event) -> Callable[[], str]:
+    """A decision that comes with ``answer``."""
+
+    def think() -> str:
+        asked.set()
+        return "wave" if answer.wait(WAIT) else ""
+
+    return think
+
+
 def test_a_planner_that_does_not_answer_hears_the_end_when_it_does() -> None:
-    answer = Event()
-    planner = ScriptPlanner([lambda: str(answer.wait(WAIT)), "wave"])
-    service = RobotService(planner, ScriptRobot(), limits=Limits(answer=0.05))
-    assert "did not answer within 0.05 s" in service.plan("greet", SKILLS).report
+    asked, answer = Event(), Event()
+    planner = ScriptPlanner([slow(asked, answer), "wave"])
+    service = RobotService(planner, ScriptRobot(), limits=limits(answer=0.05))
+    with limited("plan", hangs=asked):
+        assert "did not answer within 0.05 s" in service.plan("greet", SKILLS).report
+    service.session.limits = QUICK
     assert "still at work" in service.plan("greet", SKILLS).report
     assert "no plan" in service.report(True, "").report
     answer.set()
@@ -140,16 +163,17 @@ def test_the_status_tells_where_a_task_stands() -> None:
 
 @pytest.mark.parametrize("wrong", ["nonsense", "error", "late"])
 def test_facts_are_not_lost_with_a_plan_that_went_wrong(wrong: str) -> None:
-    slow = Event()
-    planner = ScriptPlanner([lambda: str(slow.wait(WAIT)), "nod"] if wrong == "late" else ["wave"])
+    asked, answer = Event(), Event()
+    planner = ScriptPlanner([slow(asked, answer), "nod"] if wrong == "late" else ["wave"])
     observe = planner.observe
-    service = RobotService(planner, ScriptRobot(), limits=Limits(answer=0.2 if wrong == "late" else WAIT))
+    service = RobotService(planner, ScriptRobot(), limits=limits(answer=0.05 if wrong == "late" else WAIT))
     service.facts('{"id": "mug_1"}')
     if wrong == "error":
         planner.observe = lambda facts: 1 / 0
-    assert not service.plan("" if wrong == "nonsense" else "greet", SKILLS).ok
-    planner.observe = observe
-    slow.set()
+    with limited("plan", hangs=asked) if wrong == "late" else nullcontext():
+        assert not service.plan("" if wrong == "nonsense" else "greet", SKILLS).ok
+    planner.observe, service.session.limits = observe, QUICK
+    answer.set()
     assert all(call.wait(WAIT) for call in service.session._left)
     assert service.plan("greet", SKILLS).ok
     assert [fact.id for facts in planner.named("observe") for fact in facts[0]] == ["mug_1"]
@@ -203,12 +227,7 @@ def test_an_older_fact_that_waited_does_not_take_the_place_of_a_newer_one() -> N
 def thinking(answer: Event) -> tuple[RobotService, ScriptPlanner, Future[Answer]]:
     """A service with a plan under way, whose decision comes with ``answer``."""
     asked = Event()
-
-    def think() -> str:
-        asked.set()
-        return "wave" if answer.wait(WAIT) else ""
-
-    planner = ScriptPlanner([think, "nod"])
+    planner = ScriptPlanner([slow(asked, answer), "nod"])
     service = RobotService(planner, ScriptRobot(), limits=QUICK)
     plan = later(lambda: service.plan("greet", SKILLS))
     assert asked.wait(WAIT)
@@ -220,8 +239,8 @@ def test_a_plan_that_a_task_overtakes_is_not_handed_out() -> None:
     answer = Event()
     service, planner, plan = thinking(answer)
     task = later(lambda: service.run("bow"))
-    until(lambda: len(service.session._left) > 1, WAIT)
-    until(lambda: service.session._plans._dialogue is None, WAIT)
+    until(lambda: len(service.session._left) > 1)
+    until(lambda: service.session._plans._dialogue is None)
     answer.set()
     assert not plan.result(WAIT).ok
     assert task.result(WAIT).success
@@ -232,7 +251,7 @@ def test_closing_ends_a_plan_as_well() -> None:
     answer = Event()
     service, planner, plan = thinking(answer)
     closed = later(service.session.close)
-    until(lambda: len(service.session._left) > 1, WAIT)
+    until(lambda: len(service.session._left) > 1)
     assert not closed.done()
     answer.set()
     assert closed.result(WAIT) and not plan.result(WAIT).ok
@@ -241,16 +260,27 @@ def test_closing_ends_a_plan_as_well() -> None:
 
 def test_a_plan_of_another_task_that_came_too_late_is_not_reported_as_carried_out() -> None:
     """While the planner still hears how the last one ended."""
-    hear = Event()
+    told, hear = Event(), Event()
     planner = ScriptPlanner(["wave", "nod", "wave"])
     report = planner.report
-    planner.report = lambda outcome: (hear.wait(WAIT), report(outcome))
-    service = RobotService(planner, ScriptRobot(), limits=Limits(answer=0.1))
-    service.plan("greet", SKILLS)
-    assert not service.plan("bow", SKILLS).ok
+
+    def hears(outcome: Outcome) -> None:
+        told.set()
+        assert hear.wait(WAIT)
+        report(outcome)
+
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    assert service.plan("greet", SKILLS).ok
+    planner.report, service.session.limits = hears, limits(answer=0.05)
+    with limited("plan", hangs=told):
+        second = later(lambda: service.plan("bow", SKILLS))
+        assert told.wait(WAIT)
+        bowing = service.session._plans._dialogue
+        assert not second.result(WAIT).ok
+    until(lambda: bowing._ending is not None)  # else the planner would still be asked
     hear.set()
     assert all(call.wait(WAIT) for call in service.session._left)
-    planner.report = report
+    planner.report, service.session.limits = report, QUICK
     assert service.plan("bow", SKILLS).ok
     assert [outcome.ok for (outcome,) in planner.named("report")] == [True]
     assert len(planner.named("plan")) == 2

@@ -32,6 +32,7 @@ from tests.keep_agent.robots.robots import (
     ScriptRobot,
     fact,
     in_background,
+    limited,
     limits,
     until_cancelled,
 )
@@ -115,11 +116,17 @@ def test_two_tasks_at_once_are_refused() -> None:
 
 
 def test_a_planner_that_does_not_answer_ends_the_task() -> None:
-    answer = Event()
-    planner, robot = ScriptPlanner([lambda: str(answer.wait(WAIT))]), ScriptRobot()
+    asked, answer = Event(), Event()
+
+    def think() -> str:
+        asked.set()
+        return str(answer.wait(WAIT))
+
+    planner, robot = ScriptPlanner([think]), ScriptRobot()
     session = RobotSession(planner, robot, limits=limits(answer=0.05))
-    assert session.run("greet").stop == "planner_timeout"
-    assert session.run("again").stop == "busy"
+    with limited("plan", "finish", hangs=asked):
+        assert session.run("greet").stop == "planner_timeout"
+        assert session.run("again").stop == "busy"
     answer.set()
     session.limits = QUICK
     assert session.run("again").success

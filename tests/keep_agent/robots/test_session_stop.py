@@ -19,8 +19,10 @@ from tests.keep_agent.robots.robots import (
     WAIT,
     ScriptPlanner,
     ScriptRobot,
+    change,
     fact,
     in_background,
+    limited,
     limits,
     until_cancelled,
     until_released,
@@ -47,10 +49,11 @@ def test_a_skill_that_ends_well_while_it_is_cancelled_has_ended_well() -> None:
 
 def test_a_cancellation_on_its_way_never_meets_the_next_skill() -> None:
     """The skill ends by itself before the robot hears of it."""
-    asked, met = Event(), []
+    asked, met, hasty = Event(), [], limits(skill=0.05)
 
     class FarAway(ScriptRobot):
         def cancel(self) -> None:
+            change(hasty, skill=WAIT)  # the next skill is not cancelled
             asked.set()
             nodding.wait(0.2)  # it never nods meanwhile, however long that is
             met.append(nodding.is_set())
@@ -61,7 +64,7 @@ def test_a_cancellation_on_its_way_never_meets_the_next_skill() -> None:
 
     nodding = Event()
     robot = FarAway(deeds={"wave": lambda robot: Outcome(asked.wait(WAIT)), "nod": nod})
-    report = RobotSession(ScriptPlanner(["wave", "nod"]), robot, limits=limits(skill=0.05)).run("greet")
+    report = RobotSession(ScriptPlanner(["wave", "nod"]), robot, limits=hasty).run("greet")
     assert report.success and robot.executed == ["wave", "nod"] and met == [False] * len(met) and met
 
 
@@ -80,13 +83,16 @@ def test_a_cancelled_skill_that_does_not_return_ends_the_task() -> None:
 def test_the_next_task_does_not_begin_while_a_skill_hangs() -> None:
     planner = ScriptPlanner(["wave"])
     robot = ScriptRobot(deeds={"wave": until_released})
-    session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.05, answer=0.1))
-    session.run("greet")
-    refused = session.run("again")
+    session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.05))
+    assert session.run("greet").stop == "skill_hangs"
+    session.limits = limits(answer=0.05)
+    with limited("skill", hangs=robot.begun):
+        refused = session.run("again")
     assert (refused.stop, refused.success, refused.steps) == ("busy", False, ())
     assert "skill" in refused.message
     assert len(planner.named("plan")) == 1
     robot.release.set()
+    session.limits = QUICK
     assert in_background(session).result(WAIT).success
 
 
@@ -106,15 +112,21 @@ def test_stop_cancels_the_skill_and_says_why() -> None:
 
 
 def test_stop_does_not_wait_for_a_planner() -> None:
-    answer = Event()
-    planner, robot = ScriptPlanner([lambda: str(answer.wait(WAIT))]), ScriptRobot()
-    session = RobotSession(planner, robot, limits=limits(answer=0.3))
-    running = in_background(session)
-    while not planner.named("plan"):
-        threading.Event().wait(0.001)
-    session.stop("enough")
-    assert running.result(WAIT).stop == "stopped"
+    asked, answer = Event(), Event()
+
+    def think() -> str:
+        asked.set()
+        return str(answer.wait(WAIT))
+
+    planner, robot = ScriptPlanner([think]), ScriptRobot()
+    session = RobotSession(planner, robot, limits=limits(answer=0.05))
+    with limited("finish", hangs=asked):
+        running = in_background(session)
+        assert asked.wait(WAIT)
+        session.stop("enough")
+        assert running.result(WAIT).stop == "stopped"
     assert planner.named("report") == []
+    session.limits = QUICK
     answer.set()
     assert session.run("next").success
     assert [len(planner.named(name)) for name in ("plan", "report", "finish")] == [2, 2, 1]
@@ -152,10 +164,11 @@ def test_the_time_of_a_task_is_limited() -> None:
 
 
 def test_a_planner_that_hangs_while_a_skill_runs_ends_both() -> None:
-    release = Event()
+    release, own = Event(), limits()
 
     class Hangs(ScriptPlanner):
         def observe(self, facts: object) -> None:
+            change(own, answer=0.05)  # what was answered before may have taken longer
             release.wait(WAIT)
 
     def change_and_wait(robot: ScriptRobot) -> Outcome:
@@ -163,7 +176,7 @@ def test_a_planner_that_hangs_while_a_skill_runs_ends_both() -> None:
         return until_cancelled(robot)
 
     robot = ScriptRobot(deeds={"wave": change_and_wait})
-    report = RobotSession(Hangs(["wave"]), robot, limits=limits(answer=0.1)).run("greet")
+    report = RobotSession(Hangs(["wave"]), robot, limits=own).run("greet")
     release.set()
     assert report.stop == "planner_timeout"
     assert not robot.running
