@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from keep_agent.robots.messages import PACKAGE
+from tests.waiting import PATIENCE, until
 
 
 class Answer(Enum):
@@ -49,6 +50,7 @@ class Goal:
     def _work(self) -> None:
         try:
             result = self.server.execute(self)
+            assert self.server.sends.wait(PATIENCE)
             self.server.touch(f"result {self.status}")
             self.result.set_result(result)
         except BaseException as error:
@@ -70,6 +72,9 @@ class ActionServer:
     ) -> None:
         Node.server = self
         self.node, self.execute, self._alive = node, execute, True
+        self.goals: list[Goal] = []  # that were accepted
+        self.sends = Event()  # whether it sends results, which rclpy does some time after a goal's work has returned
+        self.sends.set()
         self._admit, self._accepted, self._cancel = goal_callback, handle_accepted_callback, cancel_callback
 
     def touch(self, what: str) -> None:
@@ -84,6 +89,7 @@ class ActionServer:
         if self._admit(request) is Answer.REJECT:
             return None
         goal = Goal(request, self)
+        self.goals.append(goal)
         self._accepted(goal)
         return goal
 
@@ -94,6 +100,12 @@ class ActionServer:
     def destroy(self) -> None:
         self._alive = False
         self.node.log.append("server destroyed")
+
+
+def sleep(seconds: float) -> None:
+    """In place of ``time.sleep``: as long as the latest server needs to send its results."""
+    Node.server.sends.set()
+    until(lambda: all(goal.result.done() for goal in Node.server.goals))
 
 
 class Node:

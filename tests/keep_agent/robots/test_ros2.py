@@ -30,7 +30,8 @@ def patient(robot: ScriptRobot) -> Outcome:
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[ros2.Ros2Node, ScriptRobot]]]:
     """A node over the stand-in whose robot waves when it is cancelled, and nods at once."""
     rclpy_standin.install(monkeypatch)
-    monkeypatch.setattr(ros2, "LAST_WORDS", 0.05)
+    monkeypatch.setattr(ros2, "LAST_WORDS", WAIT)
+    monkeypatch.setattr(ros2, "time", SimpleNamespace(sleep=rclpy_standin.sleep))
 
     def make(*script: str) -> tuple[ros2.Ros2Node, ScriptRobot]:
         robot = ScriptRobot(deeds={"wave": patient})
@@ -87,6 +88,7 @@ def test_closing_tells_the_client_before_the_server_is_gone(made: Callable[..., 
     node, robot = made("wave")
     goal = node.server.send("greet")
     assert robot.begun.wait(WAIT)
+    node.server.sends.clear()
     node.close()
     assert goal.status == "aborted" and "shut down" in goal.result.result(WAIT).report
     assert node.node.log[-3:] == ["result aborted", "server destroyed", "node destroyed"]
@@ -101,6 +103,7 @@ def test_an_interrupt_ends_the_command_in_the_same_order(
     def interrupted(spinning: Any, timeout: float | None = None) -> None:
         goals.append(rclpy_standin.Node.server.send("greet"))
         assert robot.begun.wait(WAIT)
+        rclpy_standin.Node.server.sends.clear()
         raise KeyboardInterrupt
 
     parts = SimpleNamespace(planner=ScriptPlanner(["wave"]), executor=robot, limits=QUICK, judge=None)
