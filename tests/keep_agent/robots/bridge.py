@@ -42,6 +42,7 @@ class StandIn:
         self._types: dict[str, str] = {}
         self._latched: dict[str, dict] = {}
         self._providers: dict[str, ServerConnection] = {}
+        self.offered: list[str] = []  # services, as often as they were advertised
         self._calls: dict[str, tuple[ServerConnection, str | None]] = {}
         self._goals: dict[str, Event] = {}
         self._answers: dict[str, dict] = {}
@@ -148,6 +149,7 @@ class StandIn:
     def _op_advertise_service(self, client: ServerConnection, message: dict) -> None:
         with self._lock:
             self._providers[message["service"]] = client
+            self.offered.append(message["service"])
 
     def _op_call_service(self, client: ServerConnection, message: dict) -> None:
         name = message["service"]
