@@ -41,7 +41,10 @@ class Ended(Exception):
 
 
 class TaskRun:
-    """Only waits: whatever may take long is a `Call`. ``stop_requested`` is done when somebody wants it to stop."""
+    """Only waits: whatever may take long is a `Call`. ``stop_requested`` is done when somebody wants it to stop.
+
+    What is left alone may say something behind the end: ``watch`` sees to it that nobody hears of that.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,6 @@ class TaskRun:
         self._verdict: Outcome | None = None  # of the decision that is not yet reported on
         self._failures = 0
         self._hanging = ""
-        self._over = False
 
     def play(self) -> TaskReport:
         """Never raises what planner or executor raise; an interruption passes, when nothing is left running."""
@@ -206,8 +208,7 @@ class TaskRun:
         return motion.done and cancelling.done
 
     def _feed_back(self, skill: str, text: str) -> None:
-        if not self._over:
-            self._say(Feedback(skill, text))
+        self._say(Feedback(skill, text))
 
     def _begin(self, name: str, function: Callable[[], T]) -> Call[T]:
         call = Call(name, function)
@@ -256,7 +257,6 @@ class TaskRun:
         outcome = self._verdict or failed(ended.message)
         self._begin("finish", partial(self.dialogue.end, outcome)).wait(self.limits.answer)
         self.calls = [call for call in self.calls if not call.done]
-        self._over = True
         message = ended.message
         if self._hanging:
             message = "; ".join(filter(None, (message, f"nobody knows whether {self._hanging!r} has ended")))

@@ -64,7 +64,7 @@ class RobotSession:
         next task waits for them as long as for an answer, and does not begin without them. Raises RobotError if
         another task is on. ``watch`` hears of this task only.
         """
-        tell = partial(self._tell, watch)
+        tell = self._teller(watch)
         with self._claimed() as stop_requested:
             left = self._still_left(stop_requested)
             if left or stop_requested.done():
@@ -181,9 +181,18 @@ class RobotSession:
         if end is not None:
             self._left.append(Call("end", end))
 
-    def _tell(self, watch: Watch | None, event: Event) -> None:
-        with self._telling:
-            together(self._watch, watch)(event)
+    def _teller(self, watch: Watch | None) -> Watch:
+        """Tells of one task, and nothing after its end: what was left alone may still have something to say."""
+        all_watch, over = together(self._watch, watch), False
+
+        def tell(event: Event) -> None:
+            nonlocal over
+            with self._telling:
+                if not over:
+                    over = isinstance(event, Finished)
+                    all_watch(event)
+
+        return tell
 
 
 def _refused(

@@ -227,6 +227,25 @@ def test_what_a_skill_says_when_its_task_is_over_is_not_told() -> None:
     assert isinstance(events[-1], Finished)
 
 
+def test_what_is_seen_when_its_task_is_over_is_not_told() -> None:
+    looking, release, events = Event(), Event(), []
+
+    class Slow(ScriptPlanner):
+        def observe(self, facts: object) -> None:
+            looking.set()
+            assert release.wait(WAIT)
+
+    session = RobotSession(Slow(), ScriptRobot(facts=[fact(1)]), limits=limits(answer=0.05), watch=events.append)
+    with limited("finish", hangs=looking):
+        running = in_background(session)
+        assert looking.wait(WAIT)
+        session.stop()
+        assert running.result(WAIT).stop == "stopped"
+    release.set()
+    assert all(call.wait(WAIT) for call in session._left)
+    assert [type(event) for event in events] == [Started, Finished]
+
+
 def test_a_cancellation_that_came_too_early_is_repeated() -> None:
     twice = threading.Semaphore(0)
 
