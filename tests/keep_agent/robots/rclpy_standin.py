@@ -99,6 +99,7 @@ class ActionServer:
 
     def destroy(self) -> None:
         self._alive = False
+        self.sends.set()  # too late
         self.node.log.append("server destroyed")
 
 
