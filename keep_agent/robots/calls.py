@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
 from envs.clock import Clock
@@ -18,16 +18,32 @@ class Call(Generic[T]):
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self.name, self.clock = name, Clock(0)
         self._function = function
+        self._lock, self._taken = Lock(), False
         self._future: Future[T] = Future()
         Thread(target=self._work, name=f"keep-agent {name}", daemon=True).start()
 
     def _work(self) -> None:
+        if not self._take():
+            return
         try:
             result = self._function()
         except BaseException as error:  # whoever waits gets it
             self._future.set_exception(error)
         else:
             self._future.set_result(result)
+
+    def _take(self) -> bool:
+        """Whether nobody has begun or withdrawn it yet."""
+        with self._lock:
+            taken, self._taken = self._taken, True
+        return not taken
+
+    def withdraw(self, result: T) -> bool:
+        """If it has not begun, it never will, and is done with ``result``: its thread may be late."""
+        withdrawn = self._take()
+        if withdrawn:
+            self._future.set_result(result)
+        return withdrawn
 
     @property
     def done(self) -> bool:

@@ -194,9 +194,14 @@ class TaskRun:
         return outcome
 
     def _cancel(self, motion: Call[Outcome], skill: str) -> bool:
-        """Whether the skill has returned. It is told again and again: the first call may have come before it began."""
+        """Whether the skill has returned. It is told again and again: the first call may have come before it began.
+
+        A skill that has not reached the robot yet never does.
+        """
+        if motion.withdraw(failed("it did not begin")):
+            return True
         clock, cancelling = Clock(self.limits.cancel), None
-        while not motion.done and clock.rest > 0:
+        while not motion.done and (cancelling is None or clock.rest > 0):
             if cancelling is None or cancelling.done:
                 cancelling = self._begin("cancel", self.executor.cancel)
             motion.wait(min(self.limits.period, clock.rest))

@@ -210,11 +210,17 @@ def test_a_service_is_cancelled_by_another(robot: StandIn, bridge: Bridge) -> No
 
 
 def test_a_service_without_that_is_said_to_hang(robot: StandIn, bridge: Bridge) -> None:
-    release = Event()
-    robot.services["/do"] = lambda args: {"success": release.wait(WAIT)}
+    asked, release = Event(), Event()
+
+    def do(args: dict) -> dict:
+        asked.set()
+        return {"success": release.wait(WAIT)}
+
+    robot.services["/do"] = do
     executor = RosbridgeExecutor(bridge, WAVE, kind="service", name="/do", type="a/Do")
-    hasty = limits(skill=0.05, cancel=0.05)
-    report = RobotSession(ScriptPlanner(["wave"]), executor, limits=hasty).run("greet")
+    with limited("skill", hangs=asked):
+        hasty = limits(skill=0.05, cancel=0.05)
+        report = RobotSession(ScriptPlanner(["wave"]), executor, limits=hasty).run("greet")
     release.set()
     assert (report.stop, report.hanging) == ("skill_hangs", "wave")
 

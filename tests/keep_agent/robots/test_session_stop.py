@@ -14,6 +14,7 @@ from keep_agent.robots import (
     RobotSession,
     Started,
 )
+from keep_agent.robots.calls import Call
 from tests.keep_agent.robots.robots import (
     QUICK,
     WAIT,
@@ -30,9 +31,17 @@ from tests.keep_agent.robots.robots import (
 
 
 def test_a_skill_that_takes_too_long_is_cancelled_and_the_task_goes_on() -> None:
+    hasty = limits(skill=0.05)
+
+    def wave(robot: ScriptRobot) -> Outcome:
+        outcome = until_cancelled(robot)
+        change(hasty, skill=WAIT)
+        return outcome
+
     planner = ScriptPlanner(["wave", "nod"])
-    robot = ScriptRobot(deeds={"wave": until_cancelled})
-    report = RobotSession(planner, robot, limits=limits(skill=0.05)).run("greet")
+    robot = ScriptRobot(deeds={"wave": wave})
+    with limited("skill", hangs=robot.begun):
+        report = RobotSession(planner, robot, limits=hasty).run("greet")
     assert report.success
     assert robot.executed == ["wave", "nod"]
     assert "took longer than 0.05 s" in planner.named("report")[0][0].message
@@ -43,7 +52,8 @@ def test_a_skill_that_ends_well_while_it_is_cancelled_has_ended_well() -> None:
         return Outcome(robot.cancelled.wait(WAIT))
 
     planner, robot = ScriptPlanner(["wave"]), ScriptRobot(deeds={"wave": at_the_last_moment})
-    report = RobotSession(planner, robot, limits=limits(skill=0.05)).run("greet")
+    with limited("skill", hangs=robot.begun):
+        report = RobotSession(planner, robot, limits=limits(skill=0.05)).run("greet")
     assert report.steps[0].outcome == Outcome(True)
 
 
@@ -64,7 +74,8 @@ def test_a_cancellation_on_its_way_never_meets_the_next_skill() -> None:
 
     nodding = Event()
     robot = FarAway(deeds={"wave": lambda robot: Outcome(asked.wait(WAIT)), "nod": nod})
-    report = RobotSession(ScriptPlanner(["wave", "nod"]), robot, limits=hasty).run("greet")
+    with limited("skill", hangs=robot.begun):
+        report = RobotSession(ScriptPlanner(["wave", "nod"]), robot, limits=hasty).run("greet")
     assert report.success and robot.executed == ["wave", "nod"] and met == [False] * len(met) and met
 
 
@@ -72,11 +83,13 @@ def test_a_cancelled_skill_that_does_not_return_ends_the_task() -> None:
     planner = ScriptPlanner(["wave"])
     robot = ScriptRobot(deeds={"wave": until_released})
     session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.05))
-    report = session.run("greet")
+    with limited("skill", hangs=robot.begun):
+        report = session.run("greet")
     assert (report.stop, report.hanging, report.success) == ("skill_hangs", "wave", False)
     assert len(planner.named("report")) == 1
     assert planner.named("finish") == [(False,)]
     robot.release.set()
+    session.limits = QUICK
     assert session.run("again").success, "the next task waits until the robot is free"
 
 
@@ -84,7 +97,8 @@ def test_the_next_task_does_not_begin_while_a_skill_hangs() -> None:
     planner = ScriptPlanner(["wave"])
     robot = ScriptRobot(deeds={"wave": until_released})
     session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.05))
-    assert session.run("greet").stop == "skill_hangs"
+    with limited("skill", hangs=robot.begun):
+        assert session.run("greet").stop == "skill_hangs"
     session.limits = limits(answer=0.05)
     with limited("skill", hangs=robot.begun):
         refused = session.run("again")
@@ -214,6 +228,7 @@ def test_what_a_skill_says_when_its_task_is_over_is_not_told() -> None:
 
     class Talks(ScriptRobot):
         def execute(self, skill: str, feedback) -> Outcome:
+            self.begun.set()
             self.release.wait(WAIT)
             feedback("still here")
             said.set()
@@ -221,7 +236,8 @@ def test_what_a_skill_says_when_its_task_is_over_is_not_told() -> None:
 
     robot = Talks()
     session = RobotSession(planner, robot, limits=limits(skill=0.02, cancel=0.02), watch=events.append)
-    assert session.run("greet").hanging == "wave"
+    with limited("skill", hangs=robot.begun):
+        assert session.run("greet").hanging == "wave"
     robot.release.set()
     assert said.wait(WAIT)
     assert isinstance(events[-1], Finished)
@@ -254,9 +270,32 @@ def test_a_cancellation_that_came_too_early_is_repeated() -> None:
             twice.release()
 
     robot = Deaf(deeds={"wave": lambda robot: failed(str(all(twice.acquire(timeout=WAIT) for _ in range(2))))})
-    report = RobotSession(ScriptPlanner(["wave"]), robot, limits=limits(skill=0.02)).run("greet")
+    with limited("skill", hangs=robot.begun):
+        report = RobotSession(ScriptPlanner(["wave"]), robot, limits=limits(skill=0.02)).run("greet")
     assert report.success
     assert report.steps[0].outcome.message.endswith("True")
+
+
+def test_a_skill_that_is_cancelled_before_it_begins_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is late: until the task is over, nothing of it has run."""
+    over, woken = Event(), Event()
+    work = Call._work
+
+    def late(call: Call) -> None:
+        if call.name == "skill":
+            assert over.wait(WAIT)
+        work(call)
+        if call.name == "skill":
+            woken.set()
+
+    monkeypatch.setattr(Call, "_work", late)
+    robot = ScriptRobot()
+    report = RobotSession(ScriptPlanner(["wave"]), robot, limits=limits(skill=0.02)).run("greet")
+    over.set()
+    assert woken.wait(WAIT) and robot.executed == [] and not robot.cancelled.is_set()
+    assert report.hanging == "" and report.steps[0].outcome == failed(
+        "took longer than 0.02 s and was cancelled: it did not begin"
+    )
 
 
 def test_the_first_reason_to_stop_counts() -> None:
