@@ -36,7 +36,7 @@ from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError, check_once
 from keep_agent.guard import guarded
 from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.runfolder import CONFIG, RunFolder, check_has, find_runs, read_config
+from keep_agent.runfolder import RunFolder, find_runs, read_config
 from memory.disk.atomic import write_atomic
 
 BASELINE = "full_recompute"
@@ -107,15 +107,9 @@ class Cell:
 def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Runs at or below the paths, each once, under names that tell them apart."""
     folders = list(dict.fromkeys(folder.resolve() for path in paths for folder in find_runs(path)))
-    runs = [Run("", folder, _config(folder), _episodes(folder)) for folder in folders]
+    runs = [Run("", folder, read_config(folder, ["planner.name"]), _episodes(folder)) for folder in folders]
     names = apart([run.planner for run in runs], folders)
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    config = read_config(folder)
-    check_has(config, ("planner.name",), folder / CONFIG)
-    return config
 
 
 def _episodes(folder: Path) -> dict[str, EpisodeResult]:

@@ -32,7 +32,6 @@ from keep_agent.runfolder import (
     SUMMARY,
     TRACE,
     RunFolder,
-    check_has,
     find_runs,
     read_config,
     read_summary,
@@ -58,8 +57,7 @@ class Part:
 
 def load_part(path: Path) -> Part:
     """Raises DataError for a run that is no shard, or is not whole."""
-    config = read_config(path)
-    check_has(config, SHOWN, path / CONFIG)
+    config = read_config(path, SHOWN)
     if config["eval"].get("shard") is None:
         raise DataError(f"{path} is no shard of a run: its eval.shard is null; give those that have one")
     with unpacking(path / CONFIG, "no config of a shard", AGAIN):

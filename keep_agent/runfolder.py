@@ -194,21 +194,20 @@ class RunFolder:
         return path
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """A run's config. Raises DataError when ``path`` is not a run folder."""
+def read_config(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
+    """A run's config. Raises DataError when ``path`` is not a run folder, or a dotted key that is ``needed`` lacks."""
     config = _saved_config(path)
     config.pop(RUN, None)
+    for key in needed:
+        _check_has(config, key, path / CONFIG)
     return config
 
 
-def check_has(config: Mapping[str, Any], keys: Iterable[str], file: Path | str) -> None:
-    """Raises DataError naming ``file`` for a dotted key that a saved config lacks."""
-    for key in keys:
-        above, here = key.split(".")[:-1], config
-        for part in above:
-            here = here.get(part) if isinstance(here, Mapping) else None
-        if not isinstance(here, Mapping) or key.rpartition(".")[2] not in here:
+def _check_has(config: Any, key: str, file: Path) -> None:
+    for part in key.split("."):
+        if not isinstance(config, Mapping) or part not in config:
             raise DataError(f"{file}: there is no {key}; {AGAIN}")
+        config = config[part]
 
 
 def bound(config: Mapping[str, Any]) -> tuple[dict[str, Any], Chain]:

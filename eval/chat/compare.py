@@ -24,7 +24,7 @@ from eval.tables import difference, number, percent
 from keep_agent.console import make_console
 from keep_agent.errors import DataError, check_once
 from keep_agent.guard import guarded
-from keep_agent.runfolder import CONFIG, check_has, read_config
+from keep_agent.runfolder import read_config
 
 SETTING = (  # what a fair comparison shares; the budget and how it is filled are methods here
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",
@@ -62,12 +62,6 @@ def common(runs: Sequence[Sequence[AnswerRow]]) -> list[list[AnswerRow]]:
     return [[row for row in rows if _key(row) in shared] for rows in runs]
 
 
-def _config(path: Path) -> dict[str, Any]:
-    config = read_config(path)
-    check_has(config, NAMING, path / CONFIG)
-    return config
-
-
 def _answers(path: Path) -> list[AnswerRow]:
     """Raises DataError for two of one id, which nothing tells apart."""
     rows = AnswerFolder.read(path)
@@ -97,7 +91,7 @@ def compare_tables(paths: Sequence[Path]) -> list[Table | Text]:
     quality = _table(f"{len(runs[0])} questions that all runs have answered", QUALITY)
     cost = _table("cost of an answer", COST)
     first = summarize(runs[0], {})["prefill_tokens"]["mean"]
-    configs = [_config(path) for path in paths]
+    configs = [read_config(path, NAMING) for path in paths]
     names = apart([name_of(config) for config in configs], paths)
     for name, config, rows in zip(names, configs, runs, strict=True):
         found = summarize(rows, {})

@@ -1,4 +1,4 @@
-"""Where a model may be: a place that cannot be one is refused, before torch is loaded or a library guesses."""
+"""Places of models: what cannot be one is refused, before torch is loaded or a library guesses."""
 
 from __future__ import annotations
 
