@@ -150,6 +150,17 @@ def limited(*names: str, hangs: Event) -> Iterator[None]:
         yield
 
 
+def thinking() -> tuple[ScriptPlanner, Event, Event]:
+    """A planner that thinks until it gets its answer; it was asked, and the answer is there."""
+    asked, answer = Event(), Event()
+
+    def think() -> str:
+        asked.set()
+        return str(answer.wait(WAIT))
+
+    return ScriptPlanner([think]), asked, answer
+
+
 def later(call: Callable[[], T]) -> Future[T]:
     """What a call gives that is made beside the test."""
     future: Future[T] = Future()

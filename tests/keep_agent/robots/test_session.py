@@ -34,6 +34,7 @@ from tests.keep_agent.robots.robots import (
     in_background,
     limited,
     limits,
+    thinking,
     until_cancelled,
 )
 
@@ -116,13 +117,7 @@ def test_two_tasks_at_once_are_refused() -> None:
 
 
 def test_a_planner_that_does_not_answer_ends_the_task() -> None:
-    asked, answer = Event(), Event()
-
-    def think() -> str:
-        asked.set()
-        return str(answer.wait(WAIT))
-
-    planner, robot = ScriptPlanner([think]), ScriptRobot()
+    (planner, asked, answer), robot = thinking(), ScriptRobot()
     session = RobotSession(planner, robot, limits=limits(answer=0.05))
     with limited("plan", "finish", hangs=asked):
         assert session.run("greet").stop == "planner_timeout"

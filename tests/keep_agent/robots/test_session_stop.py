@@ -25,6 +25,7 @@ from tests.keep_agent.robots.robots import (
     in_background,
     limited,
     limits,
+    thinking,
     until_cancelled,
     until_released,
 )
@@ -126,13 +127,7 @@ def test_stop_cancels_the_skill_and_says_why() -> None:
 
 
 def test_stop_does_not_wait_for_a_planner() -> None:
-    asked, answer = Event(), Event()
-
-    def think() -> str:
-        asked.set()
-        return str(answer.wait(WAIT))
-
-    planner, robot = ScriptPlanner([think]), ScriptRobot()
+    (planner, asked, answer), robot = thinking(), ScriptRobot()
     session = RobotSession(planner, robot, limits=limits(answer=0.05))
     with limited("finish", hangs=asked):
         running = in_background(session)
