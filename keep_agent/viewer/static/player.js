@@ -1,6 +1,6 @@
 // Moves through the steps of an episode, or of two side by side: slider, keys, address, and a run that still grows.
 
-import { html } from "./draw.js";
+import { html, widthOf } from "./draw.js";
 import { pane } from "./pane.js";
 import { differing, tape } from "./tape.js";
 import { toolbar } from "./toolbar.js";
@@ -41,6 +41,7 @@ class Player {
     this.panes.forEach((one) => one.preset(this.segment));
     this.onKey = (event) => this.key(event);
     document.addEventListener("keydown", this.onKey);
+    this.width = widthOf(this.bar.root);
     this.sized = new ResizeObserver(() => this.resized());
     this.sized.observe(this.bar.root);
   }
@@ -133,7 +134,11 @@ class Player {
     this.go(wanted);
   }
 
+  // For another width alone: what is drawn anew under the pointer loses a click.
   resized() {
+    const width = widthOf(this.bar.root);
+    if (width === this.width) return;
+    this.width = width;
     this.drawTrack();
     this.panes.forEach((one) => one.redraw());
   }

@@ -96,6 +96,12 @@ def opened(driver: WebDriver, url: str) -> None:
     driver.get_log("browser")
     driver.get(url)
     until(driver, lambda: text(driver, ".keep-viewer .action"), "a step")
+    framed(driver)
+
+
+def framed(driver: WebDriver) -> None:
+    """Wait until what is drawn is laid out, and what watches its size has been told."""
+    driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
 
 
 def test_the_list_is_filtered_and_opens_an_episode(chrome: WebDriver, address: str) -> None:
@@ -169,6 +175,19 @@ def test_a_deep_link_is_the_step_it_names_also_when_reloaded(chrome: WebDriver, 
     at_step(chrome, 3)
     assert text(chrome, ".keep-viewer header.step") == told
     assert query(chrome)["segment"] == "did_1"
+
+
+def test_a_step_is_drawn_anew_for_another_width_alone(chrome: WebDriver, address: str, runs: Path) -> None:
+    opened(chrome, page(address, "keep", runs))
+    kept = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
+    chrome.execute_script("document.querySelector('.track-box').style.height = '99px'")
+    framed(chrome)
+    assert script(chrome, "document.querySelector('.layers-panel svg')") == kept
+    chrome.execute_script("document.querySelector('.keep-viewer').style.width = '900px'")
+    framed(chrome)
+    drawn = chrome.find_element(By.CSS_SELECTOR, ".layers-panel svg")
+    assert drawn != kept
+    assert int(drawn.get_attribute("width")) < 900
 
 
 def test_two_runs_move_together_and_their_differences_are_marked(chrome: WebDriver, address: str, runs: Path) -> None:
