@@ -68,7 +68,6 @@ def measure(folder: Path, presses: int, screenshot: Path | None) -> list[Measure
     index = 1e3 * (time.perf_counter() - began)
     key, episode = next(iter(episodes.items()))
     with serving(folder) as address, browser() as driver:
-        driver.set_script_timeout(60)
         page = f"{address}/episode?run=.&episode={key}&step={len(episode.places) // 2}"
         driver.get(page)  # the server reads the trace
         driver.execute_async_script(OPENED)

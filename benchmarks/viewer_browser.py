@@ -17,6 +17,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
 CHROMIUM, DRIVER = ("chromium", "chromium-browser", "google-chrome"), "chromedriver"
+PATIENCE = 240.0  # seconds that a busy machine may take for an answer
 FLAGS = (
     "--headless=new",
     "--no-sandbox",  # a container's root has none
@@ -42,8 +43,9 @@ def browser(width: int = 1440, height: int = 900) -> Iterator[webdriver.Chrome]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(which(DRIVER)))
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
+        driver.set_script_timeout(PATIENCE)
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         yield driver
     finally:
         driver.quit()
@@ -61,7 +63,7 @@ def serving(root: Path) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def free_port() -> int:
@@ -71,10 +73,10 @@ def free_port() -> int:
 
 
 def _await(address: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            urlopen(f"{address}/data/episodes", timeout=30).close()
+            urlopen(f"{address}/data/episodes", timeout=PATIENCE).close()
             return
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
