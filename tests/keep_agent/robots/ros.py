@@ -58,7 +58,8 @@ def free_port() -> int:
 
 @contextmanager
 def process(command: list[str], env: dict[str, str], log: Path) -> Iterator[subprocess.Popen]:
-    """Ended politely, and at last by force."""
+    """Ended politely, and at last by force. What it says stands in ``log`` at once."""
+    env = env | {"PYTHONUNBUFFERED": "1"}  # roscore's output is Python's
     with log.open("wb") as output:
         started = subprocess.Popen(command, env=env, cwd=ROOT, stdout=output, stderr=output)
         try:
