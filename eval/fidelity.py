@@ -1,4 +1,4 @@
-"""How far each memory method is from plain recomputation: ``python -m eval.fidelity [KEY=VALUE ...]``.
+"""Distance of each memory method from plain recomputation: ``python -m eval.fidelity [KEY=VALUE ...]``.
 
 The scripted expert acts in embedded houses; before every step each method prefills its prompt, and transformers' own
 forward computes the same prompt from nothing. One tiny random model per family shows that the engine is right; a

@@ -46,10 +46,8 @@ SWITCHES = ("eval.trace", "eval.progress")
 OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
 MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
 PLACES = (MODEL, ENCODER)  # which a folder can be
-LAUNCHER, RAY = (
-    "eval.launcher",
-    "ray",
-)  # whose nodes may have PLACES that are not here, and say so if they lack one
+# Ray's nodes may have PLACES that are not here, and say so if they lack one.
+LAUNCHER, RAY = "eval.launcher", "ray"
 WORDS = {
     "engine.importance": IMPORTANCE,
     "engine.transport": TRANSPORTS,

@@ -18,8 +18,6 @@ NEEDED: Mapping[str, str] = MappingProxyType(
 )
 """The property without which a place never fulfils a predicate."""
 CARRIED = "GRABBABLE"  # the property without which nothing is brought anywhere
-
-
 MOST = 100  # things of a class that are laid out for a goal
 
 

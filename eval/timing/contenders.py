@@ -1,4 +1,4 @@
-"""Who is timed: planners with their memory methods, and the plain forward of transformers."""
+"""Contenders that are timed: planners with their memory methods, and the plain forward of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainer is fed: settings mixed at any time, batches of the asked size, errors that surface."""
+"""The feed of the trainer: settings mixed at any time, batches of the asked size, errors that surface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process holds on to: open files, threads, children, temporary folders. Whether one runs at all."""
+"""Resources that a process holds: open files, threads, children, temporary folders; and whether it runs at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all wires share: single plans, facts as JSON, the status, and who may talk to the planner."""
+"""The service that all wires share: single plans, facts as JSON, the status, and who may talk to the planner."""
 
 from __future__ import annotations
 
