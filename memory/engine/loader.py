@@ -41,7 +41,8 @@ class Loader:
         self._busy = False  # whether the link's thread works for this request
         self._current: int | None = None  # the layer it moves
         self._turn = 0  # the layer that asked last
-        self._free = 0.0  # when a throttled link was done with the job before
+        self._asked = [0.0] * layers  # when the layer's latest slices were
+        self._free = 0.0  # when a throttled link is done with the job before, and its next one was asked for
         self._error: BaseException | None = None
         if transport.stream is not None:
             transport.stream.wait_stream(torch.cuda.current_stream())  # the cache's memory is ready from here on
@@ -59,12 +60,12 @@ class Loader:
             self.waited += time.perf_counter() - started
             return
         with self._changed:
-            self._turn = layer
+            self._turn, now = layer, time.perf_counter()
             for transfer in wanted:
                 for due in range(transfer.first, transfer.last):
                     self._pending[due].append((transfer.placement, transfer.rows))
+                    self._asked[due] = now
             if self._pending and not self._busy:
-                self._free = time.perf_counter()
                 self.transport.link.submit(self._drain)
                 self._busy = True  # not before: a link that takes no more work never ends it
 
@@ -139,6 +140,7 @@ class Loader:
                 self._busy = False
             else:
                 self._job = self._take(self._current)
+                self._free = max(self._free, self._asked[self._current])
             self._changed.notify_all()
             return self._current
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from memory.engine.loader import Loader
 from memory.engine.mover import Run
 from memory.engine.transport import Staging, Throttle, Transport
 from memory.stages import Transfer
-from tests.waiting import FakeTime
+from tests.waiting import PATIENCE, FakeTime
 
 CPU = torch.device("cpu")
 
@@ -67,6 +68,35 @@ class Still:
 
     def spans(self, runs: list[Run]) -> list[tuple[int, int]]:
         return [rows for _, rows in runs]
+
+    def move(self, first: int, last: int, runs: list[Run]) -> int:
+        return (last - first) * sum(stop - start for _, (start, stop) in runs)
+
+
+def test_a_job_never_begins_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link's thread wakes late from a job: what is asked for in the meantime begins then, not where that ended."""
+    clock, over, awake, begun = FakeTime(), threading.Event(), threading.Event(), []
+    monkeypatch.setattr(time, "perf_counter", clock)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+
+    class Late(Throttle):
+        def hold(self, started: float, nbytes: int) -> float:
+            begun.append(started)
+            end = super().hold(started, nbytes)
+            over.set()
+            assert awake.wait(PATIENCE)
+            return end
+
+    transport = Transport.of("thread", CPU, Late(gigabytes=1e-9), "before")
+    loader = Loader(Still(), 4, transport)
+    loader.submit(0, [Transfer(0, 0, 1, (0, 4))])
+    assert over.wait(PATIENCE)
+    clock.now = 10.0  # the job ended at 4
+    loader.submit(1, [Transfer(0, 2, 4, (0, 4))])
+    awake.set()
+    loader.finish()
+    transport.close()
+    assert begun == pytest.approx([0, 10, 14]), "and what was asked for together moves without a gap"
 
 
 def test_a_link_that_takes_no_more_work_leaves_nobody_waiting() -> None:
