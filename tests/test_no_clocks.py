@@ -17,7 +17,6 @@ ALLOWED = {
     "waiting.py",  # waits for conditions
     "memory/agents/test_expiry.py",  # a clock that runs ahead of the files' times
     "memory/agents/test_crash.py",  # places a kill somewhere within a turn
-    "memory/test_session.py",  # the processor time of this process, whose parts add up
 }
 
 

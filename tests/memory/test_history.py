@@ -90,7 +90,6 @@ def test_only_new_rows_are_computed(engine: Engine, method: Any, hits: int | Non
         assert layout.positions.tolist() == list(range(layout.rows))
         whole = sum(unit.tokens for unit in prefill.units if unit.hit and unit.tokens >= SIZE)
         assert hits is None or whole == hits * (number > 0)
-        assert prefill.after_ms < 50
 
 
 @pytest.mark.parametrize("method", [history, memart, per_layer])
