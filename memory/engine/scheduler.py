@@ -156,20 +156,22 @@ class Scheduler:
 
     def _drive(self) -> None:
         """A turn, and then the next: by way of the engine's queue, so that others have theirs."""
-        goes_on = False
         try:
             self._turn()
-            with self._idle:
-                if self._arrived or any(self._jobs()):
-                    self._engine.submit(self._drive)
-                    goes_on = True
-        except Exception as error:  # most likely the engine was closed: nobody shall wait forever
+        except Exception as error:
             self._abandon(error)
-        finally:
-            if not goes_on:
-                with self._idle:
-                    self._driven = False
+        while True:
+            with self._idle:  # who submits from here on is seen, or drives
+                self._driven = bool(self._arrived) or any(self._jobs())
+                if not self._driven:
                     self._idle.notify_all()
+                    return
+                try:
+                    self._engine.submit(self._drive)
+                    return
+                except Exception as error:  # most likely the engine was closed: nobody shall wait forever
+                    closed = error
+            self._abandon(closed)
 
     def _abandon(self, error: Exception) -> None:
         """Nothing works any more: tell everybody."""

@@ -22,7 +22,7 @@ from memory.engine.scheduler import Pacing, Scheduler
 from memory.engine.stream import Reason, Stream
 from memory.quantize import PackFormat
 from memory.slots import SlotPool
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 FEW = 16
 PACING = Pacing(few=FEW, warm=2, batch=3)
@@ -351,6 +351,7 @@ def test_closing(engine: Engine, cancel: bool) -> None:
 
 def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
     engine = Engine(tiny_model("qwen2", layers=2))
+    engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(lambda: engine._worker._closed))
     scheduler = Scheduler(engine)
     ends: list[Reason] = []
     stream = scheduler.submit("a", packed(engine), some_ids(9), 10_000, done=lambda _, reason: ends.append(reason))
@@ -398,3 +399,21 @@ def test_where_nothing_works_any_more_nobody_waits(engine: Engine, monkeypatch: 
     with pytest.raises(ZeroDivisionError):
         stream.collect()
     scheduler.close(cancel=True)
+
+
+def test_a_request_that_comes_when_all_are_served_is_served(engine: Engine) -> None:
+    """In the moment in which the worker has found that nothing is left to do."""
+    ids, ended, late = some_ids(9), threading.Event(), []
+
+    class Watched(threading.Condition):
+        def __exit__(self, *given: object) -> None:
+            super().__exit__(*given)
+            if ended.is_set() and threading.current_thread() is engine._worker._thread:
+                ended.clear()
+                late.append(scheduler.submit("b", packed(engine), ids, 4))
+
+    with Scheduler(engine, PACING) as scheduler:
+        scheduler._idle = Watched()
+        scheduler.submit("a", packed(engine), ids, 4, done=lambda *_: ended.set())
+        until(lambda: late)
+        assert late[0].collect(PATIENCE) == alone(engine, ids, 4)
