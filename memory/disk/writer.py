@@ -44,6 +44,7 @@ class Writer:
         with self._state:
             for key in [key for key in self._waiting if chosen(key)]:
                 del self._waiting[key]
+            self._state.notify_all()
             self._state.wait_for(lambda: self._at_work is None or not chosen(self._at_work))
 
     def close(self) -> None:

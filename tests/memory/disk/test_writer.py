@@ -1,0 +1,28 @@
+"""The background writer: who waits for what."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from memory.disk.writer import Writer
+from tests.waiting import PATIENCE, until
+
+
+def test_who_waits_for_what_is_dropped_waits_no_longer() -> None:
+    writer, at_work, asked, gate = Writer(), threading.Event(), threading.Event(), threading.Event()
+
+    def chosen(key: object) -> bool:
+        asked.set()
+        return key == "b"
+
+    writer.put("a", lambda: at_work.set() or gate.wait(2 * PATIENCE))
+    assert at_work.wait(PATIENCE)
+    writer.put("b", lambda: None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(writer.wait, chosen)
+        assert asked.wait(PATIENCE)  # it holds the lock until it waits
+        writer.drop(lambda key: key == "b")
+        until(waiting.done)
+        gate.set()
+    writer.close()
