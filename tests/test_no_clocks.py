@@ -59,7 +59,7 @@ def waits(tree: ast.AST) -> Iterator[int]:
             limits = [value for key, value in named if isinstance(key, ast.Constant) and _limits(key.value)]
         if isinstance(node, ast.Call):
             limits = [word.value for word in node.keywords if _limits(word.arg)]
-            if isinstance(node.func, ast.Attribute) and node.func.attr in {"wait", "join"}:
+            if isinstance(node.func, ast.Attribute) and node.func.attr in {"join", "poll", "wait"}:
                 limits += node.args[-1:]
         for limit in limits:
             if isinstance(limit, ast.Constant) and type(limit.value) in {int, float} and limit.value >= 1:

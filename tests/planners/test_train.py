@@ -43,9 +43,10 @@ def data(tmp_path: Path, make_rollout: Make) -> Path:
     return folder
 
 
-def arguments(data: Path, out: Path, seconds: float, *more: str) -> argparse.Namespace:
-    paths = ["--data", str(data), "--out", str(out), "--minutes", str(seconds / 60)]
-    return parser().parse_args([*paths, *SMALL, *more])
+def arguments(data: Path, out: Path, steps: int, *more: str) -> argparse.Namespace:
+    """So many steps, whatever they take."""
+    ends = ["--minutes", "1e5", "--steps", str(steps)]
+    return parser().parse_args(["--data", str(data), "--out", str(out), *ends, *SMALL, *more])
 
 
 @pytest.mark.parametrize(
@@ -53,13 +54,13 @@ def arguments(data: Path, out: Path, seconds: float, *more: str) -> argparse.Nam
 )
 def test_training_lowers_the_loss_and_resumes_where_it_stopped(optimizer: str, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = Trainer(arguments(data, out, 200, "--optimizer", optimizer, "--steps", "60", "--report", "0"))
+    done = Trainer(arguments(data, out, 60, "--optimizer", optimizer, "--report", "0"))
     done.run()
     first = json.loads((out / "training.json").read_text())
     losses = [row["loss"] for row in first["progress"]["curve"]]
     assert len(losses) == first["progress"]["step"] == 60
     assert sum(losses[-15:]) < 0.95 * sum(losses[:15])
-    again = Trainer(arguments(data, out, 200, "--optimizer", optimizer, "--steps", "3"))
+    again = Trainer(arguments(data, out, 3, "--optimizer", optimizer))
     kept, taken_up = done.optimizers.state(), again.optimizers.state()
     assert kept.keys() == taken_up.keys() and all(torch.equal(kept[key], taken_up[key]) for key in kept)
     assert again.progress.step == first["progress"]["step"]
@@ -75,7 +76,7 @@ def test_processes_that_train_together_stay_one_model(data: Path, tmp_path: Path
     """Two that draw half of the batches each see twice the tokens; what one writes down is what both have."""
     sums = []
     for size in (1, 2):
-        args = arguments(data, out := tmp_path / str(size), 200, "--steps", "4", "--accumulate", "2", "--threads", "1")
+        args = arguments(data, out := tmp_path / str(size), 4, "--accumulate", "2", "--threads", "1")
         assert in_parallel(size, _train_and_write, args) == 0
         sums.append([(out / f"sum{rank}").read_text() for rank in range(size)])
         history = json.loads((out / "training.json").read_text())["progress"]
@@ -88,7 +89,9 @@ def test_processes_that_train_together_stay_one_model(data: Path, tmp_path: Path
 @pytest.mark.parametrize("decay", ["0", "0.9"])
 def test_processes_share_one_clock(data: Path, tmp_path: Path, decay: str) -> None:
     """Each by its own, they would follow other rates, and be two models by the end."""
-    args = arguments(data, tmp_path / "run", 6, "--decay", decay, "--threads", "1", "--accumulate", "2")
+    args = arguments(
+        data, tmp_path / "run", -1, "--minutes", "0.1", "--decay", decay, "--threads", "1", "--accumulate", "2"
+    )
     assert in_parallel(2, _train_and_write, args) == 0
     assert len({(tmp_path / "run" / f"sum{rank}").read_text() for rank in range(2)}) == 1
 
@@ -176,8 +179,8 @@ def test_the_precision_is_what_this_machine_multiplies_faster() -> None:
 
 
 def test_another_optimiser_takes_up_what_it_knows(data: Path, tmp_path: Path) -> None:
-    Trainer(arguments(data, tmp_path / "run", 0.2)).run()
-    trainer = Trainer(arguments(data, tmp_path / "run", 0.2, "--optimizer", "muon"))
+    Trainer(arguments(data, tmp_path / "run", 3)).run()
+    trainer = Trainer(arguments(data, tmp_path / "run", 3, "--optimizer", "muon"))
     assert any("embed_tokens" in key for key in trainer.optimizers.state())
     assert not any("q_proj.weight" in key for key in trainer.optimizers.state())
     trainer.run()
@@ -186,7 +189,7 @@ def test_another_optimiser_takes_up_what_it_knows(data: Path, tmp_path: Path) ->
 
 def test_the_saved_folder_is_a_plain_hugging_face_model(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    trainer = Trainer(arguments(data, out, 0.2))
+    trainer = Trainer(arguments(data, out, 3))
     trainer.run()
     plain = Qwen2ForCausalLM.from_pretrained(out, dtype=torch.float32)
     ours, tokenizer, _ = load_planner(out)
@@ -198,7 +201,7 @@ def test_the_saved_folder_is_a_plain_hugging_face_model(data: Path, tmp_path: Pa
 @pytest.mark.parametrize("trajectories", [1, 2])
 def test_packed_training_sees_what_the_plain_model_sees(data: Path, tmp_path: Path, trajectories: int) -> None:
     """A trajectory slot gives the same logits as the same tokens in one plain sequence. One alone is one."""
-    trainer = Trainer(arguments(data, tmp_path / "run", 0.2))
+    trainer = Trainer(arguments(data, tmp_path / "run", 3))
     trainer.run()
     packed, tokenizer, _ = load_planner(tmp_path / "run")
     packed.eval()
@@ -240,7 +243,7 @@ def test_the_seeded_start_attends_to_fixed_offsets() -> None:
 
 
 def test_labels_are_shifted_by_one(data: Path, tmp_path: Path) -> None:
-    trainer = Trainer(arguments(data, tmp_path / "run", 0.01))
+    trainer = Trainer(arguments(data, tmp_path / "run", 1))
     _, batch = trainer.feed.next()
     _, labels, rows = forward(trainer.model, batch)
     assert torch.equal(batch.ids.flatten()[rows + 1], labels)
@@ -257,7 +260,7 @@ def test_missing_and_broken_files_are_named(data: Path, tmp_path: Path) -> None:
 
 def test_one_flipped_bit_of_the_weights_is_noticed(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    Trainer(arguments(data, out, 0.2)).run()
+    Trainer(arguments(data, out, 3)).run()
     load_model(out)
     raw = bytearray((out / WEIGHTS).read_bytes())
     raw[-100] ^= 1
@@ -268,19 +271,19 @@ def test_one_flipped_bit_of_the_weights_is_noticed(data: Path, tmp_path: Path) -
 
 def test_corrupt_weights_are_refused(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    Trainer(arguments(data, out, 0.2)).run()
+    Trainer(arguments(data, out, 3)).run()
     (out / WEIGHTS).write_bytes(b"not weights")
     with pytest.raises(ModelError, match=r"model\.safetensors is corrupt"):
         load_planner(out)
     with pytest.raises(ModelError, match=r"model\.safetensors is corrupt"):
-        Trainer(arguments(data, out, 0.2))
+        Trainer(arguments(data, out, 3))
     (out / "checkpoints" / "latest" / CHECKSUMS).unlink()
     with pytest.raises(ModelError, match=r"cannot load .*model\.safetensors .*; restore it"):
         load_planner(out)
 
 
 def test_a_gradient_that_is_not_finite_ends_the_training(data: Path, tmp_path: Path) -> None:
-    trainer = Trainer(arguments(data, tmp_path / "run", 200, "--steps", "2"))
+    trainer = Trainer(arguments(data, tmp_path / "run", 2))
     with torch.no_grad():
         trainer.model.model.norm.weight[0] = float("nan")
     with pytest.raises(ModelError, match=r"gradient of step 1 is not finite in .*; go on from the last checkpoint"):
@@ -304,7 +307,7 @@ def test_weights_of_another_model_are_refused(tiny_model: Path, tmp_path: Path) 
 
 def test_what_ships_is_the_running_mean(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    trainer = Trainer(arguments(data, run, 0.2))
+    trainer = Trainer(arguments(data, run, 3))
     before = [p.detach().clone() for p in trainer.average.parameters()]
     trainer.run()
     trainer.close()
@@ -314,7 +317,7 @@ def test_what_ships_is_the_running_mean(data: Path, tmp_path: Path) -> None:
     assert all(moved) and not any(p.requires_grad for p in trainer.average.parameters())
     for name, tensor in mean.items():
         assert torch.equal(shipped[name], tensor.bfloat16()) and not torch.equal(tensor, master[name])
-    again = Trainer(arguments(data, run, 0.0))
+    again = Trainer(arguments(data, run, 1))
     again.close()
     assert all(torch.equal(p, mean[name]) for name, p in again.average.named_parameters())
 
@@ -334,9 +337,9 @@ def test_what_a_model_has_is_asked_of_it_only_once(
     option: tuple[str, ...], said: str, data: Path, tmp_path: Path
 ) -> None:
     """Ignored, it would stand in training.json as what the model is."""
-    Trainer(arguments(data, tmp_path / "run", 60, "--steps", "1")).run()
+    Trainer(arguments(data, tmp_path / "run", 1)).run()
     with pytest.raises(ConfigError, match=said):
-        Trainer(arguments(data, tmp_path / "run", 60, *option))
+        Trainer(arguments(data, tmp_path / "run", 1, *option))
     paths = ["--data", str(data), "--out", str(tmp_path / "run"), "--minutes", "1", "--steps", "1"]
     Trainer(parser().parse_args(paths)).run()  # what it has need not be said
     calls = json.loads((tmp_path / "run" / "training.json").read_text())["calls"]

@@ -10,8 +10,10 @@ from platformdirs import user_cache_path
 
 from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Scene
+from envs.alfred.thor import launch
 from tests.envs.alfred_thor.bench import Bench, beside
 from tests.envs.rooms import kitchen
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,6 +22,7 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(user_cache_path()))  # what was mined from data is not mined again
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
+        patch.setattr(launch, "WAIT", PATIENCE)
         yield
 
 

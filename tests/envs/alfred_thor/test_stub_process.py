@@ -125,7 +125,8 @@ def test_it_ends_when_its_parent_is_gone_before_anything_was_said(kind: str, tmp
     code = (
         "import subprocess, time; from pathlib import Path; quiet = subprocess.DEVNULL\n"
         f"child = subprocess.Popen({STUB!r}, stdout=quiet, stderr=quiet); print(child.pid)\n"
-        "while 'msgpack' not in Path(f'/proc/{child.pid}/maps').read_text(): time.sleep(0.05)\n"  # it has begun
+        "maps = Path(f'/proc/{child.pid}/maps')\n"
+        "while child.poll() is None and 'msgpack' not in maps.read_text(): time.sleep(0.05)\n"  # it has begun
         "time.sleep(1)"
     )
     given = {**environment(tmp_path), "AI2THOR_SERVER_TYPE": kind, "AI2THOR_HOST": "127.0.0.1", "AI2THOR_PORT": "9"}

@@ -300,7 +300,7 @@ def _hang(handler: _Handler, request: dict[str, Any]) -> None:
 
 def _drip(handler: _Handler, request: dict[str, Any]) -> None:
     standin = handler.server.standin
-    for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 1000:
+    for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 500000\r\n\r\n" + b" " * 500000:
         handler.wfile.write(bytes([byte]))
         if standin.stopped.wait(standin.drip_seconds):
             return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from eval.overlap import machines
 from eval.overlap.costs import Roofline
 from eval.overlap.machines import DEVICES, LINKS, Device, device_named, link_named, measure_cpu
 from eval.overlap.prompt import METHODS, Prompt, schedule_of
@@ -20,6 +22,7 @@ from keep_agent.errors import ConfigError, DataError
 from memory.engine.shapes import SHAPES
 from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
 from memory.schedule import Schedule
+from tests.waiting import FakeTime
 
 PROMPT = Prompt(10, 4, 3)
 FALL = Schedule("linear", 0.4)
@@ -121,9 +124,10 @@ def test_machines_have_names() -> None:
             refused()
 
 
-def test_this_cpu_can_be_measured() -> None:
+def test_this_cpu_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # what each piece takes
     found = measure_cpu(size=64, nbytes=1 << 16, times=3)
-    assert found.flops > 1e6 and found.memory > 1e6 and LINKS[found.link].shared
+    assert (found.flops, found.memory) == (2 * 64**3 / 0.5, 2 * (1 << 16) / 0.5) and LINKS[found.link].shared
 
 
 @pytest.mark.parametrize("bad", [{"attainable": 0.0}, {"attainable": 1.5}, {"weight_bits": 5}])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from eval.shape import Shape
+from eval.timing import rates
 from eval.timing.contenders import Planned
 from eval.timing.floor import Work, plain_work
 from eval.timing.floor import _encoding as encoding_work
@@ -25,6 +27,7 @@ from memory.engine.engine import Engine
 from memory.engine.families import tiny_model
 from planners.formats import PlainFormat
 from tests.eval.timing.settings_of import latency_config
+from tests.waiting import FakeTime
 
 DENSE = ("qwen2", "qwen3", "llama", "mistral", "gemma3_text")
 PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
@@ -106,9 +109,11 @@ def test_each_piece_takes_the_larger_of_its_times_and_loading_may_go_beside_all(
     assert loading.floor_ms(replace(rates, carried=1e8)) == pytest.approx(40.0), "or is what takes longest"
 
 
-def test_rates_are_the_median_of_what_was_measured() -> None:
+def test_rates_are_the_median_of_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=FakeTime(tick=0.5)))  # what each piece takes
     samples = [Rates(1.0, 5.0), Rates(3.0, 1.0), Rates(2.0, 9.0)]
     assert Rates.median(samples) == Rates(2.0, 5.0)
     found = RateMeter(torch.device("cpu"), torch.float32).sample()
-    assert found.flops > 1e8 and found.moved > 1e7 and found.carried is None
+    product, copied = 2 * rates.ROWS["cpu"] * (2 * rates.ROWS["cpu"]) ** 2, 2 * rates.COPIED["cpu"]
+    assert found == Rates(product / 0.5, copied / 0.5, None)
     assert RateMeter(torch.device("cpu"), torch.float32, link=0.5).sample().carried == 5e8, "a link that is held back"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
-from threading import Event, Thread
 
 import pytest
 
@@ -9,6 +9,7 @@ from envs.outcome import Outcome, failed
 from envs.worlds import WORLDS, world_of
 from keep_agent.errors import ConfigError, SkillError
 from keep_agent.robots import Limits, Observed, RobotError, RobotSession, SymbolicExecutor, symbolic
+from keep_agent.robots.events import Event
 from keep_agent.robots.scripted import ScriptedPlanning
 from tests.keep_agent.robots.houses import clean_mug
 from tests.keep_agent.robots.robots import WAIT, ScriptPlanner
@@ -51,7 +52,7 @@ def test_saying_done_too_early_is_no_success() -> None:
 
 def moving(robot: SymbolicExecutor, skill: str) -> Future[Outcome]:
     """A skill under way: the robot has said so."""
-    future, begun = Future(), Event()
+    future, begun = Future(), threading.Event()
 
     def move() -> None:
         try:
@@ -59,7 +60,7 @@ def moving(robot: SymbolicExecutor, skill: str) -> Future[Outcome]:
         except Exception as error:
             future.set_exception(error)
 
-    Thread(target=move, daemon=True).start()
+    threading.Thread(target=move, daemon=True).start()
     assert begun.wait(WAIT)
     return future
 
@@ -96,11 +97,14 @@ def test_a_skill_cancelled_late_has_taken_effect() -> None:
 
 
 def test_a_session_sees_the_world_change_during_a_motion() -> None:
-    robot, events = symbolic(seconds=0.2, effect=0.1), []
-    planner = ScriptPlanner([first_walk(robot)])
-    RobotSession(planner, robot, limits=QUICK, watch=events.append).run("walk")
-    during = [event for event in events if isinstance(event, Observed) and event.skill]
-    assert any(fact.id == "agent" for event in during for fact in event.facts)
+    robot = symbolic(seconds=1000, effect=0)
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Observed) and event.skill and any(fact.id == "agent" for fact in event.facts):
+            robot.cancel()  # it would walk on for long
+
+    report = RobotSession(ScriptPlanner([first_walk(robot)]), robot, limits=QUICK, watch=watch).run("walk")
+    assert report.steps[0].outcome == failed("cancelled when it had already taken effect")
 
 
 def test_one_skill_at_a_time() -> None:

@@ -66,7 +66,9 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
 
     :param grace: seconds for requests in the works when the server is to end
     """
-    given = {"ws": RefusableSocket, "log_level": "warning", "timeout_graceful_shutdown": grace, **knobs}
+    patience = {"timeout_keep_alive": int(PATIENCE), "ws_ping_interval": None}
+    ends = {"timeout_graceful_shutdown": grace}
+    given = {"ws": RefusableSocket, "log_level": "warning", **patience, **ends, **knobs}
     server = uvicorn.Server(uvicorn.Config(app, port=0, **given))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

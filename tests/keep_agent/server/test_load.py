@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,12 +14,13 @@ import pytest
 
 from keep_agent.server.limits import Limits
 from memory.engine.engine import Engine
+from memory.engine.special_tokens import SpecialTokens
 from tests.keep_agent.server.conftest import Serve, Whole
 from tests.keep_agent.server.serving import Served, events, post
 from tests.waiting import PATIENCE, until
 
 PATH = "/v1/agents/{}/generate"
-LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}  # half a minute and more, if nobody ends it
+LONG = {"prompt": "Robot: find a mug, 2.", "tokens": 3000}
 
 
 def idle(whole: Whole) -> bool:
@@ -32,37 +32,46 @@ def talked(served: Served, agent: str, tokens: int = 30, **more: Any) -> httpx.R
     return httpx.post(served.url + PATH.format(agent), json=body, timeout=PATIENCE)
 
 
-@dataclass
 class Passes:
-    """Passes through the model."""
+    """Passes through the model, which may be made to wait: what is long ends before its time only if it is ended."""
 
-    count: int = 0
+    def __init__(self) -> None:
+        self.count, self._most, self._goes_on = 0, math.inf, lambda: True
+
+    def hold(self, goes_on: Callable[[], object], most: int = 20) -> None:
+        """Let so many pass from here on, and the others when ``goes_on`` says so."""
+        self._most, self._goes_on = self.count + most, goes_on
+
+    def __call__(self, *_: Any) -> None:
+        self.count += 1
+        if self.count > self._most:
+            until(self._goes_on)
+            self._most = math.inf
 
 
 @pytest.fixture
 def passes(engine: Engine) -> Iterator[Passes]:
-    """Those of a test: fewer than it asked for tokens where something was ended before its time."""
     counted = Passes()
+    with engine.decoder.layers[0].mlp.register_forward_hook(counted):
+        yield counted
 
-    def count(*_: Any) -> None:
-        counted.count += 1
 
-    hook = engine.decoder.layers[0].mlp.register_forward_hook(count)
-    yield counted
-    hook.remove()
+def endless_words(whole: Whole) -> None:
+    """Let the model say no last word."""
+    whole.conversations.special = SpecialTokens(frozenset())
 
 
 @pytest.fixture(scope="module")
 def endless(serve: Serve) -> Any:
-    """A server whose model says no last word."""
     with serve() as (served, whole):
-        whole.conversations._ends = frozenset()
+        endless_words(whole)
         yield served, whole
 
 
-def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole]) -> None:
+def test_sixty_streams_hold_up_nobody(endless: tuple[Served, Whole], passes: Passes) -> None:
     served, whole = endless
     looks, ended = list[int](), threading.Event()
+    passes.hold(lambda: sum(inside > 0 for inside in looks) > 1)
 
     def look() -> None:
         """What is answered while streams go on: each look ends before they do."""
@@ -95,7 +104,8 @@ def test_requests_of_one_agent_wait_for_each_other(endless: tuple[Served, Whole]
 @pytest.mark.parametrize("stream", [True, False])
 def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole], passes: Passes, stream: bool) -> None:
     served, whole = endless
-    path = PATH.format(f"left-{stream}")
+    path, works = PATH.format(f"left-{stream}"), whole.conversations._works
+    passes.hold(lambda: all(one.turn._cancelled for one in list(works.values())))
     with served.socket() as made:
         made.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
         heard = b""
@@ -109,8 +119,10 @@ def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole],
     until(lambda: idle(whole))
 
 
-def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Served, Whole]) -> None:
+def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Served, Whole], passes: Passes) -> None:
     served, whole = endless
+    left = threading.Event()
+    passes.hold(left.is_set)
     with served.socket() as first:
         first.sendall(post(PATH.format("queue"), json.dumps(LONG | {"stream": True}).encode()))
         assert b"200 OK" in first.recv(1000)
@@ -118,12 +130,14 @@ def test_who_leaves_while_it_waits_for_its_agent_is_forgotten(endless: tuple[Ser
             second.sendall(post(PATH.format("queue"), json.dumps(LONG).encode()))
             until(lambda: whole.gate.inside == 2)
         until(lambda: whole.gate.inside == 1)
+        left.set()
     until(lambda: idle(whole))
 
 
-def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[Served, Whole]) -> None:
+def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[Served, Whole], passes: Passes) -> None:
     served, whole = endless
-    path = PATH.format("long")
+    path, left = PATH.format("long"), threading.Event()
+    passes.hold(left.is_set)
     with served.socket() as first:
         first.sendall(post(path, json.dumps(LONG | {"stream": True}).encode()))
         assert b"200 OK" in first.recv(1000)
@@ -133,13 +147,16 @@ def test_who_leaves_while_it_waits_gives_its_place_back_at_once(endless: tuple[S
             until(lambda: whole.gate.inside == 3)
         until(lambda: whole.gate.inside == 1)
         assert len(whole.conversations._works) == 1
+        left.set()
         assert first.recv(1000)  # which goes on
     until(lambda: idle(whole))
 
 
-def test_one_agent_cannot_shut_others_out(serve: Serve) -> None:
+def test_one_agent_cannot_shut_others_out(serve: Serve, passes: Passes) -> None:
+    refused_both = threading.Event()
+    passes.hold(refused_both.is_set)
     with serve(limits=Limits(requests=4, per_agent=2)) as (served, whole):
-        whole.conversations._ends = frozenset()
+        endless_words(whole)
         with served.socket() as first, served.socket() as second:
             for waiting in (first, second):
                 waiting.sendall(post(PATH.format("greedy"), json.dumps(LONG).encode()))
@@ -148,6 +165,7 @@ def test_one_agent_cannot_shut_others_out(serve: Serve) -> None:
                 refused = talked(served, "greedy", stream=stream)
                 assert refused.status_code == 429 and "this agent" in refused.json()["error"]["message"]
                 assert int(refused.headers["retry-after"]) >= 1
+            refused_both.set()
             assert talked(served, "modest", 1).status_code == 200
         until(lambda: idle(whole))
         assert talked(served, "greedy", 1).status_code == 200
@@ -175,7 +193,7 @@ def test_too_many_are_told_when_to_come_again(serve: Serve, engine: Engine, requ
         return answer
 
     with serve(limits=Limits(requests=2)) as (served, whole):
-        whole.conversations._ends = frozenset()
+        endless_words(whole)
         request.addfinalizer(engine.decoder.layers[0].mlp.register_forward_hook(hold).remove)
         with ThreadPoolExecutor(8) as pool:
             told = list(pool.map(tried, range(8)))
@@ -187,14 +205,11 @@ def test_too_many_are_told_when_to_come_again(serve: Serve, engine: Engine, requ
         assert talked(served, "later").status_code == 200
 
 
-def test_a_server_that_closes_says_so_and_ends(
-    serve: Serve, engine: Engine, passes: Passes, request: pytest.FixtureRequest
-) -> None:
+def test_a_server_that_closes_says_so_and_ends(serve: Serve, passes: Passes) -> None:
     told: list[httpx.Response] = []
-    slow = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: time.sleep(0.01))  # half a minute for 3000
-    request.addfinalizer(slow.remove)
     with serve() as (served, whole):
-        whole.conversations._ends = frozenset()
+        passes.hold(lambda: whole.conversations._closed)
+        endless_words(whole)
         waiting = threading.Thread(target=lambda: told.append(talked(served, "last", 3000)))
         waiting.start()
         until(lambda: whole.gate.inside == 1)

@@ -24,6 +24,7 @@ from keep_agent.server.chat.scenarios import Running, Scenarios
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.problems import Unavailable
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
+from memory.engine.engine import Engine
 from tests.keep_agent.server.conftest import Build, Serve
 from tests.keep_agent.server.serving import Served, post
 from tests.waiting import PATIENCE, until
@@ -254,15 +255,18 @@ def test_why_a_turn_failed_is_told_to_those_who_hear_its_speaker(serve: Serve) -
             assert served.http.delete(place).status_code == 204
 
 
-def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve) -> None:
-    with serve("token-all", tokens=TOKENS) as (served, whole):
+def test_one_request_at_a_time_plays_a_scenario_on(serve: Serve, engine: Engine) -> None:
+    told = threading.Event()
+    hold = engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(told.is_set))
+    with hold, serve("token-all", tokens=TOKENS) as (served, whole):
         place = f"{PATH}/{begun(served, scenario(rounds=90, max_tokens=40))['id']}"
         with served.socket() as made:
-            asked = post(f"{place}/turns", b'{"turns": 180}', Authorization="Bearer token-all")
+            asked = post(f"{place}/turns", b'{"turns": 120}', Authorization="Bearer token-all")
             made.sendall(asked)
             until(lambda: whole.gate.inside == 1)
             refused = served.http.post(f"{place}/turns", json={})
             assert refused.status_code == 429 and int(refused.headers["retry-after"]) >= 1
+            told.set()
         until(lambda: whole.gate.inside == 0)
         assert served.http.post(f"{place}/turns", json={}).json()["played"] == 1
 

@@ -25,6 +25,7 @@ from keep_agent.server.tokens import Tokens
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import serving
 from tests.keep_agent.server.test_vendors import ambiguous_names
+from tests.waiting import PATIENCE
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 MODES = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
@@ -54,7 +55,7 @@ def test_answers_are_as_described(tiny_model: Path, tmp_path: Path, tokens: Toke
                 case.body["model"] = model  # else hardly anything gets that far
             if AGENT.fullmatch(str(case.path_parameters.get("agent", "/"))):
                 case.path_parameters["agent"] = "kitchen"  # else nobody would be there to be asked
-            answer = case.call_and_validate(base_url=served.url, headers=headers, checks=CHECKS)
+            answer = case.call_and_validate(base_url=served.url, headers=headers, checks=CHECKS, timeout=PATIENCE)
             answered.setdefault(case.operation.label, set()).add(answer.status_code)
 
         schema = schemathesis.openapi.from_dict(described)

@@ -29,6 +29,7 @@ from memory.match import TokenizerCoder
 from planners.checkpoint import BUNDLED
 from planners.tokenizer import load_tokenizer
 from tests.memory.agents.pausing import pausing
+from tests.waiting import PATIENCE
 
 FORK = multiprocessing.get_context("fork")  # a child need not load torch again
 PROBE = "\nlook at table_1\ngo to"
@@ -133,10 +134,10 @@ class Parent:
         child = FORK.Process(target=grow, args=(self.life, self.folder, seed, dict(self.texts), theirs))
         child.start()
         theirs.close()
-        assert mine.poll(60) and mine.recv() is None
+        assert mine.poll(PATIENCE) and mine.recv() is None
         begun, whole = time.monotonic(), int(turns)
         for _ in range(whole):
-            assert mine.poll(60)
+            assert mine.poll(PATIENCE)
             self._note(mine.recv())
         time.sleep((turns - whole) * ((time.monotonic() - begun) / whole if whole else 0.05))
         child.kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from memory.disk import agents as disk
@@ -12,12 +12,13 @@ from tests.memory.agents.ledger import Make, lines, say
 
 @dataclass
 class Clock:
-    """The real one, put forward."""
+    """Stands where it began, and is put forward."""
 
     ahead: float = 0.0
+    began: float = field(default_factory=time.time)
 
     def __call__(self) -> float:
-        return time.time() + self.ahead
+        return self.began + self.ahead
 
 
 def test_rows_are_forgotten_in_time_on_the_disk_too(make: Make, tmp_path: Path) -> None:
@@ -37,6 +38,7 @@ def test_rows_are_forgotten_in_time_on_the_disk_too(make: Make, tmp_path: Path) 
     clock.ahead = 150
     fresh = make(ttl_seconds=100, clock=clock)
     fresh.pin("pinned")
+    fresh.flush()
     assert [fresh.open(agent, text).origin for agent in ("a", "b", "pinned")] == ["warm", "warm", "warm"]
     clock.ahead = 400
     fresh = make(ttl_seconds=100, clock=clock)

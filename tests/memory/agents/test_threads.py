@@ -26,7 +26,7 @@ def test_who_is_just_being_put_out_of_memory_is_waited_for(make: Make, monkeypat
     memories.host_bytes = 1
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(say, memories, "a", text)
-        until(lambda: not memories._hot and not memories._warm._writer._done(("a", memories.engine.model_key)))
+        until(lambda: not memories._warm._writer._done(("a", memories.engine.model_key)) and not memories._hot)
         second = pool.submit(memories.open, "a", text)
         until(lambda: memories._under_way or second.done())  # it has begun to open
         assert not first.done() and not second.done()
@@ -68,11 +68,14 @@ def test_many_threads(make: Make, engine: Engine) -> None:
     say(probe, "a", lines(60))
     memories = make(host_bytes=6 * size_of(probe, "a"))
     memories.share("house", lines(40, 5))
+    halfway = threading.Barrier(8)
 
     def live(number: int) -> int:
         chance, warm = random.Random(number), 0
         known: dict[str, str] = {}
         for turn in range(12):
+            if turn == 6:
+                halfway.wait(PATIENCE)  # so that all agents are there at once, which is more than the budget holds
             agent = f"{number}-{chance.randrange(2)}"
             if turn == 0:
                 memories.behind(agent, "house")

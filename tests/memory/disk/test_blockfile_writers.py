@@ -145,13 +145,12 @@ def test_writers_of_one_path_never_mix(path: Path) -> None:
     write_state(path, 0)
     done = threading.Event()
 
-    def read() -> int:
-        reads = 0
-        while not done.is_set():
+    def read() -> None:
+        over = False
+        while not over:
+            over = done.is_set()
             state_of(path)
             clean(path.parent)
-            reads += 1
-        return reads
 
     with ThreadPoolExecutor(4) as pool:
         reader = pool.submit(read)
@@ -161,7 +160,7 @@ def test_writers_of_one_path_never_mix(path: Path) -> None:
                 writer.result()
         finally:
             done.set()
-        assert reader.result() > 0
+        reader.result()
     assert state_of(path) in range(30)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 

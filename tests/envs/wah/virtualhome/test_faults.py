@@ -97,6 +97,20 @@ class FromFault(Clock):
         return super().left()
 
 
+class Connected(Clock):
+    """A try's time, which is short and begins when there is a connection."""
+
+    def __init__(self) -> None:
+        super().__init__(PATIENCE)
+        self._looks = 0
+
+    def left(self) -> float:
+        self._looks += 1
+        if self._looks == 2:
+            super().__init__(SHORT)
+        return super().left()
+
+
 def set_clocks(patch: pytest.MonkeyPatch, whole: Callable[[], Clock], tries: Callable[[], Clock]) -> None:
     """The next call has one clock, and then each of its tries."""
     made: list[Clock] = []
@@ -184,10 +198,11 @@ def test_a_server_that_never_accepts() -> None:
             other.close()
 
 
-def test_a_server_that_does_not_read() -> None:
+def test_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request larger than all buffers."""
+    set_clocks(monkeypatch, patient, Connected)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}", 2.0, 4.0))
+        simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}"))
         with pytest.raises(SimulatorTimeout, match="may have been done"):
             simulator.expand_scene({"nodes": [{"id": "x" * (16 << 20)}], "edges": []})
 
@@ -272,7 +287,7 @@ def test_a_chunk_without_end(standin: StandIn) -> None:
 
 
 def test_replies_with_damage_end_in_a_result_or_a_named_error(standin: StandIn) -> None:
-    random, simulator = Random(0), Simulator(http(standin, timeout=SHORT))
+    random, simulator = Random(0), Simulator(http(standin))
     body = b'{"id": "ID", "success": true, "message": "[\\"\xc3\xa9\\"]", "value": 0, "message_list": null}'
     sound = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     sound += b"%x\r\n%s\r\n0\r\n\r\n" % (len(body) + 17, body)  # an id has 19 digits

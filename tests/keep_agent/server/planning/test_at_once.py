@@ -14,7 +14,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from keep_agent.client import Client
 from keep_agent.durable import DurableAgent
-from keep_agent.server.limits import Limits
 from keep_agent.server.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, post
@@ -26,7 +25,7 @@ def test_more_requests_than_allowed_are_told_when_to_come_again(
     serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the client does: nothing is lost."""
-    settings = replace(SETTINGS, limits=Limits(requests=1))
+    settings = replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))
     refused, plan = list[int](), DurableAgent.plan
 
     def slowly(agent: DurableAgent, *given: Any, **more: Any) -> Any:
@@ -34,7 +33,7 @@ def test_more_requests_than_allowed_are_told_when_to_come_again(
         return plan(agent, *given, **more)
 
     monkeypatch.setattr(DurableAgent, "plan", slowly)
-    with serve(settings=settings) as served, Client(served.url) as client:
+    with serve(settings=settings) as served, Client(served.url, timeout=PATIENCE, patience=PATIENCE) as client:
         agents = [client.agent(f"robot-{number}") for number in range(6)]
 
         def rush() -> None:
@@ -100,7 +99,7 @@ def test_a_socket_that_wakes_an_agent_is_one_of_the_requests(
         return wake(registry, name, *given)
 
     monkeypatch.setattr(Registry, "_wake", slowly)
-    with serve(settings=replace(SETTINGS, limits=Limits(requests=1))) as served:
+    with serve(settings=replace(SETTINGS, limits=replace(SETTINGS.limits, requests=1))) as served:
         for name in ("kitchen", "garage"):
             served.http.post("/v1/agents", json={"id": name})
         looking = threading.Thread(target=lambda: served.http.get("/v1/agents/garage"))

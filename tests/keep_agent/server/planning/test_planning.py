@@ -291,5 +291,5 @@ def test_large_and_slow_bodies_do_not_reach_a_planner(serve: Callable[..., Any])
         head = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 100000000")
         assert status(served.raw(head)) == 413
         slow = post("/v1/agents/kitchen/observe", b"").replace(b"Content-Length: 0", b"Content-Length: 50")
-        assert status(served.raw(slow, b"{")) == 408
+        assert status(served.raw(slow + b"{")) == 408
         assert served.http.put("/v1/agents/kitchen/memory", content=b"x" * 1001).status_code == 413
