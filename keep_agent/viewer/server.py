@@ -13,6 +13,7 @@ from keep_agent.viewer.runs import Library
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+AWAY = 60.0  # seconds after which a page that is connected again is loaded anew, without what was typed and ticked
 NEEDS_SERVER = "the viewer's pages need NiceGUI and FastAPI: pip install 'keep-agent[server]'"
 
 
@@ -39,7 +40,14 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     try:
         with catch_warnings():  # it looks at every object there is, torch's deprecated ones among them
             simplefilter("ignore", FutureWarning)
-            ui.run_with(app, mount_path=base or "/", title="KEEP Agent", tailwind=False, show_welcome_message=False)
+            ui.run_with(
+                app,
+                mount_path=base or "/",
+                title="KEEP Agent",
+                reconnect_timeout=AWAY,
+                tailwind=False,
+                show_welcome_message=False,
+            )
     except RuntimeError as error:
         raise ConfigError(
             f"this process has served a viewer already, and can serve one: start another ({error})"
