@@ -31,6 +31,8 @@ class StandIn:
 
     def __init__(self) -> None:
         self.port = 0
+        self.open = Event()  # for new connections; the others stay
+        self.open.set()
         self.heard: dict[str, list[dict]] = defaultdict(list)
         self.complaints: list[str] = []
         self.actions: dict[str, Action] = {}
@@ -95,6 +97,10 @@ class StandIn:
             self._forget(client)
             with suppress(OSError):  # gone already
                 client.socket.shutdown(SHUT_RDWR)
+
+    def admit(self, *_: object) -> None:
+        """Let a client in as soon as it is `open`."""
+        assert self.open.wait(WAIT)
 
     # what a bridge does -----------------------------------------------------------------------------------------
 
@@ -227,7 +233,7 @@ class StandIn:
 def stand_in(port: int = 0) -> Iterator[StandIn]:
     """A bridge on a free port, as long as the block lasts."""
     bridge = StandIn()
-    with serve(bridge.handle, "127.0.0.1", port) as server:
+    with serve(bridge.handle, "127.0.0.1", port, process_request=bridge.admit) as server:
         bridge.port = server.socket.getsockname()[1]
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()

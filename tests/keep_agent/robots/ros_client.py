@@ -27,6 +27,7 @@ class Listener:
         rospy.Subscriber(f"{name}/status", String, self._status)
         self.action = actionlib.SimpleActionClient(f"{name}/plan_and_execute", TASK)
         assert self.action.wait_for_server(rospy.Duration(WAIT)), "no action server"
+        self.until(lambda heard: heard.statuses)  # what comes from here on is heard
 
     def _status(self, message: object) -> None:
         with self.news:
@@ -47,7 +48,7 @@ class Listener:
 
     def outcome(self) -> dict:
         assert self.action.wait_for_result(rospy.Duration(WAIT)), "no result"
-        self.until(lambda heard: heard.statuses and heard.statuses[-1]["state"] == "idle")
+        self.until(lambda heard: heard.statuses[-1]["stop"])
         result = self.action.get_result()
         told = {"success": result.success, "report": result.report} if result else {}
         return {"state": self.action.get_state(), **told}
@@ -74,8 +75,9 @@ def insist(listener: Listener, name: str, task: str) -> dict:
     listener.send(task)
     assert listener.action.wait_for_result(rospy.Duration(WAIT)), "no result"
     first = {"state": listener.action.get_state(), "report": listener.action.get_result().report}
+    listener.until(lambda heard: any(status["step"] for status in heard.statuses))
     listener.send(task)
-    listener.action.wait_for_result(rospy.Duration(2))
+    listener.action.wait_for_result(rospy.Duration(2))  # perhaps there is nobody any more
     return first
 
 
@@ -88,13 +90,12 @@ def replace(listener: Listener, name: str, task: str) -> dict:
     second.send_goal(Goal(task=f"{task} again"))
     assert listener.action.wait_for_result(rospy.Duration(WAIT))
     assert second.wait_for_result(rospy.Duration(WAIT))
-    listener.until(lambda heard: heard.statuses[-1]["state"] == "idle")
+    listener.until(lambda heard: sum(bool(status["stop"]) for status in heard.statuses) == 2)
     return {"state": listener.action.get_state(), "second": second.get_state()}
 
 
 def late(listener: Listener, name: str, task: str) -> dict:
     """The last status is there for whoever comes late."""
-    listener.until(lambda heard: heard.statuses)
     return {}
 
 

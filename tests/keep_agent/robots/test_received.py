@@ -17,7 +17,7 @@ from keep_agent.robots.rosbridge import Bridge
 from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_server import RosbridgeServer
 from keep_agent.robots.rosbridge_skills import Fields
-from tests.keep_agent.robots.bridge import SUCCEEDED, StandIn
+from tests.keep_agent.robots.bridge import SUCCEEDED, WAIT, StandIn
 from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, ScriptRobot
 from tests.keep_agent.robots.test_rosbridge_executor import actionlib_robot, wait_for_facts
 from tests.keep_agent.robots.test_rosbridge_server import ACTION, goal, result
@@ -36,7 +36,7 @@ def _no_traceback(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def test_odd_facts_and_skills_are_ignored(robot: StandIn, bridge: Bridge, caplog: pytest.LogCaptureFixture) -> None:
-    executor = RosbridgeExecutor(bridge, "/skills")
+    executor = RosbridgeExecutor(bridge, "/skills", timeout=WAIT)
     robot.subscribed("/facts", "/skills")
     for message in ODD:
         robot.publish("/facts", message)

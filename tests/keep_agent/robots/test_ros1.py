@@ -18,7 +18,8 @@ from tests.keep_agent.robots.ros import CLEAN_MUG, NODE, ROOT, SCRIPTED, client,
 from tests.waiting import PATIENCE
 
 SUCCEEDED, PREEMPTED, ABORTED = 3, 2, 4
-FAST = ("--limit-period", "0.02")
+HURRIED = ("--executor", "tests.keep_agent.robots.houses:hurried")
+FAST = ("--limit-period", "0.02", "--limit-cancel", str(PATIENCE))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_a_cancelled_goal_stops_the_robot(ros: dict[str, str], folder: Path) -> 
 
 
 def test_a_new_goal_takes_the_place_of_the_old(ros: dict[str, str], folder: Path) -> None:
-    with node(ros, folder, *SCRIPTED, *CLEAN_MUG, *FAST, name="replaces", TEST_SECONDS="0.05"):
+    with node(ros, folder, *SCRIPTED, *HURRIED, *FAST, name="replaces", TEST_SECONDS="1000"):
         heard = said(client(ros, "replace", "replaces", TASK))
     assert (heard["state"], heard["second"]) == (PREEMPTED, SUCCEEDED)
     stops = [status["stop"] for status in heard["statuses"] if status["stop"]]

@@ -17,6 +17,7 @@ from keep_agent.robots import NotInstalled, ros2
 from tests.keep_agent.robots import rclpy_standin
 from tests.keep_agent.robots.robots import QUICK, WAIT, ScriptPlanner, ScriptRobot
 from tests.keep_agent.robots.ros import ROOT
+from tests.waiting import until
 
 
 def patient(robot: ScriptRobot) -> Outcome:
@@ -48,6 +49,14 @@ def test_a_goal_is_reached_with_a_result(made: Callable[..., Any]) -> None:
 
 def test_a_goal_that_is_cancelled_ends_as_that(made: Callable[..., Any]) -> None:
     node, robot = made("wave")
+
+    def wave(robot: ScriptRobot) -> Outcome:
+        """Until the cancellation is noted, too."""
+        outcome = patient(robot)
+        until(lambda: goal.is_cancel_requested)
+        return outcome
+
+    robot.deeds["wave"] = wave
     goal = node.server.send("greet")
     assert robot.begun.wait(WAIT)
     node.server.cancel(goal)

@@ -179,8 +179,9 @@ def test_a_service_without_a_flag_has_worked_when_it_answers(robot: StandIn, bri
 
 
 def test_a_service_that_does_not_cancel_is_logged(
-    robot: StandIn, bridge: Bridge, caplog: pytest.LogCaptureFixture
+    robot: StandIn, bridge: Bridge, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rosbridge_skills, "HALT", WAIT)
     robot.services["/halt"] = lambda args: {"success": False, "message": "the brake is broken"}
     executor = RosbridgeExecutor(bridge, WAVE, kind="service", name="/do", type="a/Do", cancel="/halt")
     executor._client.cancel()
@@ -226,7 +227,7 @@ def test_a_service_without_that_is_said_to_hang(robot: StandIn, bridge: Bridge) 
 
 
 def test_skills_come_from_a_topic(robot: StandIn, bridge: Bridge) -> None:
-    executor = RosbridgeExecutor(bridge, "/skills")
+    executor = RosbridgeExecutor(bridge, "/skills", timeout=WAIT)
     robot.publish("/skills", {"data": "no JSON"}, latch=True)
     robot.publish("/skills", {"data": json.dumps(["nod", "bow"])}, latch=True)
     assert executor.skills() == ("nod", "bow")
@@ -319,12 +320,14 @@ def test_nothing_is_sent_into_a_lost_connection(robot: StandIn, bridge: Bridge) 
     executor, lost = RosbridgeExecutor(bridge, WAVE), Event()
     bridge.on_lost(lost.set)
     robot.subscribed("/facts")
+    robot.open.clear()
     robot.cut()
     assert lost.wait(WAIT)
     with pytest.raises(ConnectionLost, match="is gone"):
         executor.execute("wave", lambda text: None)
     with pytest.raises(ConnectionLost, match="is gone"):
         executor.observe()
+    robot.open.set()
     robot.actions["/execute_skill"] = wave
     robot.subscribed("/facts")  # connected again, by itself
     assert not robot._goals
@@ -349,7 +352,7 @@ def test_the_process_ends_when_its_main_does(robot: StandIn, closed: str) -> Non
     code = (
         "import sys; from keep_agent.robots.rosbridge import Bridge\n"
         "from keep_agent.robots.rosbridge_executor import RosbridgeExecutor\n"
-        f"bridge = Bridge('127.0.0.1', {robot.port}, 20)\n"
+        f"bridge = Bridge('127.0.0.1', {robot.port}, {WAIT})\n"
         "executor = RosbridgeExecutor(bridge, ['wave'])\n"
         "assert executor.execute('wave', print).ok\n"
         f"{closed}"

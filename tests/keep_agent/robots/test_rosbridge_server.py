@@ -307,7 +307,7 @@ HOUSE = ["--executor", "tests.keep_agent.robots.houses:clean_mug"]
 
 def test_the_command_serves_and_ends(robot: StandIn, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    options = [*COMMAND, "--port", str(robot.port), *SCRIPTED, *HOUSE]
+    options = [*COMMAND, "--port", str(robot.port), *SCRIPTED, *HOUSE, "--timeout", str(WAIT)]
     with process(options, os.environ | {"PYTHONPATH": str(ROOT)}, log) as started:
         wait_for_line(log, "listening on", started)
         goal(robot, "first", CLEAN_MUG)

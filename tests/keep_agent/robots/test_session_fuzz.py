@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from envs.outcome import Outcome, failed
 from keep_agent.robots import Finished, Limits, RobotSession, TaskReport
 from tests.keep_agent.robots.robots import WAIT, ScriptPlanner, ScriptRobot, fact, in_background
+from tests.waiting import until
 
 LIMITS = Limits(skill=0.03, task=0.3, answer=0.06, cancel=0.05, period=0.004, steps=6, failures=3)
 
@@ -38,7 +39,7 @@ class Case:
             case "breaks":
                 raise RuntimeError("broken")
             case "waits":
-                robot.cancelled.wait(WAIT)
+                until(lambda: robot.cancelled.is_set() or self.release.is_set())
                 return failed("cancelled")
             case "hangs":
                 self.release.wait()
@@ -110,7 +111,8 @@ def check_conversation(planner: ScriptPlanner, report: TaskReport) -> None:
     assert not planner.overlaps
     spoken = [call[0] for call in planner.calls if call[0] != "observe"]
     ended = spoken.pop() if spoken and spoken[-1] == "finish" else ""
-    assert bool(ended) == bool(spoken and not report.success)
+    late = report.stop == "planner_timeout" and spoken[-1:] == ["report"]  # that of "done" may have been heard: over
+    assert late or bool(ended) == bool(spoken and not report.success)
     assert "finish" not in spoken
     assert "report" not in spoken[:1]
     assert all(pair != ("report", "report") for pair in pairwise(spoken))
