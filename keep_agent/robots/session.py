@@ -56,6 +56,7 @@ class RobotSession:
         self._left: list[Call[Any]] = []  # calls that may not have returned
         self._unseen = Unseen()
         self._plans = SinglePlans(planner, self._unseen)
+        self._ends = 0  # how often what was planned singly was ended
 
     def run(self, instruction: str, watch: Watch | None = None) -> TaskReport:
         """Do a task. Blocks until it is over, which the limits see to; nothing of ours is left running then.
@@ -93,8 +94,15 @@ class RobotSession:
         """
         if not instruction.strip() or not skills:
             raise RobotError(f"a plan needs an instruction and skills, not {instruction!r} and {list(skills)}")
-        decision = self._bounded("plan", lambda: self._plans.asked(instruction, tuple(skills)))
-        if self._closed or self._stop_requested is not None:  # the planner was told that this plan is over
+        ends = 0
+
+        def begin() -> Callable[[], Decision]:
+            nonlocal ends
+            ends = self._ends
+            return self._plans.asked(instruction, tuple(skills))
+
+        decision = self._bounded("plan", begin)
+        if self._ends != ends or self._stop_requested is not None:  # the planner is told that this plan is over
             raise RobotError(self._closed or ON)
         return decision
 
@@ -177,6 +185,7 @@ class RobotSession:
         raise RobotTimeout(f"the planner did not answer within {self.limits.answer:g} s")
 
     def _end_plans(self, why: str) -> None:
+        self._ends += 1
         end = self._plans.leave(why)
         if end is not None:
             self._left.append(Call("end", end))

@@ -247,6 +247,26 @@ def test_a_plan_that_a_task_overtakes_is_not_handed_out() -> None:
     assert planner.named("report")[0] == (failed("something else was begun"),)
 
 
+def test_a_plan_whose_caller_is_late_is_not_handed_out_behind_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, decided, over = ScriptPlanner(["wave"]), Event(), Event()
+    service = RobotService(planner, ScriptRobot(), limits=QUICK)
+    bounded = service.session._bounded
+
+    def late(*given: object) -> object:
+        decision = bounded(*given)
+        decided.set()
+        assert over.wait(WAIT)
+        return decision
+
+    monkeypatch.setattr(service.session, "_bounded", late)
+    plan = later(lambda: service.plan("greet", SKILLS))
+    assert decided.wait(WAIT)
+    assert service.run("bow").success
+    over.set()
+    assert not plan.result(WAIT).ok
+    assert planner.named("report")[0] == (failed("something else was begun"),)
+
+
 def test_closing_ends_a_plan_as_well() -> None:
     answer = Event()
     service, planner, plan = thinking(answer)
