@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.waiting import PATIENCE
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -31,6 +33,7 @@ gc.set_threshold(50_000, 20, 50)
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB__SERVICE_WAIT", str(PATIENCE))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,11 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent
 ASKS = {
-    f"httpx.{name}" for name in ("Client", "AsyncClient", "delete", "get", "head", "post", "put", "request", "stream")
+    "case.call_and_validate",
+    *(
+        f"httpx.{name}"
+        for name in ("Client", "AsyncClient", "delete", "get", "head", "post", "put", "request", "stream")
+    ),
 }
 CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "thread_time"}
 ALLOWED = {
@@ -162,3 +166,25 @@ def test_files_are_the_same_whenever_they_were_read() -> None:
     assert not (lines := found(states)), "compare st_ino, or what else is meant: " + ", ".join(lines)
     text = "file.stat() == before\nfile.stat().st_ino == before\nbefore != os.stat(file)"
     assert [*states(ast.parse(text))] == [1, 3]
+
+
+def measures(tree: ast.AST) -> Iterator[int]:
+    """Lines that say of something that took time how long that may be."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(
+            isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for op in node.ops
+        ):
+            sides = node.left, *node.comparators
+            if any(map(_took, sides)) and any(isinstance(side, ast.Constant) and side.value for side in sides):
+                yield node.lineno
+
+
+def _took(value: ast.expr) -> bool:
+    return isinstance(value, ast.Attribute) and (value.attr.endswith("_ms") or value.attr in {"flops", "seconds"})
+
+
+def test_nothing_has_to_be_done_in_time() -> None:
+    lines = found(measures)
+    assert not lines, "say what it is on a clock of the test's own, FakeTime of tests/waiting.py: " + ", ".join(lines)
+    text = "prefill.after_ms < 50\n0 < step.ttft_ms\nassert found.flops > 1e8 and found.carried is None"
+    assert [*measures(ast.parse(text))] == [1, 3]

@@ -31,6 +31,8 @@ def raw_records(path: Path) -> Iterator[bytes]:
         _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
         if not kind:
             break
+        if at + HEADER + length > len(data):  # it is being written
+            break
         parts.append(data[at + HEADER : at + HEADER + length])
         at += HEADER + length
         if kind in (FULL, LAST):

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from eval.crew.crowd import Crowd, Died
 from keep_agent.guard import BAD_INPUT
 from keep_agent.runfolder import RunFolder
 from tests.eval.crew.runs import assert_done, assert_same, the_run
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -39,6 +41,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     for name in ("RAY_ADDRESS", "RAY_NAMESPACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_gcs_server_port_wait_time_s", str(int(PATIENCE)))
+    monkeypatch.setattr(Cluster, "_wait_for_node", partialmethod(Cluster._wait_for_node, timeout=PATIENCE))
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     yield started
     started.shutdown()

@@ -40,7 +40,7 @@ def test_agents_are_made_in_several_threads(tiny_model: Path) -> None:
     given = "model.init=random", "prompt.encoder=hashed"
 
     def make(number: int) -> tuple[list, float]:
-        with Agent.from_config(model=str(tiny_model), overrides=given, name=f"robot {number}") as agent:
+        with Agent.from_config(model=str(tiny_model), overrides=given, ahead=False, name=f"robot {number}") as agent:
             weights = agent._session.engine.model.module.parameters()
             return plans(agent), sum(float(weight.double().abs().sum()) for weight in weights)
 
@@ -53,7 +53,7 @@ def test_agents_are_made_in_several_threads(tiny_model: Path) -> None:
 def test_a_model_that_loads_beside_changes_no_plan(planner: str, brain: Callable[..., Brain]) -> None:
     budget = ["memory.retention.budget=30"] if planner in FORGETTING else []
     made = brain(*f"planner={planner}".split(), "model.dtype=float32", *budget)
-    with Agent(made.planner("one"), "one") as agent:
+    with Agent(made.planner("one"), "one", ahead=False) as agent:
         alone = plans(agent)
-    with Agent(made.planner("two"), "two") as agent, beside.loading():
+    with Agent(made.planner("two"), "two", ahead=False) as agent, beside.loading():
         assert plans(agent) == alone
