@@ -68,6 +68,7 @@ class Player {
     if (mine !== this.asked || this.stopped) return; // somebody has moved on
     views.forEach((view, index) => (view.words ? this.panes[index].say(view.words) : this.panes[index].show(view)));
     this.mark(views);
+    this.drawn = this.step;
     this.moved();
     this.root.dispatchEvent(new CustomEvent("keep-step", { detail: this.step }));
     requestAnimationFrame(() => setTimeout(() => this.prefetch(mine))); // behind the frame that shows this step
@@ -78,10 +79,10 @@ class Player {
     this.tapes.forEach((one) => [this.step + 1, this.step - 1].forEach(one.prefetch));
   }
 
-  // Browsers refuse a new address many times a second.
+  // Browsers refuse a new address many times a second. It names what is drawn, not what is still on its way.
   moved() {
     clearTimeout(this.telling);
-    this.telling = setTimeout(() => this.options.onMove?.(this.step, this.segment), SETTLED);
+    this.telling = setTimeout(() => this.options.onMove?.(this.drawn, this.segment), SETTLED);
   }
 
   // Two runs that part here say so.

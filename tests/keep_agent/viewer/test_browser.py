@@ -139,6 +139,22 @@ def test_keys_and_slider_move_through_the_steps(chrome: WebDriver, address: str,
     at_step(chrome, 2)
 
 
+def test_the_address_names_the_step_that_is_drawn(chrome: WebDriver, address: str, runs: Path) -> None:
+    opened(chrome, page(address, "keep", runs))
+    at_step(chrome, 0)
+    last = len(next(iter(run_of(runs / "keep").index.refresh().values())).places) - 1
+    chrome.execute_script(
+        "const real = window.fetch, goes_on = new Promise((resolve) => { window.goOn = resolve; });"
+        "window.fetch = (...given) => goes_on.then(() => real(...given))"
+    )
+    keys(chrome, Keys.END)
+    chrome.find_element(By.CSS_SELECTOR, ".memory .line").click()
+    until(chrome, lambda: query(chrome).get("segment"), "the segment in the address")
+    assert query(chrome)["step"] == "0"
+    chrome.execute_script("window.goOn()")
+    at_step(chrome, last)
+
+
 def test_a_click_on_a_block_shows_its_text_and_its_ranks(chrome: WebDriver, address: str, runs: Path) -> None:
     run = run_of(runs / "keep")
     episode = next(iter(run.index.refresh().values()))
