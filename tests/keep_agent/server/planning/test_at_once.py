@@ -35,10 +35,11 @@ def test_more_requests_than_allowed_are_told_when_to_come_again(
     monkeypatch.setattr(DurableAgent, "plan", slowly)
     with serve(settings=settings) as served, Client(served.url, timeout=PATIENCE, patience=PATIENCE) as client:
         agents = [client.agent(f"robot-{number}") for number in range(6)]
+        client.agent("hasty")  # plans on both sides of an observation are remembered, too
 
         def rush() -> None:
             for _ in range(20):
-                answer = served.http.post("/v1/agents/robot-0/plan", json={"instruction": "go", "skills": SKILLS})
+                answer = served.http.post("/v1/agents/hasty/plan", json={"instruction": "go", "skills": SKILLS})
                 if answer.status_code == 429:
                     refused.append(int(answer.headers["retry-after"]))
 
