@@ -105,7 +105,7 @@ def test_requests_of_one_agent_wait_for_each_other(endless: tuple[Served, Whole]
 def test_who_leaves_in_the_middle_frees_the_agent(endless: tuple[Served, Whole], passes: Passes, stream: bool) -> None:
     served, whole = endless
     path, works = PATH.format(f"left-{stream}"), whole.conversations._works
-    passes.hold(lambda: all(one.turn._cancelled for one in list(works.values())))
+    passes.hold(lambda: any(one.turn._cancelled for one in list(works.values())))
     with served.socket() as made:
         made.sendall(post(path, json.dumps(LONG | {"stream": stream}).encode()))
         heard = b""
