@@ -1,4 +1,4 @@
-"""What a simulation starts from: rows by method, times by roofline, machines by name, files of measured times."""
+"""Inputs of a simulation: rows by method, times by roofline, machines by name, files of measured times."""
 
 from __future__ import annotations
 

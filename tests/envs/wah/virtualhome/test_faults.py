@@ -82,33 +82,28 @@ class ByRequests(Clock):
         return self.seconds * len(self._standin.seen) / ASKED
 
 
-class FromFault(Clock):
-    """A try's time, which is short and begins when the try has met a fault: it comes there however late all is."""
+class ShortFrom(Clock):
+    """A try's time, which is short and begins with a ``look`` at it, when ``ready`` says so, however late all is.
 
-    def __init__(self, standin: StandIn) -> None:
+    One look to connect, one to send, and one to wait for the answer.
+    """
+
+    def __init__(self, look: int, ready: Callable[[], bool] = lambda: True) -> None:
         super().__init__(PATIENCE)
-        self._standin, self._faults, self._looks = standin, len(standin.faults), 0
+        self._look, self._ready, self._looks = look, ready, 0
 
     def left(self) -> float:
         self._looks += 1
-        if self._looks == 3:  # one to connect, one to send, and now the answer is waited for
-            until(lambda: len(self._standin.faults) < self._faults)
-            super().__init__(SHORT)
+        if self._looks == self._look:
+            until(self._ready)
+            Clock.__init__(self, SHORT)
         return super().left()
 
 
-class Connected(Clock):
-    """A try's time, which is short and begins when there is a connection."""
-
-    def __init__(self) -> None:
-        super().__init__(PATIENCE)
-        self._looks = 0
-
-    def left(self) -> float:
-        self._looks += 1
-        if self._looks == 2:
-            super().__init__(SHORT)
-        return super().left()
+def from_fault(standin: StandIn) -> ShortFrom:
+    """Short when the try has met a fault."""
+    faults = len(standin.faults)
+    return ShortFrom(3, lambda: len(standin.faults) < faults)
 
 
 def set_clocks(patch: pytest.MonkeyPatch, whole: Callable[[], Clock], tries: Callable[[], Clock]) -> None:
@@ -135,7 +130,7 @@ def test_faults_that_last_end_with_a_time_out(
     if fault == "busy":
         set_clocks(monkeypatch, lambda: ByRequests(standin), patient)
     else:
-        set_clocks(monkeypatch, patient, lambda: FromFault(standin))
+        set_clocks(monkeypatch, patient, lambda: from_fault(standin))
     with pytest.raises(EXPECTED[fault]) as caught:
         CALLS[call](Simulator(http(standin)))
     expect_numbers(caught.value, standin, call)
@@ -200,7 +195,7 @@ def test_a_server_that_never_accepts() -> None:
 
 def test_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request larger than all buffers."""
-    set_clocks(monkeypatch, patient, Connected)
+    set_clocks(monkeypatch, patient, lambda: ShortFrom(2))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         simulator = Simulator(HttpTransport(f"http://127.0.0.1:{listener.getsockname()[1]}"))
         with pytest.raises(SimulatorTimeout, match="may have been done"):
@@ -212,7 +207,7 @@ def test_once_and_then_fine(standin: StandIn, home: ToyHome, fault: str, monkeyp
     standin.faults.append(fault)
     client = http(standin)
     if fault in ("hang", "drip"):
-        set_clocks(monkeypatch, patient, lambda: FromFault(standin) if standin.faults else patient())
+        set_clocks(monkeypatch, patient, lambda: from_fault(standin) if standin.faults else patient())
     assert Simulator(client).environment_graph() == home.graph()
     assert (client.repeats, standin.actions()) == (1, ["environment_graph"] * 2)
 

@@ -1,4 +1,4 @@
-"""What tests of planning agents on a server share."""
+"""Settings, facts and tokens that tests of planning agents on a server share."""
 
 from __future__ import annotations
 
