@@ -29,9 +29,7 @@ def raw_records(path: Path) -> Iterator[bytes]:
             at += left
             continue
         _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
-        if not kind:
-            break
-        if at + HEADER + length > len(data):  # it is being written
+        if not kind or at + HEADER + length > len(data):  # the end, or it is being written
             break
         parts.append(data[at + HEADER : at + HEADER + length])
         at += HEADER + length

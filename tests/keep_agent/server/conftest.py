@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,7 @@ from keep_agent.server.metrics import Metrics
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from memory.engine.engine import Engine
 from memory.engine.load import from_config
-from tests.keep_agent.server.serving import Served, serving
-from tests.waiting import PATIENCE
+from tests.keep_agent.server.serving import Served, patient, serving
 
 MODEL = "tiny"
 TOKENS = Tokens(
@@ -75,7 +74,7 @@ def build(engine: Engine, chat: PreTrainedTokenizerFast) -> Build:
         tokens: Tokens = OPEN, folder: Path | None = None, limits: Limits | None = None,
         chat_limits: ChatLimits | None = None, scenarios_of: type[Scenarios] = Scenarios, **knobs: Any,
     ) -> Whole:  # fmt: skip
-        limits, metrics = replace(limits or Limits(), body_seconds=PATIENCE, send_seconds=PATIENCE), Metrics()
+        limits, metrics = patient(limits or Limits()), Metrics()
         gate = Gate(limits.requests, limits.per_agent)
         talks = Conversations.of(engine, chat, MODEL, gate, folder, chat_limits, metrics, **knobs)
         scenarios = scenarios_of(talks)

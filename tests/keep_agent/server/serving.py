@@ -8,15 +8,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from keep_agent.server.limits import Limits
 from keep_agent.server.refusable_socket import RefusableSocket
 from tests.waiting import PATIENCE
+
+
+def patient(limits: Limits) -> Limits:
+    """With time for a client that is late."""
+    return replace(limits, body_seconds=PATIENCE, send_seconds=PATIENCE)
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,14 @@ def serving(app: FastAPI, token: str | None = None, grace: int = 5, **knobs: Any
 
     :param grace: seconds for requests in the works when the server is to end
     """
-    patience = {"timeout_keep_alive": int(PATIENCE), "ws_ping_interval": None}
-    ends = {"timeout_graceful_shutdown": grace}
-    given = {"ws": RefusableSocket, "log_level": "warning", **patience, **ends, **knobs}
-    server = uvicorn.Server(uvicorn.Config(app, port=0, **given))
+    given = {
+        "ws": RefusableSocket,
+        "log_level": "warning",
+        "timeout_keep_alive": int(PATIENCE),
+        "timeout_graceful_shutdown": grace,
+        "ws_ping_interval": None,
+    }
+    server = uvicorn.Server(uvicorn.Config(app, port=0, **given | knobs))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from envs.fact import Fact
 from keep_agent.server.settings import Settings
 from keep_agent.server.tokens import Access, Entry, Tokens, digest
-from tests.waiting import PATIENCE
+from tests.keep_agent.server.serving import patient
 
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
 MUG = Fact("mug_1", "object", "mug", "cabinet_1")
 OPEN = Tokens(open=True)
-SETTINGS = Settings(limits=replace(Settings().limits, body_seconds=PATIENCE, send_seconds=PATIENCE), viewer=False)
+SETTINGS = Settings(limits=patient(Settings().limits), viewer=False)
 KITCHEN, ALL = "token-of-the-kitchen", "token-of-everybody"
 SCOPED = Tokens((Entry(Access("kitchen", frozenset({"kitchen"})), digest(KITCHEN)), Entry(Access("all"), digest(ALL))))
