@@ -35,19 +35,19 @@ from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig
 
-from eval.tables import show
+from eval.common.tables import show
 from keep_agent.console import make_console
-from memory.agents import AgentMemories
-from memory.engine.cache_spec import ModelCacheSpec
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.load import from_config
-from memory.engine.packed import PackedCache
-from memory.engine.paged import PagedCache
-from memory.engine.shapes import SHAPES
-from memory.match import TokenizerCoder, match_tokens
-from memory.quantize import PackFormat
-from memory.slots import SlotPool
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder, match_tokens
+from memory.engine.models.cache_spec import ModelCacheSpec
+from memory.engine.models.load import from_config
+from memory.engine.models.model_shapes import SHAPES
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PackedCache
 
 TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 16384)}
 PARTS = ("latency", "matching", "peak", "capacity")

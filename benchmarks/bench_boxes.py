@@ -9,7 +9,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.conftest import Note
-from memory.boxes import Boxes, BoxIndex
+from memory.kv_cache.key_boxes import Boxes, BoxIndex
 from memory.retrieval.latent import Latent
 
 LAYERS, HEADS, KV_HEADS, DIM = 8, 14, 2, 64

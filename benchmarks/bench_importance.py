@@ -11,8 +11,8 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.conftest import Note
-from memory.engine.engine import Engine
-from memory.engine.probe import LayerProbe
+from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.probe import LayerProbe
 from memory.loading.layer_balanced import LayerBalanced
 from memory.recompute.multi_hop import MultiHop
 from memory.stages import Layout

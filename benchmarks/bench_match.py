@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from memory.match import TokenText, match
+from memory.agents.text_match import TokenText, match
 from tests.memory.coders import coder_of
 
 CHARACTERS = 100_000

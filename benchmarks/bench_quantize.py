@@ -7,7 +7,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.conftest import Note
-from memory.quantize import PackFormat, pack
+from memory.kv_cache.quantization import PackFormat, pack
 
 SHAPE = 24, 2, 800, 64  # layers, kv_heads, tokens, head_dim
 BITS = pytest.mark.parametrize("bits", [4, 8])

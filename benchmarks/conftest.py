@@ -18,11 +18,11 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.house import House
-from eval.timing.floor import Work
-from eval.timing.rates import RateMeter, Rates
-from memory.assembly.layout import lay_out, place
-from memory.engine.engine import Engine
-from memory.engine.load import load_model
+from eval.latency.floor import Work
+from eval.latency.rates import RateMeter, Rates
+from memory.construction.layout import lay_out, place
+from memory.engine.models.load import load_model
+from memory.engine.transformers.engine import Engine
 from memory.stages import Layout, Unit
 
 SEGMENT, QUERY = 20, 8  # tokens

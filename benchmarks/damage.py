@@ -42,31 +42,31 @@ from benchmarks.kills import Killed, kill_durable, kill_eval, kill_save
 from envs.outcome import Outcome
 from eval.alfred import main as play
 from eval.anatomy import read as anatomy
+from eval.common.tables import show
 from eval.compare import compare, load_runs
 from eval.merge import load_part
-from eval.tables import show
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain, brain_of
+from keep_agent.agent.agent import Agent
+from keep_agent.agent.durable import JOURNAL, MEMORY, DurableAgent
+from keep_agent.config.planner_factory import Brain, brain_of
 from keep_agent.console import make_console
-from keep_agent.durable import JOURNAL, MEMORY, DurableAgent
 from keep_agent.errors import KeepError
-from keep_agent.phases.scenario import find_scenario, shipped
 from keep_agent.robots.mcap_log import episode_of, write_episode
-from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, find_runs
-from keep_agent.server.token_file import add_token, read_tokens
-from keep_agent.server.tokens import Access, Entry, digest
-from keep_agent.trace import read_trace
-from keep_agent.viewer.export_html import page
-from keep_agent.viewer.model import overview, step_view
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, find_runs
+from keep_agent.rollout.trace import read_trace
+from keep_agent.scenarios.scenario import find_scenario, shipped
+from keep_agent.server.auth.token_file import add_token, read_tokens
+from keep_agent.server.auth.tokens import Access, Entry, digest
+from keep_agent.viewer.export.html import page
 from keep_agent.viewer.runs import Library
-from memory.agents import AgentMemories
-from memory.disk.agents import entries
-from memory.disk.blockfile import open_blocks, write_blocks
-from memory.disk.marks import end_of
-from memory.engine.load import load_model
-from memory.engine.scheduler import Scheduler
-from memory.match import TokenizerCoder
-from planners.checkpoint import BUNDLED
+from keep_agent.viewer.step_model import overview, step_view
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.models.load import load_model
+from memory.engine.scheduler.scheduler import Scheduler
+from memory.files.agent_files import entries
+from memory.files.block_file import open_blocks, write_blocks
+from memory.files.end_mark import end_of
+from planners.tiny.checkpoint import BUNDLED
 
 END = end_of(Path(EPISODES)).name
 OUTCOMES = ("same", "recomputed", "cut off", "refused", "silent", "raw")

@@ -20,9 +20,9 @@ import torch
 from rich.table import Table
 
 from keep_agent.console import make_console
-from memory.block import KVBlock
-from memory.engine.engine import Engine
-from memory.engine.load import load_model
+from memory.engine.models.load import load_model
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.recompute.full import Full

@@ -20,7 +20,7 @@ from rich.progress import track
 
 from envs.alfred.env import AlfredEnv
 from envs.alfred.episodes import load_episodes
-from envs.alfred.expert import Expert
+from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import MATCHINGS
 from envs.alfred.scene import Episode
 from envs.alfred.setting import MAX_STEPS

@@ -24,11 +24,11 @@ from rich.progress import track
 from torch import nn
 from torch.nn import functional as F
 
-from envs.alfred.official import load_official
-from eval.intervals import share_interval
-from eval.tables import bounds
+from envs.alfred.data.official import load_official
+from eval.common.intervals import share_interval
+from eval.common.tables import bounds
 from keep_agent.guard import guarded
-from memory.disk.atomic import write_atomic
+from memory.files.atomic import write_atomic
 
 SLOTS = ("type", "object_target", "parent_target", "toggle_target", "mrecep_target", "sliced")
 NOT_IN_HOUSE = -1e9

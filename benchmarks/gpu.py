@@ -23,11 +23,11 @@ from xml.etree import ElementTree
 import torch
 from rich.table import Table
 
-from eval.tables import markdown
-from eval.timing.machine import this_machine
+from eval.common.tables import markdown
+from eval.latency.machine import this_machine
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
-from memory.disk.atomic import write_atomic
+from memory.files.atomic import write_atomic
 
 LAWS = "laws"
 SHAPES = ("qwen2.5-7b", "qwen2.5-14b")

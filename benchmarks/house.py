@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from memory.encoder import make_encoder
-from memory.graph import SegmentGraph
-from memory.store import SegmentStore
+from memory.segments.graph import SegmentGraph
+from memory.segments.sentence_encoder import make_encoder
+from memory.segments.store import SegmentStore
 
 KINDS = ("mug", "apple", "fork", "plate", "book", "pen", "towel", "knife", "pan", "laptop")
 STATES = ("clean", "dirty", "hot", "cold", "open", "closed")

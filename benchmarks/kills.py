@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 
 from envs.outcome import Outcome
 from eval import alfred
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain
-from keep_agent.durable import DurableAgent
-from keep_agent.runfolder import EPISODES, TRACE, find_runs
+from keep_agent.agent.agent import Agent
+from keep_agent.agent.durable import DurableAgent
+from keep_agent.config.planner_factory import Brain
+from keep_agent.rollout.run_folder import EPISODES, TRACE, find_runs
 
 COMPACT = 9  # acknowledged calls between two whole memories, so that kills hit the writing of one
 LONGEST = 0.3  # seconds that a child works before it is killed

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from memory.boxes import Boxes, BoxIndex
+from memory.kv_cache.key_boxes import Boxes, BoxIndex
 from memory.retrieval.latent import Latent
 
 LAYERS, HEADS, KV_HEADS, DIM = 24, 14, 2, 64

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from keep_agent.errors import DataError, KeepError
-from planners.checkpoint import BUNDLED, HISTORY
+from planners.tiny.checkpoint import BUNDLED, HISTORY
 
 KINDS = {
     "probe": "look-ups",

@@ -28,12 +28,12 @@ from typing import Any
 from rich.progress import track
 from rich.table import Table
 
-from eval.plots import check_figure, figure, style
-from eval.tables import show
+from eval.common.plots import check_figure, figure, style
+from eval.common.tables import show
 from keep_agent import Agent, Fact, Outcome
-from keep_agent.brain import brain_of
+from keep_agent.agent.durable import JOURNAL, DurableAgent
+from keep_agent.config.planner_factory import brain_of
 from keep_agent.console import make_console
-from keep_agent.durable import JOURNAL, DurableAgent
 
 MIB = 1 << 20
 PLACES = (*(f"cabinet_{i}" for i in range(1, 9)), "fridge_1", "sink_1", "countertop_1")

@@ -24,9 +24,8 @@ from benchmarks.house import QUERY, House, encode_text
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.static_dynamic import StaticDynamic
-from memory.encoder import make_encoder
-from memory.engine.engine import Engine
-from memory.engine.load import load_model
+from memory.engine.models.load import load_model
+from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
@@ -34,8 +33,9 @@ from memory.method import MemoryMethod
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from memory.report import Prefill, Timings
+from memory.reports.prefill import Prefill, Timings
 from memory.retrieval.embedding import Embedding
+from memory.segments.sentence_encoder import make_encoder
 from memory.session import MemorySession
 from memory.stages import Probe
 

@@ -20,10 +20,10 @@ from torch.nn import functional
 
 from benchmarks.engine import take_turns
 from keep_agent.console import make_console
-from memory.engine.kernels import KEY_MULTIPLE, grouped_attention
-from memory.engine.masks import causal_plan
-from memory.engine.tiles import Tile, tiled_attention, unpacked_tiles
-from memory.quantize import Packed, PackFormat, pack
+from memory.engine.attention.kernels import KEY_MULTIPLE, grouped_attention
+from memory.engine.attention.masks import causal_plan
+from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
+from memory.kv_cache.quantization import Packed, PackFormat, pack
 
 DTYPE = torch.bfloat16
 ROWS = (1, 32)

@@ -19,13 +19,13 @@ from typing import Any
 
 from rich.progress import Progress, track
 
-from envs.alfred.mining import Survey, position_of, type_of
+from envs.alfred.data.mining import Survey, position_of, type_of
+from envs.alfred.data.official import OfficialEpisodes
+from envs.alfred.data.receptacles import leave_one_out
+from envs.alfred.data.survey_cache import load_survey
+from envs.alfred.data.trajectories import Corpus, Trajectory
 from envs.alfred.objects import PICKUPABLE
-from envs.alfred.official import OfficialEpisodes
-from envs.alfred.receptacles import leave_one_out
 from envs.alfred.scene import Item, Position
-from envs.alfred.survey_cache import load_survey
-from envs.alfred.trajectories import Corpus, Trajectory
 from keep_agent.errors import KeepError
 
 _SAME = 0.06  # metres between two spellings of one receptacle

@@ -25,10 +25,10 @@ from rich.table import Table
 
 from benchmarks.engine import QUERY, Prompt
 from keep_agent.console import make_console
-from memory.assembly.layout import lay_out, place
-from memory.boxes import Boxes, BoxIndex
-from memory.engine.engine import Engine
-from memory.engine.load import load_model
+from memory.construction.layout import lay_out, place
+from memory.engine.models.load import load_model
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.key_boxes import Boxes, BoxIndex
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.recompute.first_tokens import FirstTokens

@@ -30,9 +30,9 @@ import numpy as np
 
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.client import Client, RemoteAgent, ServerError
-from keep_agent.memory_file import read_memory
-from planners.styles import PlainStyle
+from keep_agent.agent.client import Client, RemoteAgent, ServerError
+from keep_agent.agent.memory_file import read_memory
+from planners.prompts.styles import PlainStyle
 
 
 @dataclass

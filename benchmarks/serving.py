@@ -22,16 +22,16 @@ import torch
 from rich.table import Table
 
 from keep_agent.console import make_console
-from memory.engine.batch import Member, merge
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking, append
-from memory.engine.load import load_model
-from memory.engine.packed import PackedCache
-from memory.engine.paged import PagedCache
-from memory.engine.scheduler import Pacing, Scheduler
-from memory.engine.stream import Stream
-from memory.quantize import PackFormat
-from memory.slots import SlotPool
+from memory.engine.models.load import load_model
+from memory.engine.scheduler.batch import Member, merge
+from memory.engine.scheduler.request_stream import Stream
+from memory.engine.scheduler.scheduler import Pacing, Scheduler
+from memory.engine.transformers.append import Chunking, append
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PackedCache
 
 SHAPES = ("planner-tiny", "qwen2.5-0.5b")
 FORMATS = {"bfloat16": None, "4 bits": PackFormat(4)}

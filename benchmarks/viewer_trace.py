@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keep_agent.results import PARTS
-from keep_agent.runfolder import CONFIG, TRACE
-from keep_agent.trace import SCHEMA
+from keep_agent.rollout.results import PARTS
+from keep_agent.rollout.run_folder import CONFIG, TRACE
+from keep_agent.rollout.trace import SCHEMA
 
 TOKENS = 12  # of a segment
 CONTEXT, QUERY = 8, 60  # rows

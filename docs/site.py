@@ -28,18 +28,18 @@ PAGES = {
     "memory": [
         "memory.session.MemorySession",
         "memory.method.MemoryMethod",
-        "memory.store.SegmentStore",
-        "memory.segment.Segment",
-        "memory.block.KVBlock",
-        "memory.report",
+        "memory.segments.store.SegmentStore",
+        "memory.segments.segment.Segment",
+        "memory.kv_cache.block.KVBlock",
+        "memory.reports.prefill",
     ],
-    "engine": ["memory.engine.load", "memory.engine.engine.Engine"],
+    "engine": ["memory.engine.models.load", "memory.engine.transformers.engine.Engine"],
     "planners": [
         "planners.base",
-        "planners.kv.KVPlanner",
-        "planners.styles",
-        "planners.formats",
-        "planners.checkpoint",
+        "planners.kv_planner.KVPlanner",
+        "planners.prompts.styles",
+        "planners.prompts.formats",
+        "planners.tiny.checkpoint",
     ],
 }
 

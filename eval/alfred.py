@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from eval.cli import hydra_command
-from eval.run import evaluate
+from eval.common.hydra_command import hydra_command
+from eval.common.run import evaluate
 from keep_agent.console import make_console
 
 

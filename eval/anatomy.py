@@ -17,13 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eval.tables import number, percent, show
+from eval.common.tables import number, percent, show
 from keep_agent.console import make_console
 from keep_agent.errors import DataError
 from keep_agent.files import unpacking
 from keep_agent.guard import guarded
-from keep_agent.runfolder import AGAIN, TRACE
-from keep_agent.trace import read_trace
+from keep_agent.rollout.run_folder import AGAIN, TRACE
+from keep_agent.rollout.trace import read_trace
 
 OWN = {"did": "what was done", "task": "finished tasks"}  # by what the id of a segment begins with
 

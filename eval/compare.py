@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eval.intervals import Difference, Interval, paired_difference, ratio_interval
-from eval.metrics import (
+from eval.common.intervals import Difference, Interval, paired_difference, ratio_interval
+from eval.common.metrics import (
     cluster_of,
     costs,
     goal_condition_rate,
@@ -31,13 +31,13 @@ from eval.metrics import (
     success_interval,
     success_rate,
 )
-from eval.tables import bounds, crashes, difference, number, pairs, percent, points, share, show
+from eval.common.tables import bounds, crashes, difference, number, pairs, percent, points, share, show
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError, check_once
 from keep_agent.guard import guarded
-from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.runfolder import RunFolder, find_runs, read_config
-from memory.disk.atomic import write_atomic
+from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.rollout.run_folder import RunFolder, find_runs, read_config
+from memory.files.atomic import write_atomic
 
 BASELINE = "full_recompute"
 # What a fair comparison shares, and what those share that have a memory.

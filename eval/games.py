@@ -19,11 +19,11 @@ from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Episode
 from envs.alfworld.engine import Engine
 from envs.alfworld.episodes import FILE_NAME
-from eval.problem import problem, why_not
+from eval.dataset.pddl_problem import problem, why_not
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from memory.disk.atomic import write_atomic
+from memory.files.atomic import write_atomic
 
 UNKNOWN = "UNKNOWN GOAL"  # where alfworld's grammar wants the task's words
 OF_GRAMMAR = frozenset("#{}[]|")  # characters that mean something there

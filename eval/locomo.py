@@ -8,9 +8,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from eval.cli import hydra_command
+from eval.common.hydra_command import hydra_command
+from keep_agent.config.settings import check_values
 from keep_agent.console import make_console
-from keep_agent.settings import check_values
 
 
 def main() -> None:

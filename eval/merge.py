@@ -16,17 +16,17 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.overrides import within
-from eval.resume import FREE, NEEDED, changes
-from eval.run import show, summary_of
-from eval.shard import Shard
+from eval.common.accepted_overrides import within
+from eval.common.resume import FREE, NEEDED, changes
+from eval.common.run import show, summary_of
+from eval.common.shard import Shard
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import parsed, reading, unpacking
-from keep_agent.frames import Frames
 from keep_agent.guard import guarded
-from keep_agent.results import EpisodeResult
-from keep_agent.runfolder import (
+from keep_agent.rollout.frames import Frames
+from keep_agent.rollout.results import EpisodeResult
+from keep_agent.rollout.run_folder import (
     AGAIN,
     CONFIG,
     SUMMARY,
@@ -37,7 +37,7 @@ from keep_agent.runfolder import (
     read_summary,
     trace_lines,
 )
-from memory.disk.atomic import appearing
+from memory.files.atomic import appearing
 
 SHOWN = (*NEEDED, "episodes", "eval.seed", "eval.trace", "prompt.style")  # of a shard's config: what its run tells
 SUMS = ("episodes", "tasks", "crashed", "restarted_episodes", "steps")  # of a summary

@@ -24,21 +24,21 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from eval.overlap.compare import STAGES, check_stages
-from eval.overlap.gantt import CHART
-from eval.overlap.machines import DEVICES, LINKS, MEASURED, device_named, link_named
-from eval.overlap.work import METHODS, NARROW_OF
-from eval.plots import check_figure
-from eval.shape import Shape
-from eval.variants import names
+from eval.common.plots import check_figure
+from eval.common.variants import names
+from eval.loading.compare import STAGES, check_stages
+from eval.loading.gantt import CHART
+from eval.loading.layer_costs import Shape
+from eval.loading.machines import DEVICES, LINKS, MEASURED, device_named, link_named
+from eval.loading.workload import METHODS, NARROW_OF
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from memory.engine.shapes import SHAPES
-from memory.schedule import SHAPES as FALLS
+from memory.engine.models.model_shapes import SHAPES
+from memory.recompute.schedule import SHAPES as FALLS
 
 if TYPE_CHECKING:
-    from eval.overlap.times import Measured
+    from eval.loading.layer_times import Measured
 
 MEASURED_ONLY = ("ratio", "threads", "repeats")
 FALLING = ("keep", "cacheblend")  # methods that compute a share of the memory, which may fall
@@ -132,14 +132,14 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.out:
         check_figure(arguments.out / CHART)
     if arguments.measure:
-        from eval.overlap.measuring import report as measured  # here: both load torch
+        from eval.loading.measure_command import report as measured  # here: both load torch
 
         measured(arguments, console)
         return
     shape, device = Shape.named(arguments.model), device_named(arguments.device)
     link = link_named(arguments.link or device.link)
-    from eval.overlap.playing import report as played
-    from eval.overlap.times import read_times
+    from eval.loading.layer_times import read_times
+    from eval.loading.simulate_command import report as played
 
     times = None if arguments.times is None else read_times(arguments.times)
     if times is not None:

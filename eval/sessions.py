@@ -12,13 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.cli import check_target
-from eval.overrides import check_overrides
-from eval.resume import use_threads
-from eval.retention import SETTING
-from eval.variants import compose_variants
+from eval.common.accepted_overrides import check_overrides
+from eval.common.hydra_command import check_target
+from eval.common.resume import use_threads
+from eval.common.variants import compose_variants
+from eval.retention.__main__ import SETTING
+from keep_agent.config.model_override import expand_model
 from keep_agent.guard import guarded
-from keep_agent.overrides import expand_model
 
 READ = ("engine", "env", "memory", "model", "prompt", "eval.episodes", "eval.seed", "eval.threads")
 
@@ -36,7 +36,9 @@ def report(arguments: Sequence[str]) -> None:
     (config,) = compose_variants(["full_cache"], [*SETTING, *expand_model(args.overrides)]).values()
     check_overrides(args.overrides, READ, {})
     use_threads(config)
-    from eval.session_recorder import record_sessions  # here: it loads torch, and what is mistyped is refused before
+    from eval.dataset.session_recorder import (
+        record_sessions,  # here: it loads torch, and what is mistyped is refused before
+    )
 
     record_sessions(config, args.out)
 

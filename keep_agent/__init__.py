@@ -6,8 +6,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.shadowed import check_packages_at_start
-from keep_agent.waiting import wait_awake
+from keep_agent.openmp import wait_awake
+from keep_agent.package_check import check_packages_at_start
 
 __version__ = "0.2.0"
 
@@ -24,17 +24,17 @@ with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium
 if TYPE_CHECKING:
     from envs.fact import Fact
     from envs.outcome import Outcome
-    from keep_agent.agent import Agent
-    from keep_agent.api import Decision, Planning
-    from keep_agent.client import Client
+    from keep_agent.agent.agent import Agent
+    from keep_agent.agent.client import Client
+    from keep_agent.agent.types import Decision, Planning
 
 _PLACES = {
-    "Agent": "keep_agent.agent",
-    "Client": "keep_agent.client",
-    "Decision": "keep_agent.api",
+    "Agent": "keep_agent.agent.agent",
+    "Client": "keep_agent.agent.client",
+    "Decision": "keep_agent.agent.types",
     "Fact": "envs.fact",
     "Outcome": "envs.outcome",
-    "Planning": "keep_agent.api",
+    "Planning": "keep_agent.agent.types",
 }
 __all__ = ["Agent", "Client", "Decision", "Fact", "Outcome", "Planning", "__version__"]
 

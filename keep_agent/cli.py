@@ -21,7 +21,7 @@ import keep_agent
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
-from memory.component_names import STAGES
+from memory.config.component_names import STAGES
 
 # A test makes every method and compares; making them here would load torch.
 EXACT = frozenset({"full_cache", "full_recompute", "prefix_cache"})
@@ -57,7 +57,7 @@ def _methods(arguments: Sequence[str], console: Console) -> None:
 
 
 def _phases(arguments: Sequence[str], console: Console) -> None:
-    from keep_agent.phases.command import main as phases
+    from keep_agent.scenarios.command import main as phases
 
     phases(arguments, console)
 
@@ -67,7 +67,7 @@ def _serve(arguments: Sequence[str], console: Console) -> None:
 
 
 def _token(arguments: Sequence[str], console: Console) -> None:
-    _part("keep_agent.server.token_command", "server")(arguments, console)
+    _part("keep_agent.server.auth.token_command", "server")(arguments, console)
 
 
 def _part(module: str, extra: str) -> Callable[[Sequence[str], Console], None]:

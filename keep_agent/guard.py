@@ -15,8 +15,8 @@ from typing import Any
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
+from keep_agent.config.literal import unreadable
 from keep_agent.errors import KeepError
-from keep_agent.literal import unreadable
 
 BAD_INPUT = 2
 INTERRUPTED = 130

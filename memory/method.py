@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from keep_agent.errors import ConfigError
-from memory.choices import CONTEXTS, LAYOUTS
-from memory.frozen import FrozenPool
-from memory.graph import Grouping
-from memory.pool import BlockPool
-from memory.quantize import PackFormat
+from memory.config.choices import CONTEXTS, LAYOUTS
+from memory.kv_cache.block_lease import BlockPool
+from memory.kv_cache.pinned_blocks import FrozenPool
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.segment_index import VirtualIndex
 from memory.retention.keep_all import KeepAll
+from memory.segments.graph import Grouping
 from memory.stages import Capabilities, Construction, Loading, Recompute, Retention, Retrieval, Storage
 from memory.storage.ram import Ram
-from memory.virtual import VirtualIndex
 
 ASSEMBLIES = ("blocks", "chain", "reuse", "history", "turns")
 CALLS = {

@@ -9,30 +9,30 @@ from functools import partial
 from itertools import accumulate
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.assembly.base import Assembled, Assembler, Context
-from memory.assembly.blocks import Blocks
-from memory.assembly.chain import Chain, common_prefix
-from memory.assembly.fresh import Fresh
-from memory.assembly.history import History
-from memory.assembly.latent import LatentChoice, NamedChoice
-from memory.assembly.reuse import Reuse
-from memory.assembly.shelves import PackedShelf, Shelf, SlotShelf
-from memory.assembly.turns import Turns
-from memory.attempts import attempt
-from memory.block import KVBlock
-from memory.clock import Clock, TimedEncoder
-from memory.encoder import SentenceEncoder
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.trace import PrefillResult, ScoreResult
-from memory.graph import Flip, SegmentGraph
+from memory.construction.any_offset import Reuse
+from memory.construction.base import Assembled, Assembler, Context
+from memory.construction.history_builder import History
+from memory.construction.isolated import Blocks
+from memory.construction.latent_choice import LatentChoice, NamedChoice
+from memory.construction.prefix_builder import Chain, common_prefix
+from memory.construction.recompute_all import Fresh
+from memory.construction.retry import attempt
+from memory.construction.turns_builder import Turns
+from memory.engine.results import PrefillResult, ScoreResult
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.cache_provider import PackedShelf, Shelf, SlotShelf
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
-from memory.report import Prefill, Timings, count
-from memory.snapshot import Snapshot
+from memory.reports.prefill import Prefill, Timings, count
+from memory.reports.timing import Clock, TimedEncoder
+from memory.segments.graph import Flip, SegmentGraph
+from memory.segments.sentence_encoder import SentenceEncoder
+from memory.segments.snapshot import Snapshot
+from memory.segments.store import SegmentStore
+from memory.segments.transcript import Transcript
 from memory.stages import Unit
-from memory.store import SegmentStore
-from memory.transcript import Transcript
 
 ROOM = 256  # positions kept free behind a transcript for what is decoded
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from memory.block import KVBlock
-    from memory.boxes import BoxIndex
-    from memory.segment import Segment
+    from memory.kv_cache.block import KVBlock
+    from memory.kv_cache.cache_view import CacheView
+    from memory.kv_cache.key_boxes import BoxIndex
+    from memory.segments.segment import Segment
+    from memory.segments.store import SegmentStore
     from memory.storage.ledger import Entry
-    from memory.store import SegmentStore
-    from memory.view import CacheView
 
 
 BRIDGE = 16  # rows

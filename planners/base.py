@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from memory.report import Prefill
-    from planners.styles import FactView
+    from memory.reports.prefill import Prefill
+    from planners.prompts.styles import FactView
 
 POLICIES = ("score", "generate")  # of planners with a model
 DONE = "done"  # the skill that ends a task in every skill set

@@ -14,10 +14,10 @@ from types import MappingProxyType
 
 from keep_agent.errors import ConfigError, KeepError, check_rate
 from keep_agent.options import ANY, SEEDS, THREADS, check_device, check_folder, check_ranges
-from planners.choices import HISTORY, OPTIMIZERS, PRECISIONS, TRANSCRIPT
-from planners.folders import is_planner
-from planners.records import rollout_files
-from planners.shape import VOCAB, Shape
+from planners.tiny.folders import is_planner
+from planners.tiny.shape import VOCAB, Shape
+from planners.training.choices import HISTORY, OPTIMIZERS, PRECISIONS, TRANSCRIPT
+from planners.training.rollout_files import rollout_files
 
 RANGES = MappingProxyType(
     {
@@ -111,9 +111,9 @@ def main() -> None:
     args = parser().parse_args()
     try:
         check_options(args)
-        from planners.checkpoint import training  # here: these load torch, and what is mistyped is refused before
-        from planners.parallel import in_parallel
-        from planners.trainer import train
+        from planners.tiny.checkpoint import training  # here: these load torch, and what is mistyped is refused before
+        from planners.training.parallel import in_parallel
+        from planners.training.trainer import train
 
         with training(Path(args.out)):
             code = in_parallel(args.processes, train, args)

@@ -83,9 +83,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an untrained planner model of three layers and its tokenizer, as the trainer writes them."""
     import torch
 
-    from planners.checkpoint import build, write_planner
-    from planners.shape import Shape
-    from planners.tokenizer import train_tokenizer
+    from planners.tiny.checkpoint import build, write_planner
+    from planners.tiny.shape import Shape
+    from planners.tiny.tokenizer import train_tokenizer
 
     texts = ["task grounded put the mug on the table\n", "next go to cabinet_1\n", "there mug mug_1 closed open\n"] * 20
     tokenizer = train_tokenizer(texts, ["mug_1", "cabinet_1"], vocab_size=256)

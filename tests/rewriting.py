@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from keep_agent.runfolder import COMMITTED, LAST, RUN, SUMMARY, TRACED, opening
-from memory.disk.lines import Chain, LineFile, read_lines
-from memory.disk.marks import MarkedFile, end_of
-from memory.disk.sealed import read_sealed, write_sealed
+from keep_agent.rollout.run_folder import COMMITTED, LAST, RUN, SUMMARY, TRACED, opening
+from memory.files.end_mark import MarkedFile, end_of
+from memory.files.json_lines import Chain, LineFile, read_lines
+from memory.files.sealed_json import read_sealed, write_sealed
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -11,10 +11,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from keep_agent.brain import make_method
+from keep_agent.config.planner_factory import make_method
 from keep_agent.errors import ConfigError
-from memory.component_names import is_own
-from memory.components import find_class
+from memory.config.component_names import is_own
+from memory.config.components import find_class
 from memory.method import MemoryMethod
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -27,12 +27,15 @@ LEAVES = {
 }  # the one root of all errors, what turns faults of files into them, and checks of command lines
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
 STAGE_MAY = {
-    "memory.stages", "memory.block", "memory.segment", "memory.store", "memory.encoder", "memory.graph",
-    "memory.pool", "memory.index", "memory.boxes", "memory.schedule", "memory.view", "memory.residual",
-    "memory.quantize", "memory.packed_rows", "memory.mapped_rows", "memory.disk.agents",
-    "memory.disk.atomic", "memory.disk.blockfile", "memory.engine.rope", "memory.engine.kernels",
+    "memory.stages", "memory.kv_cache.block", "memory.segments.segment", "memory.segments.store", "memory.segments.sentence_encoder", "memory.segments.graph",
+    "memory.kv_cache.block_lease", "memory.kv_cache.prefix_index", "memory.kv_cache.key_boxes", "memory.recompute.schedule", "memory.kv_cache.cache_view", "memory.retention.residual_head",
+    "memory.kv_cache.quantization", "memory.kv_cache.packed_rows", "memory.kv_cache.mapped_rows", "memory.files.agent_files",
+    "memory.files.atomic", "memory.files.block_file", "memory.engine.attention.rope", "memory.engine.attention.kernels",
 }  # fmt: skip
-TRAINERS = ("memory/retention/train.py", "memory/retention/trainer.py")  # beside a stage: they drive the engine
+TRAINERS = (
+    "planners/train_retention.py",
+    "planners/training/retention/trainer.py",
+)  # beside a stage: they drive the engine
 
 
 MAPPING = {"safetensors.safe_open", "safetensors.torch.load_file", "safetensors.torch.load_model"}  # unless told not to
@@ -53,7 +56,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def module_of(name: str) -> str:
-    """The module part of an imported dotted name: ``memory.block.KVBlock`` -> ``memory.block``."""
+    """The module part of an imported dotted name: ``memory.kv_cache.block.KVBlock`` -> ``memory.kv_cache.block``."""
     parts = name.split(".")
     while len(parts) > 1 and not (ROOT.joinpath(*parts).with_suffix(".py").exists() or ROOT.joinpath(*parts).is_dir()):
         parts.pop()
@@ -142,7 +145,7 @@ def test_training_needs_no_more_than_its_four_libraries(tmp_path: Path) -> None:
     code = (
         f"import sys, runpy; sys.modules.update(dict.fromkeys({absent!r}))\n"  # importing None fails
         f"sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['train', '--help']\n"
-        "import planners.trainer\n"
+        "import planners.training.trainer\n"
         "runpy.run_module('planners.train', run_name='__main__')"
     )
     assert "--data" in run_python(code, tmp_path)

@@ -32,21 +32,24 @@ JUSTIFIED = {
     ("envs/worlds.py", "import_module"): "names of our own table; another env.id is refused",
     ("keep_agent/__init__.py", "import_module"): "names of our own table",
     ("keep_agent/cli.py", "import_module"): "names of our own table of commands",
-    ("keep_agent/robots/ros1_import.py", "import_module"): "names of ROS packages that our code asks for",
+    ("keep_agent/robots/ros/debian_import.py", "import_module"): "names of ROS packages that our code asks for",
     ("keep_agent/robots/ros2.py", "import_module"): "names of ROS packages that our code asks for",
     ("keep_agent/robots/command.py", "import_module"): "MODULE:FUNCTION of the command line, which is the user's",
-    ("memory/components.py", "import_module"): "classes of a composed config; a saved one is checked by name before",
-    ("keep_agent/literal.py", "OmegaConf.create"): "every interpolation in the values is escaped",
-    ("eval/cli.py", "OmegaConf.load"): "our own configs/eval/default.yaml",
-    ("eval/resume.py", "as_config"): "a saved config, whose classes are checked before",
-    ("eval/crew/pool.py", "as_config"): "the config of the process that started this one",
-    ("eval/crew/ray_actors.py", "as_config"): "the config of the process that started this one",
+    (
+        "memory/config/components.py",
+        "import_module",
+    ): "classes of a composed config; a saved one is checked before",
+    ("keep_agent/config/literal.py", "OmegaConf.create"): "every interpolation in the values is escaped",
+    ("eval/common/hydra_command.py", "OmegaConf.load"): "our own configs/eval/default.yaml",
+    ("eval/common/resume.py", "as_config"): "a saved config, whose classes are checked before",
+    ("eval/workers/processes.py", "as_config"): "the config of the process that started this one",
+    ("eval/workers/ray_actors.py", "as_config"): "the config of the process that started this one",
     ("keep_agent/files.py", "yaml.load"): "with SafeLoader, or the loader of scenarios, which is derived from it",
     (
         "eval/suite/play.py",
         "subprocess.run",
     ): "commands of a page, which are modules of this project (eval/suite/plan.py)",
-    ("envs/wah/phrases.py", "?.format_map"): "our own forms of sentences",
+    ("envs/wah/language/phrases.py", "?.format_map"): "our own forms of sentences",
 }
 
 
@@ -109,7 +112,7 @@ def loads_code(call: ast.Call) -> bool:
 
 
 def test_no_model_brings_code_of_its_own() -> None:
-    from memory.encoder import SAFE
+    from memory.segments.sentence_encoder import SAFE
 
     assert SAFE["trust_remote_code"] is False and SAFE["model_kwargs"]["use_safetensors"] is True
     called = 0

@@ -22,12 +22,12 @@ def load_episodes(
     check_request(data, stream, limit, "house")
     if data is None:
         return LazyEpisodes(partial(_house, split, stream), indices(split, seed, limit, "house"))
-    from envs.alfred.official import load_official  # here, as below: who plays one source does not load the other
+    from envs.alfred.data.official import load_official  # here, as below: who plays one source does not load the other
 
     return load_official(data, split, seed, limit)
 
 
 def _house(split: str, stream: int, index: int) -> Episode:
-    from envs.alfred.generator import generate_episode, house_seed
+    from envs.alfred.houses.generator import generate_episode, house_seed
 
     return generate_episode(house_seed(split, index), stream)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from envs.alfred.expert import Expert
+from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import MATCHINGS, Matching, goal_conditions
 from envs.alfred.grounded import GroundedSkills
 from envs.alfred.knowledge import Knowledge

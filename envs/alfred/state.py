@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import dist
 from typing import Self, TypeVar
 
-from envs.alfred.ground import EYE_HEIGHT, Ground, flat
+from envs.alfred.geometry import EYE_HEIGHT, Ground, flat
 from envs.alfred.scene import Scene
 from envs.alfred.thing import Thing, by_type, things_of
 from keep_agent.errors import SkillError

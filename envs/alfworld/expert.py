@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from envs.alfworld.knowledge import Knowledge
 from envs.alfworld.scene import Task
-from envs.alfworld.told import THING, entity, name
+from envs.alfworld.text_state import THING, entity, name
 from envs.alfworld.wordings import TREATMENTS, skill_of, treatment_at
 from envs.alfworld.world import World
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from envs.alfworld.knowledge import Knowledge
-from envs.alfworld.told import THING, entity, kind, name, numbered
+from envs.alfworld.text_state import THING, entity, kind, name, numbered
 from envs.alfworld.wordings import LIGHTS, Treatment, offered, treat, treatment_at
 from envs.alfworld.world import HAPPENS_NOT, World
 from envs.outcome import DONE, Outcome, failed, unknown_skill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from envs.alfworld.told import kind, numbered
+from envs.alfworld.text_state import kind, numbered
 from envs.alfworld.wordings import FAUCET, LIGHTS, faucets
 from envs.alfworld.world import World
 from envs.fact import Fact

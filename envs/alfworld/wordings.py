@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from envs.alfred import objects
-from envs.alfworld.told import THING, kind, name
+from envs.alfworld.text_state import THING, kind, name
 from envs.alfworld.world import HAPPENS_NOT, World
 from envs.outcome import DONE, Outcome, failed
 

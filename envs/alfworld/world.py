@@ -6,7 +6,7 @@ from weakref import finalize
 
 from envs.alfworld.engine import Engines
 from envs.alfworld.scene import Game
-from envs.alfworld.told import NOTHING, Told
+from envs.alfworld.text_state import NOTHING, Told
 from envs.outcome import DONE, Outcome, failed
 
 HAPPENS_NOT = NOTHING.rstrip(".").lower()

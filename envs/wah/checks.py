@@ -13,7 +13,7 @@ from typing import Literal
 
 from envs.wah.action import CLOSE, GRAB, OPEN, PUT_IN, PUT_ON, SIT, SWITCH_OFF, SWITCH_ON, WALK, Action
 from envs.wah.graph import Node
-from envs.wah.names import spoken
+from envs.wah.language.names import spoken
 from envs.wah.state import HomeState
 from keep_agent.errors import SkillError
 

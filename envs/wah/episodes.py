@@ -24,13 +24,13 @@ def load_episodes(
     check_request(data, stream, limit, "apartment")
     if data is None:
         return LazyEpisodes(partial(_apartment, split, stream, tasks), indices(split, seed, limit, "apartment"))
-    from envs.wah.official import load_official  # here, as below: who plays one source does not load the other
+    from envs.wah.data.official import load_official  # here, as below: who plays one source does not load the other
 
     return load_official(data, split, seed, limit)
 
 
 def _apartment(split: str, stream: int, tasks: Mapping[str, Any], index: int) -> Episode:
-    from envs.wah.apartments import apartment_seed
-    from envs.wah.generator import generate_episode
+    from envs.wah.apartments.episodes import generate_episode
+    from envs.wah.apartments.generator import apartment_seed
 
     return generate_episode(apartment_seed(split, index), stream, **tasks)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from envs.wah.formats import ALIASES
+from envs.wah.data.formats import ALIASES
 from envs.wah.graph import INSIDE, ON
 from envs.wah.scene import Task
 from envs.wah.state import HomeState
@@ -36,7 +36,7 @@ class Predicate:
 def parse_goal(goal: Iterable[tuple[str, int]]) -> tuple[Predicate, ...]:
     """The predicates of a goal; those that are asked zero times are left out. Raises DataError for what is none.
 
-    Names that the older simulator has are those of graphs that were read: see `envs.wah.formats.ALIASES`.
+    Names that the older simulator has are those of graphs that were read: see `envs.wah.data.formats.ALIASES`.
     """
     found = tuple(_predicate(text, count) for text, count in goal if count != 0)
     if not found:

@@ -17,8 +17,8 @@ from envs.wah.action import Action
 from envs.wah.checks import refusal
 from envs.wah.graph import ROOMS
 from envs.wah.knowledge import Knowledge
+from envs.wah.language.words import PUT_INTO
 from envs.wah.state import HomeState
-from envs.wah.words import PUT_INTO
 
 _FORM = re.compile(r"(go to|open|close|pick up|turn on|turn off|sit on) (\w+ \d+)")
 _PUT = re.compile(r"put (\w+ \d+) in (\w+ \d+)")

@@ -26,9 +26,9 @@ from envs.outcome import DONE, Outcome, failed, unknown_skill
 from envs.wah import action as verbs
 from envs.wah.action import Action
 from envs.wah.checks import Rules, refusal
-from envs.wah.names import article, simulated, spoken
+from envs.wah.language.names import article, simulated, spoken
+from envs.wah.language.words import FOUND, OPENED, PICKED, PUT_INTO, SWITCHED
 from envs.wah.state import HomeState
-from envs.wah.words import FOUND, OPENED, PICKED, PUT_INTO, SWITCHED
 
 FIND, PICK, OPEN, CLOSE, SWITCH_ON, PUT, SIT = "find", "pick up", "open", "close", "switch on", "put down", "sit on"
 _FORM = re.compile(r"(?:(find) an?|(pick up|open|close|switch on|put down|sit on) the) (.+)")

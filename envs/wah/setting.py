@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from envs.setting import OBSERVABILITIES, Observability, SkillSet, checked_steps
 from envs.wah.checks import RULES, Rules
-from envs.wah.expert import Expert
-from envs.wah.formats import read_graph
+from envs.wah.data.formats import read_graph
+from envs.wah.experts.expert import Expert
 from envs.wah.goals import goal_conditions, goal_of
 from envs.wah.grounded import GroundedSkills
 from envs.wah.home import Home

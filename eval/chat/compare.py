@@ -18,13 +18,13 @@ from rich.text import Text
 
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow
 from eval.chat.summary import summarize
+from eval.common.intervals import Difference, paired_difference
+from eval.common.tables import difference, number, percent
 from eval.compare import apart, different, unequal
-from eval.intervals import Difference, paired_difference
-from eval.tables import difference, number, percent
 from keep_agent.console import make_console
 from keep_agent.errors import DataError, check_once
 from keep_agent.guard import guarded
-from keep_agent.runfolder import read_config
+from keep_agent.rollout.run_folder import read_config
 
 SETTING = (  # what a fair comparison shares; the budget and how it is filled are methods here
     "model.", "weights", "engine.", "unit", "choices", "prompt.instruction", "prompt.encoder", "prompt.start",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn
-from eval.chat.files import field
+from eval.chat.field_reader import field
 from keep_agent.errors import DataError
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: ADVERSARIAL}

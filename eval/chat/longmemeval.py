@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn
-from eval.chat.files import field
+from eval.chat.field_reader import field
 from keep_agent.errors import DataError
 
 ABSTENTION = "_abs"  # how the ids of unanswerable questions end

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.chat.conversation import Conversation, Question, Session, Turn
-from eval.chat.files import REMEDY, field
+from eval.chat.field_reader import REMEDY, field
 from keep_agent.errors import DataError
 from keep_agent.files import parsed, read_text
 

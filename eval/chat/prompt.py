@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from eval.chat.conversation import Question, one_line
 from keep_agent.errors import ConfigError, did_you_mean
-from planners.formats import HERE, Splicer, template_parts
+from planners.prompts.formats import HERE, Splicer, template_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from eval.chat.conversation import Asked, Conversation, Question, check_unit, pi
 
 if TYPE_CHECKING:
     from eval.chat.prompt import QuestionPrompt
-    from eval.chat.split import Split, Stopwatch
-    from memory.report import Prefill
+    from eval.chat.time_split import Split, Stopwatch
+    from memory.reports.prefill import Prefill
     from memory.session import MemorySession
 
 

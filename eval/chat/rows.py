@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from eval.answers import abstains, bleu1, similarity, token_f1
+from eval.chat.answer_scores import abstains, bleu1, similarity, token_f1
 from eval.chat.conversation import Conversation, Question
 from eval.chat.reader import Answer, Reading
-from eval.chat.split import Split
-from keep_agent.measure import step_numbers
-from keep_agent.results import StepNumbers
-from keep_agent.runfolder import RunFolder
+from eval.chat.time_split import Split
+from keep_agent.rollout.results import StepNumbers
+from keep_agent.rollout.run_folder import RunFolder
+from keep_agent.rollout.step_numbers import step_numbers
 from planners.base import Decision
 
 if TYPE_CHECKING:
-    from memory.encoder import SentenceEncoder
+    from memory.segments.sentence_encoder import SentenceEncoder
 
 ANSWERS = "answers.jsonl"
 

@@ -10,26 +10,26 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from eval.answers import bert_scores, check_bertscore
+from eval.chat.answer_scores import bert_scores, check_bertscore
 from eval.chat.conversation import Asked, Conversation, draw, together
 from eval.chat.debate import debates
 from eval.chat.generated import generated
-from eval.chat.load import load_conversations
+from eval.chat.loader import load_conversations
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.reader import Reader
 from eval.chat.rows import AnswerFolder, AnswerRow, answer_row, row_id
-from eval.chat.split import Stopwatch
 from eval.chat.summary import summarize
 from eval.chat.tables import quality_table, split_table, tokens_table
-from eval.progress import progress
-from eval.resume import Create, begin
-from eval.run import versions_of
-from eval.tables import cost_table
-from keep_agent.brain import make_engine, make_method, make_tokenizer
+from eval.chat.time_split import Stopwatch
+from eval.common.progress import progress
+from eval.common.resume import Create, begin
+from eval.common.run import versions_of
+from eval.common.tables import cost_table
+from keep_agent.config.planner_factory import make_engine, make_method, make_tokenizer
+from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError
-from keep_agent.settings import check_settings
-from memory.encoder import CachedEncoder, make_encoder
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.segments.sentence_encoder import CachedEncoder, make_encoder
 from memory.session import MemorySession
 
 LEAST = {

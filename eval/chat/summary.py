@@ -7,9 +7,9 @@ from typing import Any
 
 from eval.chat.conversation import ADVERSARIAL
 from eval.chat.rows import AnswerRow
-from eval.chat.split import PARTS
-from eval.intervals import mean_interval, share_interval
-from eval.metrics import costs, spread
+from eval.chat.time_split import PARTS
+from eval.common.intervals import mean_interval, share_interval
+from eval.common.metrics import costs, spread
 
 TEXT_METRICS = ("f1", "bleu1", "similarity", "bertscore")
 Bert = Mapping[int, float]  # BERTScore by a row's index; empty if nobody asked for it

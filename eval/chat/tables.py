@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from eval.chat.summary import TEXT_METRICS
-from eval.intervals import FEW
-from eval.tables import bounds, number, percent, share
+from eval.common.intervals import FEW
+from eval.common.tables import bounds, number, percent, share
 
 HEADINGS = {"f1": "F1", "bleu1": "BLEU-1", "similarity": "similarity", "bertscore": "BERTScore"}
 ROWS = ("prefill_tokens", "encoded_tokens", "reading_tokens", "kv_length", "answer_tokens")

@@ -19,7 +19,7 @@ from eval.suite.play import check, play
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from keep_agent.guard import guarded
-from memory.disk.atomic import write_atomic
+from memory.files.atomic import write_atomic
 
 
 def parser() -> argparse.ArgumentParser:

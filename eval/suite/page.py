@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.table import Table
 
+from eval.common.tables import crashes, difference, markdown, number, pairs, percent, points, share
 from eval.compare import Row, Run, compare, differences, load_runs, paired
 from eval.suite.plan import Page, Setting
 from eval.suite.play import placed, printed
-from eval.tables import crashes, difference, markdown, number, pairs, percent, points, share
 from keep_agent.errors import ConfigError
-from keep_agent.runfolder import SUMMARY
+from keep_agent.rollout.run_folder import SUMMARY
 
 HEADINGS = (
     "success %",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from envs.worlds import WORLDS
+from keep_agent.config.literal import as_override
 from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.files import parsed_yaml, read_text
-from keep_agent.literal import as_override
 
 KEYS = {"title", "about", "against", "settings", "rows", "commands"}
 _FOLDER = files("eval.suite").joinpath("pages")

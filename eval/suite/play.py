@@ -11,18 +11,18 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from eval.overrides import key_of, within
-from eval.resume import made_otherwise
-from eval.run import evaluate
+from eval.common.accepted_overrides import key_of, within
+from eval.common.resume import made_otherwise
+from eval.common.run import evaluate
 from eval.suite.plan import RUNS, Cell, Page
-from keep_agent.compose import compose_settings
+from keep_agent.config.compose import compose_settings
+from keep_agent.config.known_settings import check_known
+from keep_agent.config.literal import as_override
+from keep_agent.config.model_override import expand_model
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.files import read_text
-from keep_agent.known import check_known
-from keep_agent.literal import as_override
-from keep_agent.overrides import expand_model
-from keep_agent.runfolder import CONFIG, SUMMARY, read_config, read_summary
-from memory.disk.atomic import write_atomic
+from keep_agent.rollout.run_folder import CONFIG, SUMMARY, read_config, read_summary
+from memory.files.atomic import write_atomic
 
 CHOICES = {"planner", "memory"}
 OWN = ("eval.out", "eval.resume", "eval.shard")  # what a page decides itself, and a run of it is whole

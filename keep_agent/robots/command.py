@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from keep_agent.errors import ConfigError
-from keep_agent.robots.limits import Limits
+from keep_agent.robots.task.limits import Limits
 
 if TYPE_CHECKING:
-    from keep_agent.api import Planning
+    from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.run import Judge
+    from keep_agent.robots.task.run import Judge
 
 TOKEN = "KEEP_AGENT_TOKEN"
 DEMONSTRATION = "keep_agent.robots.symbolic:symbolic"
@@ -65,7 +65,7 @@ def _planner(arguments: Namespace, executor: SkillExecutor) -> Planning:
         raise ConfigError("name either a server (--server URL) or a planner (--planner MODULE:FUNCTION)")
     if arguments.planner:
         return _named("--planner", arguments.planner)(executor)
-    from keep_agent.client import Client  # here: --help needs no HTTP
+    from keep_agent.agent.client import Client  # here: --help needs no HTTP
 
     return Client(arguments.server, token=arguments.token).agent(arguments.agent)
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from keep_agent.agent.fact_validation import checked_facts
 from keep_agent.errors import DataError
-from keep_agent.facts import checked_facts
 
 if TYPE_CHECKING:
     from envs.fact import Fact

@@ -19,17 +19,17 @@ from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import unpacking, writing
 from keep_agent.guard import guarded
 from keep_agent.robots.errors import NotInstalled
-from keep_agent.robots.mcap_messages import Message, of_entry, of_event
-from keep_agent.robots.mcap_schemas import CHANNELS
-from keep_agent.runfolder import AGAIN, TRACE
-from keep_agent.trace import Entry, read_trace
+from keep_agent.robots.mcap.messages import Message, of_entry, of_event
+from keep_agent.robots.mcap.schemas import CHANNELS
+from keep_agent.rollout.run_folder import AGAIN, TRACE
+from keep_agent.rollout.trace import Entry, read_trace
 from keep_agent.viewer.pictures import picture
-from memory.disk.atomic import replacing
+from memory.files.atomic import replacing
 
 if TYPE_CHECKING:
     from mcap.writer import Writer
 
-    from keep_agent.robots.events import Event
+    from keep_agent.robots.task.events import Event
 
 SECOND = 10**9  # nanoseconds
 

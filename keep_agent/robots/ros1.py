@@ -10,18 +10,18 @@ from envs.clock import Clock
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
 from keep_agent.robots.errors import ConnectionLost
-from keep_agent.robots.messages import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
-from keep_agent.robots.ros1_import import ros1
-from keep_agent.robots.ros1_messages import classes
+from keep_agent.robots.ros.debian_import import ros1
+from keep_agent.robots.ros.message_texts import ACTION, FACTS, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.ros.ros1_messages import classes
 from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from keep_agent.api import Planning
+    from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.limits import Limits
-    from keep_agent.robots.run import Judge
+    from keep_agent.robots.task.limits import Limits
+    from keep_agent.robots.task.run import Judge
 
 POLL = 0.02  # seconds
 LAST_WORDS = 2.0  # seconds, for the result of a goal that was stopped to reach a client on a busy machine

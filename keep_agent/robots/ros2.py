@@ -2,8 +2,8 @@
 
 **It was never run with ROS 2**: there was none on the machine where it was written. It follows rclpy's documentation,
 is tested against a stand-in, and does no more than hand over to `RobotService`. It needs a compiled package
-``keep_agent_msgs``, whose definitions are those of `keep_agent.robots.messages` (docs/robots.md). Where you have none,
-take the rosbridge.
+``keep_agent_msgs``, whose definitions are those of `keep_agent.robots.ros.message_texts` (docs/robots.md). Where you have
+none, take the rosbridge.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
 from keep_agent.robots.errors import NotInstalled
-from keep_agent.robots.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.ros.message_texts import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
 from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:
-    from keep_agent.api import Planning
-    from keep_agent.robots.events import TaskReport
+    from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.limits import Limits
-    from keep_agent.robots.run import Judge
+    from keep_agent.robots.task.events import TaskReport
+    from keep_agent.robots.task.limits import Limits
+    from keep_agent.robots.task.run import Judge
 
 
 LAST_WORDS = 1.0  # seconds, for the result of a goal that was stopped

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from keep_agent.errors import DataError
 from keep_agent.guard import guarded
 from keep_agent.robots.command import parser, robot_of
-from keep_agent.robots.messages import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
-from keep_agent.robots.received import Listener, flag_of, text_of
-from keep_agent.robots.rosbridge import Bridge, Distribution, string_type, typed
-from keep_agent.robots.rosbridge_action import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
+from keep_agent.robots.ros.message_fields import Listener, flag_of, text_of
+from keep_agent.robots.ros.message_texts import ACTION, FACTS, PACKAGE, PLAN, REPORT, STATUS, instruction_of
+from keep_agent.robots.rosbridge.action_server import ABORTED, PREEMPTED, SUCCEEDED, BridgeActionServer, End
+from keep_agent.robots.rosbridge.connection import Bridge, Distribution, string_type, typed
 from keep_agent.robots.service import RobotService
 
 if TYPE_CHECKING:
-    from keep_agent.api import Planning
+    from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.limits import Limits
-    from keep_agent.robots.run import Judge
+    from keep_agent.robots.task.limits import Limits
+    from keep_agent.robots.task.run import Judge
 
 TASK, STOP = "task", "stop"  # topics that need no message types of ours
 

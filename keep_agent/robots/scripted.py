@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from keep_agent.api import Decision
+from keep_agent.agent.types import Decision
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
     from keep_agent.robots.symbolic import SymbolicExecutor
-    from planners.styles import FactView
+    from planners.prompts.styles import FactView
 
 
 class ScriptedPlanning:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from envs.outcome import Outcome
 from keep_agent.errors import DataError
 from keep_agent.robots.errors import RobotError
-from keep_agent.robots.events import Started, TaskReport, together
 from keep_agent.robots.facts import read_facts
-from keep_agent.robots.limits import Limits
 from keep_agent.robots.session import RobotSession
-from keep_agent.robots.status import Status, after, sentence
+from keep_agent.robots.task.events import Started, TaskReport, together
+from keep_agent.robots.task.limits import Limits
+from keep_agent.robots.task.status import Status, after, sentence
 
 if TYPE_CHECKING:
-    from keep_agent.api import Planning
-    from keep_agent.robots.events import Event, Watch
+    from keep_agent.agent.types import Planning
     from keep_agent.robots.executor import SkillExecutor
-    from keep_agent.robots.run import Judge
+    from keep_agent.robots.task.events import Event, Watch
+    from keep_agent.robots.task.run import Judge
 
 log = logging.getLogger(__name__)
 

@@ -11,20 +11,20 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from envs.clock import Clock
-from keep_agent.robots.calls import Call
 from keep_agent.robots.errors import RobotError, RobotTimeout
-from keep_agent.robots.events import Finished, Started, TaskReport, together
-from keep_agent.robots.limits import Limits
-from keep_agent.robots.run import Judge, TaskRun
-from keep_agent.robots.single_plans import SinglePlans
-from keep_agent.robots.unseen import Unseen
+from keep_agent.robots.task.bounded_call import Call
+from keep_agent.robots.task.events import Finished, Started, TaskReport, together
+from keep_agent.robots.task.limits import Limits
+from keep_agent.robots.task.pending_facts import Unseen
+from keep_agent.robots.task.run import Judge, TaskRun
+from keep_agent.robots.task.single_plans import SinglePlans
 
 if TYPE_CHECKING:
     from envs.outcome import Outcome
-    from keep_agent.api import Decision, Planning
-    from keep_agent.robots.events import Event, Watch
+    from keep_agent.agent.types import Decision, Planning
     from keep_agent.robots.executor import SkillExecutor
-    from planners.styles import FactView
+    from keep_agent.robots.task.events import Event, Watch
+    from planners.prompts.styles import FactView
 
 T = TypeVar("T")
 ON = "a task is on, and a robot does one thing at a time: wait for its end, or stop it"

@@ -10,7 +10,7 @@ from envs.outcome import Outcome, failed
 from envs.worlds import world_of
 from keep_agent.errors import ConfigError
 from keep_agent.robots.errors import RobotError
-from planners.prompt import UNEXPLAINED
+from planners.prompts.text import UNEXPLAINED
 
 if TYPE_CHECKING:
     from envs.fact import Fact

@@ -11,11 +11,11 @@ from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
 import keep_agent
-from keep_agent.server.access import RULES, AccessMiddleware, Need, Rule, Rules
-from keep_agent.server.limits import Limits, LimitsMiddleware
+from keep_agent.server.auth.access_rules import RULES, AccessMiddleware, Need, Rule, Rules
+from keep_agent.server.auth.tokens import TokenSource
+from keep_agent.server.error_handlers import RESPONSES, ErrorMiddleware, install
+from keep_agent.server.limits.request_limits import Limits, LimitsMiddleware
 from keep_agent.server.metrics import Metrics, MetricsMiddleware
-from keep_agent.server.problems import RESPONSES, ErrorMiddleware, install
-from keep_agent.server.tokens import TokenSource
 
 HEALTH, FIGURES, DESCRIPTION = "/healthz", "/metrics", "/openapi.json"
 SCHEMES = {

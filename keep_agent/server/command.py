@@ -14,16 +14,16 @@ from fastapi import FastAPI
 from omegaconf import DictConfig
 from rich.console import Console
 
-from keep_agent.compose import compose_agent
+from keep_agent.config.compose import compose_agent
 from keep_agent.server.address import address_of, listening
-from keep_agent.server.folder import claimed
-from keep_agent.server.limits import Limits
+from keep_agent.server.auth.token_file import load_tokens
+from keep_agent.server.auth.tokens import VARIABLE, TokenSource, check_bind
+from keep_agent.server.folder_lock import claimed
+from keep_agent.server.limits.refusable_socket import RefusableSocket
+from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.limits.timed_protocol import TimedProtocol
 from keep_agent.server.logs import set_up
-from keep_agent.server.refusable_socket import RefusableSocket
 from keep_agent.server.settings import AgentLimits, Settings
-from keep_agent.server.timed_protocol import TimedProtocol
-from keep_agent.server.token_file import load_tokens
-from keep_agent.server.tokens import VARIABLE, TokenSource, check_bind
 
 GRACE = 30  # seconds for requests in the works when the server is to end
 HEADERS = 64 << 10  # bytes of a request's head
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str], console: Console) -> None:
 
 
 def _service(config: DictConfig, folder: Path, tokens: TokenSource, settings: Settings) -> FastAPI:
-    from keep_agent.brain import agent_brain  # here: these load torch
+    from keep_agent.config.planner_factory import agent_brain  # here: these load torch
     from keep_agent.server.service import make_service
 
     return make_service(agent_brain(config), folder, tokens, settings)

@@ -9,23 +9,23 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from keep_agent.brain import Brain
+from keep_agent.config.planner_factory import Brain
 from keep_agent.server.app import make_app
+from keep_agent.server.auth.tokens import TokenSource
 from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.elsewhere import elsewhere_router
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
-from keep_agent.server.chat.scenario_routes import scenario_router
-from keep_agent.server.chat.scenarios import Scenarios
-from keep_agent.server.gate import Gate
-from keep_agent.server.landing import landing_router
+from keep_agent.server.chat.unsupported_routes import elsewhere_router
+from keep_agent.server.landing_page import landing_router
+from keep_agent.server.limits.concurrency_limiter import Gate
 from keep_agent.server.metrics import Metrics
-from keep_agent.server.planning import Planner, PlanningRoutes
-from keep_agent.server.registry import Registry
+from keep_agent.server.planning.registry import Registry
+from keep_agent.server.planning.routes import Planner, PlanningRoutes
+from keep_agent.server.planning.websocket import SocketRoutes
+from keep_agent.server.scenarios.registry import Scenarios
+from keep_agent.server.scenarios.routes import scenario_router
 from keep_agent.server.settings import Settings
-from keep_agent.server.socket import SocketRoutes
-from keep_agent.server.tokens import TokenSource
 
 CHAT = "chat"  # conversations' rows, in the server's folder
 log = logging.getLogger(__name__)

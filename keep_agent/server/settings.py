@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from keep_agent.errors import ConfigError
-from keep_agent.server.access import AGENTS
+from keep_agent.server.auth.access_rules import AGENTS
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.limits import Limits
+from keep_agent.server.limits.request_limits import Limits
 
 MEMORY_BYTES = 16 << 20  # of a memory that is put in
 MOST = 1 << 31  # of anything that is counted

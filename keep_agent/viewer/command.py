@@ -14,8 +14,8 @@ from rich.console import Console
 
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.server.address import address_of, is_loopback, listening
-from keep_agent.viewer.index import EpisodeIndex
 from keep_agent.viewer.runs import Library, Run, check_root
+from keep_agent.viewer.trace_index import EpisodeIndex
 
 PATH = "/viewer"
 
@@ -45,11 +45,11 @@ def _parser() -> argparse.ArgumentParser:
 def _export(given: argparse.Namespace, console: Console) -> None:
     run, episode = _chosen(given.run, given.episode)
     if given.html:
-        from keep_agent.viewer.export_html import write_html
+        from keep_agent.viewer.export.html import write_html
 
         console.print(f"page: {write_html(run, episode, given.html)}", soft_wrap=True)
     if given.rrd:
-        from keep_agent.viewer.export_rrd import write_rrd
+        from keep_agent.viewer.export.rrd import write_rrd
 
         console.print(f"recording: {write_rrd(run, episode, given.rrd)}", soft_wrap=True)
 
@@ -79,7 +79,7 @@ def _serve(given: argparse.Namespace, console: Console) -> None:
         app = application(given.run, PATH)
         import uvicorn
 
-        from keep_agent.server.refusable_socket import RefusableSocket
+        from keep_agent.server.limits.refusable_socket import RefusableSocket
 
         address = address_of(listener, given.host) + _page(given)
         console.print(f"viewer: {address} (Ctrl-C ends it)", soft_wrap=True, highlight=False, markup=False)

@@ -9,7 +9,7 @@ from nicegui import ui
 
 from keep_agent.errors import DataError
 from keep_agent.viewer.elements import STATIC, Source, StepView
-from keep_agent.viewer.listing import Listing
+from keep_agent.viewer.episode_list import Listing
 from keep_agent.viewer.runs import Library
 
 STEP = "/episode"  # address of the step page, below the mount

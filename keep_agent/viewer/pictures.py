@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from keep_agent.errors import DataError
-from keep_agent.frames import FRAMES
+from keep_agent.rollout.frames import FRAMES
 
 KINDS = {".jpg": "image/jpeg", ".png": "image/png"}
 

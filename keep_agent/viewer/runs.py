@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keep_agent.errors import DataError
-from keep_agent.frames import FRAMES
-from keep_agent.runfolder import CONFIG, TRACE, read_config
-from keep_agent.viewer.index import TraceIndex
+from keep_agent.rollout.frames import FRAMES
+from keep_agent.rollout.run_folder import CONFIG, TRACE, read_config
+from keep_agent.viewer.trace_index import TraceIndex
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keep_agent.trace import Entry
+from keep_agent.rollout.trace import Entry
 from keep_agent.viewer.history import History
 
 HIT, RECOMPUTED, CHANGED, FRESH = "hit", "recomputed", "changed", "fresh"

@@ -28,7 +28,7 @@ def mount(app: FastAPI, root: Callable[[], Path] | Path, path: str = "/viewer") 
     try:
         from nicegui import ui
 
-        from keep_agent.viewer.data import data_router
+        from keep_agent.viewer.json_routes import data_router
         from keep_agent.viewer.pages import add_pages
     except ImportError as error:
         raise ConfigError(f"{NEEDS_SERVER} ({error})") from None
@@ -63,8 +63,8 @@ def application(root: Path, path: str = "/viewer") -> FastAPI:
     try:
         from fastapi import FastAPI
 
-        from keep_agent.server.access import AccessMiddleware
-        from keep_agent.server.tokens import Tokens
+        from keep_agent.server.auth.access_rules import AccessMiddleware
+        from keep_agent.server.auth.tokens import Tokens
     except ImportError as error:
         raise ConfigError(f"{NEEDS_SERVER} ({error})") from None
     app = FastAPI(title="KEEP Agent viewer", openapi_url=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from keep_agent.trace import Entry
+from keep_agent.rollout.trace import Entry
 from keep_agent.viewer.history import History
 
 AGENT = "agent"  # category of the agent's own fact

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from keep_agent.errors import ConfigError
-from memory.segment import Segment
+from memory.segments.segment import Segment
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities, Unit
-from memory.store import SegmentStore
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memory.construction.log import check_log
+from memory.construction.action_log import check_log
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import units
-from memory.segment import Segment
+from memory.segments.segment import Segment
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities, Unit
-from memory.store import SegmentStore
 
 
 @dataclass(frozen=True)

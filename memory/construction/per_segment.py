@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memory.construction.log import alone, check_log, lines
-from memory.segment import Segment
+from memory.construction.action_log import alone, check_log, lines
+from memory.segments.segment import Segment
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities, Unit
-from memory.store import SegmentStore
 
 
 @dataclass(frozen=True)

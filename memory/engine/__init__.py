@@ -1,1 +1,1 @@
-"""The only place that touches transformers' internals. Use ``memory.engine.load`` and ``memory.engine.engine``."""
+"""Engine: the only room that touches a model's internals."""

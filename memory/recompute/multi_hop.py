@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.schedule import Schedule
+from memory.recompute.schedule import Schedule
 from memory.stages import Capabilities, Layout, Probe
 
 DIRECTIONS = ("causal", "both")

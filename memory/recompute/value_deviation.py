@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.schedule import Schedule
+from memory.recompute.schedule import Schedule
 from memory.stages import Capabilities, Layout, Probe
 
 DEVIATIONS = ("v", "k", "kv")

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 
 from keep_agent.errors import ConfigError
+from memory.kv_cache.cache_view import CacheView, check_budget, keep_best
 from memory.stages import Capabilities
-from memory.view import CacheView, check_budget, keep_best
 
 
 @dataclass(frozen=True)

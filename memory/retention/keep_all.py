@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
+from memory.kv_cache.cache_view import CacheView
 from memory.stages import Capabilities
-from memory.view import CacheView
 
 
 @dataclass(frozen=True)

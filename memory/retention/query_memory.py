@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.residual import ResidualHead, load_head
+from memory.kv_cache.cache_view import CacheView, check_budget, keep_best, per_query_head
+from memory.retention.residual_head import ResidualHead, load_head
 from memory.stages import Capabilities
-from memory.view import CacheView, check_budget, keep_best, per_query_head
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class QueryMemory:
         if trained != weights_key and weights_key not in self._opened:
             log.warning(
                 "retention head %r was trained for model %.12s (%s), this is %.12s: "
-                "train one with python -m memory.retention.train, or do without (planner=intentkv_rule)",
+                "train one with python -m planners.train_retention, or do without (planner=intentkv_rule)",
                 self.head,
                 trained,
                 head.about.get("model", "unnamed"),

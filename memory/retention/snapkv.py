@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from keep_agent.errors import ConfigError, check_choice
+from memory.kv_cache.cache_view import CacheView, attention_weights, check_budget, keep_best
 from memory.stages import Capabilities
-from memory.view import CacheView, attention_weights, check_budget, keep_best
 
 POOLINGS = ("max", "mean")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memory.graph import prompt_order
+from memory.segments.graph import prompt_order
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
-from memory.store import SegmentStore
 
 
 @dataclass(frozen=True)

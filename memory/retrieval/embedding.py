@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.graph import Scores, prompt_order
-from memory.segment import Segment
+from memory.segments.graph import Scores, prompt_order
+from memory.segments.segment import Segment
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
-from memory.store import SegmentStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ from operator import mul
 import torch
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.boxes import BoxIndex
-from memory.graph import prompt_order
+from memory.kv_cache.key_boxes import BoxIndex
+from memory.segments.graph import prompt_order
+from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
-from memory.store import SegmentStore
 
 UNITS = ("blocks", "tokens")
 NORMALISERS = ("softmax", "rank")

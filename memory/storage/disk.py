@@ -13,14 +13,14 @@ import torch
 from platformdirs import user_cache_path
 
 from keep_agent.errors import ConfigError, CorruptError
-from memory.block import KVBlock
-from memory.disk.agents import agent_path, forget, open_agent
-from memory.disk.atomic import clean
-from memory.mapped_rows import DamagedError
-from memory.quantize import PackFormat
+from memory.files.agent_files import agent_path, forget, open_agent
+from memory.files.atomic import clean
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.mapped_rows import DamagedError
+from memory.kv_cache.quantization import PackFormat
 from memory.stages import Capabilities
+from memory.storage.block_pages import Form, Pages, save_pages
 from memory.storage.ledger import Entry, Ledger
-from memory.storage.pages import Form, Pages, save_pages
 
 log = logging.getLogger(__name__)
 

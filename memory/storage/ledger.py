@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memory.block import KVBlock
+from memory.kv_cache.block import KVBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from memory.block import KVBlock
-from memory.packed_rows import PackedRows
-from memory.quantize import Along, PackFormat
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.packed_rows import PackedRows
+from memory.kv_cache.quantization import Along, PackFormat
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.block import KVBlock
+from memory.kv_cache.block import KVBlock
 from memory.stages import Capabilities
 from memory.storage.ledger import Entry
 

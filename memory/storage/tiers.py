@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.block import KVBlock
-from memory.mapped_rows import DamagedError
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.mapped_rows import DamagedError
 from memory.stages import Capabilities, Storage
 from memory.storage.ledger import Entry, Ledger
 

@@ -10,10 +10,10 @@ import pytest
 
 from envs.alfred.env import AlfredEnv
 from envs.alfred.episodes import load_episodes
-from envs.alfred.expert import Expert
-from envs.alfred.generator import generate_episode
+from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import succeeded
 from envs.alfred.grounded import GroundedSkills
+from envs.alfred.houses.generator import generate_episode
 from envs.alfred.knowledge import Knowledge
 from envs.alfred.lota import LotaSkills
 from envs.alfred.scene import Episode, Item, Scene, Task

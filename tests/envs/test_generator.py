@@ -11,8 +11,8 @@ from math import dist
 
 import pytest
 
-from envs.alfred.drawing import ROOMS_OF, TASK_TYPES
-from envs.alfred.generator import generate_episode, house_seed, split_of
+from envs.alfred.houses.drawing import ROOMS_OF, TASK_TYPES
+from envs.alfred.houses.generator import generate_episode, house_seed, split_of
 from envs.alfred.objects import FIXTURES, KNIVES, PICKUPABLE, RECEPTACLES, SLICEABLE, may_hold
 from envs.alfred.scene import Episode
 from keep_agent.errors import ConfigError, DataError
@@ -30,7 +30,7 @@ def test_same_seed_same_episode_and_different_seed_different_house() -> None:
 
 
 def test_does_not_depend_on_the_hash_seed() -> None:
-    code = "from envs.alfred.generator import generate_episode as g; print([g(i, stream=4) for i in range(12)])"
+    code = "from envs.alfred.houses.generator import generate_episode as g; print([g(i, stream=4) for i in range(12)])"
     digests = set()
     for hash_seed in ("1", "2"):
         env = os.environ | {"PYTHONHASHSEED": hash_seed}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envs.alfred.lessons import Told, told
-from envs.alfred.trajectories import Corpus
+from envs.alfred.data.trajectories import Corpus
+from envs.alfred.language.lessons import Told, told
 from tests.envs import trials
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from envs.alfred.data.official import OfficialEpisodes, load_official
+from envs.alfred.data.receptacles import leave_one_out
+from envs.alfred.data.survey_cache import load_survey
+from envs.alfred.data.trajectories import Corpus
 from envs.alfred.env import AlfredEnv
-from envs.alfred.expert import Expert
+from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import MATCHINGS, succeeded
-from envs.alfred.official import OfficialEpisodes, load_official
-from envs.alfred.receptacles import leave_one_out
-from envs.alfred.survey_cache import load_survey
-from envs.alfred.trajectories import Corpus
 from envs.alfred.world import World
 
 

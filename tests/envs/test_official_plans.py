@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from envs.alfred.data.trajectories import Corpus, Step
 from envs.alfred.episodes import load_episodes
 from envs.alfred.goals import MATCHINGS, succeeded
 from envs.alfred.scene import Task
-from envs.alfred.trajectories import Corpus, Step
 from envs.alfred.world import World
 from envs.outcome import failed
 

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from envs.alfred.drawing import TASK_TYPES
-from envs.alfred.generator import generate_episode
-from envs.alfred.names import NAMES, names_for, plural
+from envs.alfred.houses.drawing import TASK_TYPES
+from envs.alfred.houses.generator import generate_episode
+from envs.alfred.language.names import NAMES, names_for, plural
+from envs.alfred.language.phrases import all_phrasings, phrase
 from envs.alfred.objects import LOTA_PICKUPABLE
-from envs.alfred.phrases import all_phrasings, phrase
 from envs.alfred.scene import Task
 from keep_agent.errors import DataError
 

@@ -10,7 +10,7 @@ import pytest
 
 from eval import alfred, anatomy
 from keep_agent.errors import DataError
-from keep_agent.trace import read_trace
+from keep_agent.rollout.trace import read_trace
 
 Command = Callable[..., tuple[int, str, str]]
 

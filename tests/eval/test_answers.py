@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from eval.answers import abstains, bert_scores, bleu1, normalise, similarity, token_f1
+from eval.chat.answer_scores import abstains, bert_scores, bleu1, normalise, similarity, token_f1
 from keep_agent.errors import ConfigError
-from memory.encoder import HashedNgrams
+from memory.segments.sentence_encoder import HashedNgrams
 
 
 def test_articles_case_and_punctuation_do_not_count() -> None:

@@ -12,12 +12,12 @@ import pytest
 import wandb
 
 from eval import alfred, compare
-from eval.crew import player
+from eval.workers import player
+from keep_agent.config.model_override import expand_model
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
-from keep_agent.overrides import expand_model
-from keep_agent.runfolder import EPISODES, SUMMARY, TRACE, find_runs
-from keep_agent.trace import read_trace
+from keep_agent.rollout.run_folder import EPISODES, SUMMARY, TRACE, find_runs
+from keep_agent.rollout.trace import read_trace
 from tests.envs.trials import usual, write
 from tests.rewriting import change_object, keep_lines
 from tests.waiting import until
@@ -110,7 +110,7 @@ def test_a_resumed_run_takes_the_same_settings_and_refuses_others(
 ) -> None:
     call(alfred.main, "planner=random", "eval.episodes=2")
     folder, summary = the_run(), read(the_run())
-    monkeypatch.setattr("eval.run.version", lambda name: "9.9")  # of what plays nothing any more
+    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # of what plays nothing any more
     assert call(alfred.main, f"eval.resume={folder}", "planner=random", "eval.episodes=2")[0] == 0
     assert read(folder)["versions"] == summary["versions"]
     code, _, err = call(alfred.main, f"eval.resume={folder}", "env.skills=grounded")
@@ -233,7 +233,7 @@ def test_corrupt_weights_are_named(call: Command, tiny_model: Path, tmp_path: Pa
 
 
 def test_a_model_that_does_not_fit_is_refused_with_numbers(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memory.engine.capacity.available_bytes", lambda device: 8 << 30)
+    monkeypatch.setattr("memory.engine.models.capacity.available_bytes", lambda device: 8 << 30)
     code, out, err = call(alfred.main, "planner=keep", "model=qwen2.5-14b", "model.init=random", "model.device=cpu")
     assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and not Path("outputs").exists()
     assert "qwen2.5-14b" in err and "8.0 GiB free" in err and "smaller model" in err
@@ -250,7 +250,7 @@ def test_a_run_in_which_everything_crashed_is_an_error(call: Command, monkeypatc
     def broken(*given: object) -> None:
         raise RuntimeError("no hands")
 
-    monkeypatch.setattr("planners.simple.RandomPlanner.decide", broken)
+    monkeypatch.setattr("planners.baselines.RandomPlanner.decide", broken)
     code, _, err = call(alfred.main, "planner=random", "eval.episodes=2")
     assert code == BAD_INPUT and "all 2 episodes crashed" in err and "no hands" in err
     assert read(the_run())["crashed"] == 2

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from eval.common.intervals import unseen, wilson
+from eval.common.tables import markdown
 from eval.compare import (
     Run,
     by_length,
@@ -19,11 +21,9 @@ from eval.compare import (
     load_runs,
     paired,
 )
-from eval.intervals import unseen, wilson
-from eval.tables import markdown
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.runfolder import RunFolder
+from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.rollout.run_folder import RunFolder
 
 
 def episode(index: int, success: bool, ttft: float, tokens: int = 100, trial: str = "") -> EpisodeResult:

@@ -13,7 +13,7 @@ import pytest
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, check_unit, draw, pieces
 from eval.chat.debate import debates
 from eval.chat.generated import BY_NAME, generated
-from eval.chat.load import load_conversations
+from eval.chat.loader import load_conversations
 from keep_agent.errors import ConfigError, DataError
 
 

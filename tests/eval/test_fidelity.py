@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.agreement import Point, cheapest, reach_lines, variants_of
-from eval.fidelity import CURVE_SETTING, METHODS, parser, report
-from eval.laws import LAWS, RandomPrompt, plain_logits, relative
-from eval.variants import compose_variants
+from eval.common.variants import compose_variants
+from eval.fidelity.__main__ import CURVE_SETTING, METHODS, parser, report
+from eval.fidelity.agreement import Point, cheapest, reach_lines, variants_of
+from eval.fidelity.laws import LAWS, RandomPrompt, plain_logits, relative
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.transformers.engine import Engine
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 

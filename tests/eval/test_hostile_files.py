@@ -21,12 +21,12 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from eval.chat.rows import AnswerFolder
-from eval.timing.machine import this_machine
-from eval.timing.rows import LatencyFolder
+from eval.latency.machine import this_machine
+from eval.latency.report.rows import LatencyFolder
 from keep_agent.cli import COMMANDS
 from keep_agent.guard import BAD_INPUT
-from keep_agent.runfolder import RunFolder
-from keep_agent.trace import read_trace
+from keep_agent.rollout.run_folder import RunFolder
+from keep_agent.rollout.trace import read_trace
 
 Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,8 +173,8 @@ def test_every_command_is_here() -> None:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one short episode."""
-    from eval.run import evaluate
-    from eval.tables import make_console
+    from eval.common.run import evaluate
+    from eval.common.tables import make_console
 
     folder = tmp_path_factory.mktemp("real") / "run"
     with initialize_config_module("configs", version_base="1.3"):

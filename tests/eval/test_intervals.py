@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.intervals import mean_interval, paired_difference, ratio_interval, share_interval, unseen, wilson
-from eval.tables import difference, summary_table
+from eval.common.intervals import mean_interval, paired_difference, ratio_interval, share_interval, unseen, wilson
+from eval.common.tables import difference, summary_table
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.runfolder import SUMMARY, TRACE, find_runs
-from keep_agent.trace import read_trace
+from keep_agent.rollout.run_folder import SUMMARY, TRACE, find_runs
+from keep_agent.rollout.trace import read_trace
 
 SETTINGS = ("planner=random", "eval.episodes=400", "env.skills=grounded")
 KILLS = 8

@@ -23,18 +23,18 @@ from eval.chat import run as runs
 from eval.chat.conversation import ADVERSARIAL, Conversation, Question, Session, Turn, draw
 from eval.chat.prompt import QuestionPrompt
 from eval.chat.rows import ANSWERS, AnswerFolder, AnswerRow, answer_row, score
-from eval.chat.split import PARTS as SPLIT
 from eval.chat.summary import summarize
-from eval.intervals import wilson
+from eval.chat.time_split import PARTS as SPLIT
+from eval.common.intervals import wilson
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.guard import BAD_INPUT
-from keep_agent.results import PARTS
-from keep_agent.runfolder import SUMMARY
-from memory.assembly import blocks
-from memory.encoder import HashedNgrams, make_encoder
-from memory.engine.engine import Engine
-from memory.engine.rope import RopeTables
-from memory.engine.slot_feed import SlotFeed
+from keep_agent.rollout.results import PARTS
+from keep_agent.rollout.run_folder import SUMMARY
+from memory.construction import isolated as blocks
+from memory.engine.attention.rope import RopeTables
+from memory.engine.transfer.per_layer_retrieval import SlotFeed
+from memory.engine.transformers.engine import Engine
+from memory.segments.sentence_encoder import HashedNgrams, make_encoder
 from tests.rewriting import change_lines, change_object
 from tests.waiting import FakeTime
 
@@ -379,7 +379,7 @@ def test_a_bertscore_that_cannot_be_had_costs_no_answer(
     assert call(f"eval.resume={folder}", "bertscore=good")[0] == 0
     summary = json.loads((folder / SUMMARY).read_text())
     assert summary["answerable"]["bertscore"] == 0.25 and summary["config"]["bertscore"] == "good"
-    monkeypatch.setattr("eval.run.version", lambda name: "9.9")  # of what answers nothing any more
+    monkeypatch.setattr("eval.common.run.version", lambda name: "9.9")  # of what answers nothing any more
     assert call(f"eval.resume={folder}", "bertscore=null")[0] == 0
     assert json.loads((folder / SUMMARY).read_text())["versions"] == summary["versions"]
     assert json.loads((folder / SUMMARY).read_text())["answerable"]["bertscore"] is None

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import alfred, merge
-from eval.shard import Shard
+from eval.common.shard import Shard
 from keep_agent.errors import ConfigError
 from keep_agent.guard import BAD_INPUT
-from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, read_config
-from keep_agent.trace import read_trace
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, read_config
+from keep_agent.rollout.trace import read_trace
 from tests.eval.crew.runs import assert_done, assert_same, pictures, the_run
 from tests.rewriting import as_of_version_0_2, change_object, keep_lines
 
@@ -152,7 +152,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three shards of a run of seven episodes."""
     from hydra import compose, initialize_config_module
 
-    from eval.run import evaluate
+    from eval.common.run import evaluate
     from keep_agent.console import make_console
 
     folder = tmp_path_factory.mktemp("three")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.metrics import (
+from eval.common.metrics import (
     cluster_of,
     goal_condition_rate,
     path_weighted_success,
@@ -10,7 +10,7 @@ from eval.metrics import (
     success_rate,
     summarize,
 )
-from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
 
 
 def task(

@@ -7,8 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from eval import fidelity, retention
-from keep_agent import brain
+from eval.fidelity import __main__ as fidelity
+from eval.retention import __main__ as retention
+from keep_agent.config import planner_factory as brain
 
 Command = Callable[..., tuple[int, str, str]]
 MISTYPED = [

@@ -10,10 +10,10 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
-from eval.outside import FOLDER, OUTSIDE, check_outside
-from eval.resume import resumed_config
+from eval.common.external_settings import FOLDER, OUTSIDE, check_outside
+from eval.common.resume import resumed_config
+from keep_agent.config.setting_types import kinds
 from keep_agent.errors import ConfigError
-from keep_agent.kinds import kinds
 
 OUTWARD = {
     *("folder", "path", "file", "dir", "out", "output", "url", "host", "port", "address", "simulator", "record"),

@@ -13,14 +13,14 @@ import pytest
 
 from envs.worlds import world_of
 from eval import alfred
-from eval import run as runs
-from eval.crew import player
-from keep_agent.frames import FRAMES
+from eval.common import run as runs
+from eval.workers import player
 from keep_agent.guard import BAD_INPUT
-from keep_agent.results import EpisodeResult
-from keep_agent.runfolder import CONFIG, SUMMARY, TRACE, RunFolder, find_runs
-from keep_agent.trace import read_trace
-from memory.disk import atomic
+from keep_agent.rollout.frames import FRAMES
+from keep_agent.rollout.results import EpisodeResult
+from keep_agent.rollout.run_folder import CONFIG, SUMMARY, TRACE, RunFolder, find_runs
+from keep_agent.rollout.trace import read_trace
+from memory.files import atomic
 from tests.keep_agent.pictures import Pictured
 from tests.rewriting import change_object
 

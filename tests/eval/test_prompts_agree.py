@@ -10,27 +10,27 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from envs.worlds import WORLDS, world_of
-from eval.dataset import Recorder, Source
+from eval.dataset.__main__ import Recorder, Source
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
-from memory.encoder import CachedEncoder, HashedNgrams
-from memory.engine.engine import Engine
-from memory.engine.load import from_config
-from memory.graph import Grouping
+from memory.engine.models.load import from_config
+from memory.engine.transformers.engine import Engine
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
 from memory.recompute.none import Nothing
-from memory.report import Prefill
+from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
+from memory.segments.graph import Grouping
+from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
 from planners.base import Finished
-from planners.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
-from planners.formats import PlainFormat
-from planners.kv import KVPlanner
-from planners.packing import IGNORE, Mix, Pack, Packer, Slot, _Replay
-from planners.records import Rollout
-from planners.tokenizer import load_tokenizer
+from planners.kv_planner import KVPlanner
+from planners.prompts.formats import PlainFormat
+from planners.tiny.checkpoint import BUNDLED, TOKENIZER, TOKENIZER_CONFIG
+from planners.tiny.tokenizer import load_tokenizer
+from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot, _Replay
+from planners.training.rollout_files import Rollout
 
 SETTINGS = [("lota", "full"), ("grounded", "partial")]
 UNGROUPED = Grouping(window=10**6)  # trained memories know no static groups

@@ -11,23 +11,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.intervals import wilson
-from eval.probes.cells import Cell, Probe
-from eval.probes.prober import Prober
-from eval.probes.scores import Score, mark_table
-from eval.probes.signals import SIGNALS, watch
-from eval.recall import SETTING, cells_of, parser, report
-from eval.variants import compose_variants
+from eval.common.intervals import wilson
+from eval.common.variants import compose_variants
+from eval.recall.__main__ import SETTING, cells_of, parser, report
+from eval.recall.cells import Cell, Probe
+from eval.recall.layer_signals import SIGNALS, watch
+from eval.recall.prober import Prober
+from eval.recall.scores import Score, mark_table
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
-from memory.engine.load import load_model
-from memory.report import Prefill
+from memory.engine.models.load import load_model
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.engine.transformers.engine import Engine
+from memory.reports.prefill import Prefill
 from memory.session import MemorySession
-from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED
-from planners.formats import make_format
-from planners.recall import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
+from planners.prompts.formats import make_format
+from planners.tiny.checkpoint import BUNDLED
+from planners.training.recall_probes import CUES, GREATEST, KINDS, LEAST, make_probe, make_scene
 
 METHODS = "full_recompute,full_reuse,prefix_cache,all:keep+memory=keep+memory.recompute.schedule.average=1"
 

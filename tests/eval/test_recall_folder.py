@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from eval.recall import parser, report
+from eval.recall.__main__ import parser, report
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
-from keep_agent.runfolder import read_committed
+from keep_agent.rollout.run_folder import read_committed
 from tests.rewriting import change_lines, change_object
 
 OPTIONS = ("--kinds", "needle,tracking", "--cues", "after", "--segments", "8", "--trials", "2", "prompt.encoder=hashed")

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from keep_agent.runfolder import TRACE, find_runs
-from keep_agent.trace import Entry, read_trace
+from keep_agent.rollout.run_folder import TRACE, find_runs
+from keep_agent.rollout.trace import Entry, read_trace
 
 ROOT = Path(__file__).parents[2]
 SETTING = (

@@ -13,12 +13,12 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
 from envs.worlds import choices_of
-from eval.resume import begin, resumed_config
-from keep_agent.assemble import make_env, make_episodes, make_setting
+from eval.common.resume import begin, resumed_config
+from keep_agent.config.examples import make_examples
+from keep_agent.config.factory import make_env, make_episodes, make_setting
+from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.examples import make_examples
-from keep_agent.runfolder import RunFolder
-from keep_agent.settings import check_settings
+from keep_agent.rollout.run_folder import RunFolder
 
 THOR = {"width": 300, "gpu": 0, "display": None}
 PARTS = ("env", "eval", "planner", "prompt", "model", "engine", "memory")
@@ -52,7 +52,7 @@ def test_a_run_older_than_other_ways_to_play_takes_them_whole() -> None:
 
 @pytest.mark.parametrize(("installed", "encoder"), [(object(), "minilm"), (None, "hashed")])
 def test_a_run_says_which_encoder_auto_was(monkeypatch: pytest.MonkeyPatch, installed: object, encoder: str) -> None:
-    monkeypatch.setattr("memory.encoder.find_spec", lambda _: installed)
+    monkeypatch.setattr("memory.segments.sentence_encoder.find_spec", lambda _: installed)
     with initialize_config_module("configs", version_base="1.3"):
         found = begun("planner=expert")
         assert found.prompt.encoder == encoder

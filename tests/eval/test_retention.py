@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 import pytest
 from safetensors.torch import load_file, save_file
 
-from eval.deviation import Shadow, make_planners, play
-from eval.forgetting import Step, distance
-from eval.lines import begin_lines
-from eval.retention import RULER, SETTING, parser, report, summarise, variants
-from eval.session_recorder import entities
+from eval.common.episode_lines import begin_lines
+from eval.common.variants import compose_variants
+from eval.dataset.session_recorder import entities
+from eval.fidelity.deviation import Shadow, make_planners, play
+from eval.retention.__main__ import RULER, SETTING, parser, report, summarise, variants
+from eval.retention.forgetting import Step, distance
 from eval.sessions import report as report_sessions
-from eval.variants import compose_variants
-from keep_agent.assemble import expert_oracle
-from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.config.factory import expert_oracle
+from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
-from memory.toolcalls import read_sessions
-from planners.prompt import named
+from memory.engine.transformers.engine import Engine
+from planners.prompts.text import named
+from planners.training.retention.tool_sessions import read_sessions
 
 if TYPE_CHECKING:
     import torch
 
-    from eval.deviation import Choice
-    from memory.report import Prefill
+    from eval.fidelity.deviation import Choice
+    from memory.reports.prefill import Prefill
 
 SMALL = ["eval.episodes=2", "env.stream=1", "env.max_steps=3", "prompt.encoder=hashed"]
 

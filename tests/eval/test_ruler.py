@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from eval.probes.cells import Cell
-from eval.probes.prober import Prober
-from eval.probes.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
-from eval.probes.ruler_probes import TOLERANCE, Ruler, RulerProbe
-from eval.probes.wording import TextFormat
-from eval.recall import parser, report
-from eval.variants import compose_variants
+from eval.common.variants import compose_variants
+from eval.recall.__main__ import parser, report
+from eval.recall.cells import Cell
+from eval.recall.prober import Prober
+from eval.recall.ruler import NOISE, TASKS, CommonWords, FrequentWords, MultiQuery, VariableTracking, hide
+from eval.recall.ruler_probes import TOLERANCE, Ruler, RulerProbe
+from eval.recall.wording import TextFormat
 from keep_agent.console import make_console
 from keep_agent.errors import CapacityError, ConfigError
-from memory.engine.engine import Engine
-from memory.engine.load import load_model
-from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED
-from planners.recall import CUES
+from memory.engine.models.load import load_model
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.engine.transformers.engine import Engine
+from planners.tiny.checkpoint import BUNDLED
+from planners.training.recall_probes import CUES
 
 TOKENS = 1024
 DOCUMENTS = 3

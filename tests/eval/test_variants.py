@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.variants import compose_variants, names
+from eval.common.variants import compose_variants, names
 from keep_agent.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ import pytest
 from envs.wah.episodes import load_episodes
 from eval import compare, wah
 from keep_agent.guard import BAD_INPUT
-from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, find_runs
-from keep_agent.trace import read_trace
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, find_runs
+from keep_agent.rollout.trace import read_trace
 from tests.envs.wah.graph_home import GraphHome
 from tests.envs.wah.standin import StandIn
 from tests.rewriting import change_object

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keep_agent.agent import Agent
+from keep_agent.agent.agent import Agent
 from keep_agent.robots import Limits, Observed, Planned, RobotSession
-from keep_agent.robots.events import Event
 from keep_agent.robots.symbolic import symbolic
+from keep_agent.robots.task.events import Event
 
 
 @pytest.mark.slow

@@ -14,13 +14,13 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from keep_agent.assemble import make_planner
-from keep_agent.brain import make_model, make_tokenizer
+from keep_agent.config.factory import make_planner
+from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.errors import CapacityError, ConfigError, ModelError
-from keep_agent.loop import run_episode
-from keep_agent.results import PARTS, EpisodeResult
-from planners.checkpoint import SAYS_GOALS
-from planners.kv import KVPlanner
+from keep_agent.rollout.loop import run_episode
+from keep_agent.rollout.results import PARTS, EpisodeResult
+from planners.kv_planner import KVPlanner
+from planners.tiny.checkpoint import SAYS_GOALS
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.test_loop import world
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from envs.outcome import Outcome
-from keep_agent import client as module
-from keep_agent.agent import Agent
-from keep_agent.brain import brain_of
-from keep_agent.client import PATIENCE, TIMEOUT, Client, RemoteAgent, ServerError
+from keep_agent.agent import client as module
+from keep_agent.agent.agent import Agent
+from keep_agent.agent.client import PATIENCE, TIMEOUT, Client, RemoteAgent, ServerError
+from keep_agent.config.planner_factory import brain_of
 from keep_agent.errors import ConfigError, KeepError, StaleError
 
 URL = "http://robots.test"

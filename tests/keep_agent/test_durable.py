@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain, brain_of
-from keep_agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
+from keep_agent.agent.agent import Agent
+from keep_agent.agent.durable import CALLS, JOURNAL, MEMORY, DurableAgent
+from keep_agent.agent.memory_file import read_memory, write_memory
+from keep_agent.config.planner_factory import Brain, brain_of
 from keep_agent.errors import CapacityError, ConfigError, CorruptError, DataError, StorageError
-from keep_agent.memory_file import read_memory, write_memory
 
 END = "journal.end"
 FILES = (MEMORY, JOURNAL, END)
@@ -305,7 +305,7 @@ def test_a_memory_that_was_replaced_and_not_synced_loses_no_later_call(
     agent.observe([Fact("mug_1", "object", "mug", "cabinet_1")])
     with monkeypatch.context() as patch:
         for _ in range(times):
-            patch.setattr("memory.disk.atomic.sync", refusing_the_second())
+            patch.setattr("memory.files.atomic.sync", refusing_the_second())
             with pytest.raises(StorageError):
                 agent.compact()
     agent.observe([Fact("apple_1", "object", "apple", "cabinet_1")])
@@ -426,7 +426,7 @@ def test_only_what_has_changed_is_written_at_the_end(opened: Callable[..., Durab
 def test_a_long_journal_is_no_more_than_so_many_bytes(
     opened: Callable[..., DurableAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keep_agent.durable.BYTES", 2000)
+    monkeypatch.setattr("keep_agent.agent.durable.BYTES", 2000)
     agent = opened()
     for number in range(40):
         agent.observe([Fact("mug_1", "object", "mug", states=("x" * 60, f"{number}"))])
@@ -480,9 +480,9 @@ import sys
 from pathlib import Path
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.agent import Agent
-from keep_agent.brain import brain_of
-from keep_agent.durable import DurableAgent
+from keep_agent.agent.agent import Agent
+from keep_agent.config.planner_factory import brain_of
+from keep_agent.agent.durable import DurableAgent
 
 brain = brain_of([f"model={sys.argv[1]}", "prompt.encoder=hashed"])
 agent = DurableAgent(Agent(brain.planner("robot")), Path(sys.argv[2]))

@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_module
 from envs.setting import succeeded
 from envs.splits import LAST_SEED
 from envs.worlds import world_of
+from keep_agent.config.examples import make_examples
 from keep_agent.errors import ConfigError
-from keep_agent.examples import make_examples
 
 
 @pytest.fixture(autouse=True)

@@ -14,24 +14,24 @@ from typing import Any
 
 import pytest
 
-from envs.alfred.official import _listed
-from envs.alfred.trajectories import Source, parse
+from envs.alfred.data.official import _listed
+from envs.alfred.data.trajectories import Source, parse
 from envs.alfworld.scene import Game
-from envs.wah.records import records_of
-from eval.chat.load import load_conversations
-from eval.lines import begin_lines
-from eval.overlap.times import read_times
-from eval.shape import Shape
+from envs.wah.data.records import records_of
+from eval.chat.loader import load_conversations
+from eval.common.episode_lines import begin_lines
+from eval.loading.layer_costs import Shape
+from eval.loading.layer_times import read_times
+from keep_agent.agent.memory_file import read_memory
 from keep_agent.errors import CapacityError, CorruptError, DataError, KeepError, StorageError
 from keep_agent.files import parsed, read_json, writing
-from keep_agent.memory_file import read_memory
-from keep_agent.phases.fields import read_yaml
 from keep_agent.robots.mcap_log import episode_of
-from keep_agent.runfolder import RunFolder, read_config
-from keep_agent.trace import read_trace
-from memory.disk.atomic import write_atomic
-from memory.toolcalls import read_sessions
-from planners.records import read_rollouts
+from keep_agent.rollout.run_folder import RunFolder, read_config
+from keep_agent.rollout.trace import read_trace
+from keep_agent.scenarios.field_checks import read_yaml
+from memory.files.atomic import write_atomic
+from planners.training.retention.tool_sessions import read_sessions
+from planners.training.rollout_files import read_rollouts
 
 DEEP = b"[" * 100_000
 CONTENTS = {

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from keep_agent.errors import DataError, KeepError
-from keep_agent.frames import FRAMES, LONGEST, Frames, encoded, folder_name, keep_frames
-from keep_agent.results import EpisodeResult, TaskOutcome
-from keep_agent.runfolder import CONFIG, EPISODES, TRACE, RunFolder
-from memory.disk import atomic
+from keep_agent.rollout.frames import FRAMES, LONGEST, Frames, encoded, folder_name, keep_frames
+from keep_agent.rollout.results import EpisodeResult, TaskOutcome
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, TRACE, RunFolder
+from memory.files import atomic
 from tests.disk_log import log_of_disk
 from tests.keep_agent.pictures import picture
 from tests.rewriting import keep_lines
@@ -159,7 +159,7 @@ def test_resuming_drops_pictures_without_a_mark(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from keep_agent.runfolder import RunFolder
+from keep_agent.rollout.run_folder import RunFolder
 from tests.keep_agent.test_frames import result, taken
 
 run = RunFolder.resume(Path(sys.argv[1]))

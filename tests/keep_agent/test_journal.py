@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from keep_agent.agent.journal import Journal
 from keep_agent.errors import CapacityError, CorruptError, DataError
-from keep_agent.journal import Journal
-from memory.disk.lines import Chain
-from memory.disk.marks import end_of
+from memory.files.end_mark import end_of
+from memory.files.json_lines import Chain
 from tests.keep_agent.test_runfolder_damage import damaged, limited
 
 FIRST, SECOND, THIRD = (Chain.bound(text) for text in (b"robot", b"robot, later", b"robot, later still"))

@@ -9,13 +9,13 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from keep_agent import brain
-from keep_agent.agent import Agent
-from keep_agent.compose import compose_agent, compose_settings
+from keep_agent.agent.agent import Agent
+from keep_agent.config import planner_factory as brain
+from keep_agent.config.compose import compose_agent, compose_settings
+from keep_agent.config.setting_types import UNSET, Kind, check_groups, check_kinds, kind_of, kinds
+from keep_agent.config.settings import check_settings, check_values
 from keep_agent.errors import ConfigError
-from keep_agent.kinds import UNSET, Kind, check_groups, check_kinds, kind_of, kinds
-from keep_agent.phases.command import composed
-from keep_agent.settings import check_settings, check_values
+from keep_agent.scenarios.command import composed
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMMANDS = [path.stem for path in CONFIGS.glob("*.yaml")]

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent import brain
-from keep_agent.agent import Agent
-from keep_agent.compose import choose_agent, compose_agent, compose_settings
+from keep_agent.agent.agent import Agent
+from keep_agent.config import planner_factory as brain
+from keep_agent.config.compose import choose_agent, compose_agent, compose_settings
+from keep_agent.config.known_settings import UnknownSetting, check_known
+from keep_agent.config.model_names import check_model
+from keep_agent.config.settings import check_settings, check_word
 from keep_agent.errors import ConfigError, check_choice, did_you_mean
-from keep_agent.known import UnknownSetting, check_known
-from keep_agent.model_names import check_model
-from keep_agent.settings import check_settings, check_word
-from memory.choices import DTYPES, QUANTIZATIONS
-from memory.engine.load import parse_dtype
-from memory.engine.quantized_weights import AT_LOAD
-from planners.checkpoint import PLANNERS
+from memory.config.choices import DTYPES, QUANTIZATIONS
+from memory.engine.models.load import parse_dtype
+from memory.engine.models.quantized_weights import AT_LOAD
+from planners.tiny.checkpoint import PLANNERS
 
 TAKEN = [
     "planner=keep,full_recompute memory/loading=serial,next_layer eval.seed=1,2",

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from keep_agent.config.literal import as_config, as_override, looked_up, quoted
+from keep_agent.config.model_override import choose_model, expand_model
 from keep_agent.errors import ConfigError
-from keep_agent.literal import as_config, as_override, looked_up, quoted
-from keep_agent.overrides import choose_model, expand_model
 
 MEANT = st.sampled_from("\\${}[]()'\", =:~+@#%*&|<>/.-ab1")  # what means something to Hydra, OmegaConf or YAML
 TEXT = st.text(st.one_of(MEANT, st.characters(categories=["L", "M", "N", "P", "S", "Zs"])), min_size=1).filter(

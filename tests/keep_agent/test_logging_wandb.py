@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from eval.metrics import summarize
+from eval.common.metrics import summarize
 from keep_agent.errors import ConfigError
-from keep_agent.logging_wandb import NoLog, open_log
-from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.rollout.wandb_logging import NoLog, open_log
 from tests.waiting import until
 
 BLOCK, HEADER, FILE_HEADER = 32 * 1024, 7, 7  # LevelDB log format behind W&B's own file header

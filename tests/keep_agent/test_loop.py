@@ -12,13 +12,13 @@ from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode
 from envs.wah.env import WatchAndHelpEnv
 from envs.wah.episodes import load_episodes as load_apartments
-from keep_agent.assemble import demonstration, expert_oracle, make_planner
+from keep_agent.config.factory import demonstration, expert_oracle, make_planner
 from keep_agent.errors import DataError, EpisodeError, ModelError
-from keep_agent.frames import Frames
-from keep_agent.loop import run_episode
-from keep_agent.results import EpisodeResult
+from keep_agent.rollout.frames import Frames
+from keep_agent.rollout.loop import run_episode
+from keep_agent.rollout.results import EpisodeResult
 from planners.base import Decision, Finished, Planner
-from planners.simple import ExpertPlanner, RandomPlanner
+from planners.baselines import ExpertPlanner, RandomPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.pictures import Pictured, picture
 

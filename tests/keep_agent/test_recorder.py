@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from keep_agent.recorder import Recorder
-from keep_agent.trace import Entry
-from keep_agent.viewer.index import TraceIndex
+from keep_agent.agent.trace_recorder import Recorder
+from keep_agent.rollout.trace import Entry
+from keep_agent.viewer.trace_index import TraceIndex
 
 
 def step(number: int, written: dict[str, str | None], *facts: Entry) -> Entry:

@@ -10,8 +10,8 @@ from threading import Barrier
 import pytest
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from keep_agent.results import EpisodeResult, StepNumbers, TaskOutcome
-from keep_agent.runfolder import (
+from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.rollout.run_folder import (
     CONFIG,
     EPISODES,
     SUMMARY,

@@ -15,9 +15,9 @@ import pytest
 
 from eval.merge import spans
 from keep_agent.errors import CapacityError, CorruptError, DataError, StorageError
-from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, read_config
-from keep_agent.trace import read_trace
-from keep_agent.viewer.index import TraceIndex
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, RunFolder, read_config
+from keep_agent.rollout.trace import read_trace
+from keep_agent.viewer.trace_index import TraceIndex
 from tests.keep_agent.test_runfolder import result
 from tests.keep_agent.viewer.traces import step
 from tests.rewriting import as_of_version_0_2

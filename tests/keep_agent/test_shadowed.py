@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.shadowed import is_command
+from keep_agent.package_check import is_command
 from tests.test_imports import ROOT
 
 MAKE = "import gymnasium; gymnasium.make('keep_agent:Alfred-v0')"
@@ -76,7 +76,7 @@ def test_one_that_was_imported_before_is_found_too(tmp_path: Path) -> None:
 
 def test_what_the_sentence_advises_works(tmp_path: Path) -> None:
     (tmp_path / "memory.py").write_text("")
-    assert start(tmp_path, "-P", "-c", "import keep_agent, memory.segment").returncode == 0
+    assert start(tmp_path, "-P", "-c", "import keep_agent, memory.segments.segment").returncode == 0
 
 
 def test_folders_that_are_no_packages_and_modules_that_come_later_do_no_harm(tmp_path: Path) -> None:
@@ -84,6 +84,6 @@ def test_folders_that_are_no_packages_and_modules_that_come_later_do_no_harm(tmp
         (tmp_path / name).mkdir()
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "memory.py").write_text("")
-    code = "import sys; sys.path.append('later'); import keep_agent, envs.fact, memory.segment"
+    code = "import sys; sys.path.append('later'); import keep_agent, envs.fact, memory.segments.segment"
     done = start(tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr

@@ -14,10 +14,10 @@ from functools import cache
 import pytest
 import torch
 
-from memory.engine.decoder import Decoder
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.load import LoadedModel
+from memory.engine.models.load import LoadedModel
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.transformers.decoder import Decoder
+from memory.engine.transformers.engine import Engine
 
 DEVICE = os.environ.get("KEEP_AGENT_LAWS_DEVICE", "cpu")
 GetEngine = Callable[..., Engine]

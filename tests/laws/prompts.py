@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import torch
 
-from memory.block import KVBlock
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
 from memory.stages import Capabilities, Layout, Placement, Probe, Recompute, Span, Unit
 
 LENGTHS = (20, 31, 17, 26)

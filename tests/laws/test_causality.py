@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
-from memory.schedule import Schedule
 from memory.stages import Layout, Recompute, Transfer
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Always, Prompt, Script, Watched, shrinking, tokens

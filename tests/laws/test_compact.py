@@ -11,15 +11,15 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from memory.block import KVBlock
-from memory.engine.compact import compact
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES
-from memory.engine.paged import PagedCache
-from memory.engine.witness import Witness
+from memory.engine.attention.observer import Witness
+from memory.engine.models.tiny_models import FAMILIES
+from memory.engine.transformers.compact import compact
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.paged import PagedCache
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
-from memory.slots import SlotPool
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Prompt, relative, tokens
 from tests.laws.transcripts import CANDIDATES

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from memory.block import KVBlock
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES
+from memory.engine.models.tiny_models import FAMILIES
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from memory.recompute.none import Nothing

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from keep_agent.errors import ModelError
-from memory.assembly.layout import lay_out
-from memory.engine.batch import Batch
-from memory.engine.cache import DenseCache
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.finite import are_finite, check_finite, most_likely
-from memory.engine.packed import PackedCache
-from memory.engine.scheduler import Scheduler
-from memory.engine.stream import Reason
+from memory.construction.layout import lay_out
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.scheduler.batch import Batch
+from memory.engine.scheduler.request_stream import Reason
+from memory.engine.scheduler.scheduler import Scheduler
+from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.finite_logits import are_finite, check_finite, most_likely
+from memory.kv_cache.dense import DenseCache
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PackedCache
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
-from memory.quantize import PackFormat
 from memory.recompute.full import Full
 from tests.laws.broken import broken
 from tests.laws.conftest import DEVICE, GetEngine, make_engine

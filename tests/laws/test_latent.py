@@ -11,14 +11,14 @@ import torch
 from keep_agent.errors import CapacityError
 from memory.construction.history import History
 from memory.construction.prefix import Prefix
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.none import Nothing
-from memory.report import Prefill
+from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from tests.laws.conftest import GetEngine, make_engine

@@ -9,20 +9,20 @@ import pytest
 import torch
 
 from keep_agent.errors import CorruptError
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES
-from memory.engine.mover import Mover
-from memory.engine.trace import PrefillTrace
-from memory.engine.transport import Throttle
+from memory.engine.models.tiny_models import FAMILIES
+from memory.engine.results import PrefillTrace
+from memory.engine.transfer.kv_transfer import Mover
+from memory.engine.transfer.link import Throttle
+from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
-from memory.schedule import Schedule
 from memory.stages import Loading, Recompute
 from tests.laws.conftest import DEVICE, GetEngine
 from tests.laws.prompts import Prompt, relative

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from memory.construction.turns import Turns
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.paged import PagedCache
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.cache_view import CacheView
+from memory.kv_cache.paged import PagedCache
 from memory.retention.keep_all import KeepAll
 from memory.retention.query_memory import QueryMemory
 from memory.retention.snapkv import SnapKV
 from memory.stages import Retention
-from memory.view import CacheView
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import relative, tokens
 from tests.laws.transcripts import BUDGET, CANDIDATES, CONTEXT, EVICTING, STORY, Told, Turn, policy, random_head

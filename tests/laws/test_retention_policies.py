@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.cache_view import CacheView
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.stages import Retention
-from memory.view import CacheView
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import relative
 from tests.laws.test_policies import FAMILIES

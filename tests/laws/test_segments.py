@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory.assembly.base import Context
-from memory.assembly.reuse import Reuse
-from memory.clock import Clock
+from memory.construction.any_offset import Reuse
+from memory.construction.base import Context
 from memory.construction.segments import Segments
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
+from memory.reports.timing import Clock
 from memory.retrieval.all import All
-from memory.schedule import Schedule
+from memory.segments.store import SegmentStore
 from memory.stages import Recompute, Unit
-from memory.store import SegmentStore
 from tests.laws.prompts import relative, tokens
 from tests.references.sparsex_cache import Part, SegmentCache
 

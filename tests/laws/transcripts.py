@@ -7,18 +7,18 @@ from pathlib import Path
 
 import torch
 
-from memory.assembly.base import Assembled, Context
-from memory.assembly.shelves import SlotShelf
-from memory.assembly.turns import Turns as Assembler
-from memory.clock import Clock
+from memory.construction.base import Assembled, Context
 from memory.construction.turns import Turns
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.paged import PagedCache
-from memory.engine.trace import PrefillResult
-from memory.residual import ResidualHead, save_head
+from memory.construction.turns_builder import Turns as Assembler
+from memory.engine.results import PrefillResult
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.cache_provider import SlotShelf
+from memory.kv_cache.paged import PagedCache
+from memory.reports.timing import Clock
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory
+from memory.retention.residual_head import ResidualHead, save_head
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.stages import Retention, Unit

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from memory.match import TokenizerCoder
-from planners.checkpoint import BUNDLED
-from planners.tokenizer import load_tokenizer
+from memory.agents.text_match import TokenizerCoder
+from planners.tiny.checkpoint import BUNDLED
+from planners.tiny.tokenizer import load_tokenizer
 
 SENTENCES = [
     "the mug is in the fridge and the fridge is open\n",

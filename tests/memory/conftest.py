@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
-from memory.engine.engine import Engine
-from memory.engine.load import from_config
+from memory.engine.models.load import from_config
+from memory.engine.transformers.engine import Engine
 from tests.memory.houses import VOCABULARY
 from tests.memory.sessions import LAYERS
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from memory.encoder import CachedEncoder, HashedNgrams
-from memory.graph import Grouping, SegmentGraph
-from memory.store import SegmentStore
+from memory.segments.graph import Grouping, SegmentGraph
+from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
+from memory.segments.store import SegmentStore
 
 VOCABULARY = 97
 

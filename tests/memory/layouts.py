@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from memory.block import KVBlock
+from memory.kv_cache.block import KVBlock
 from memory.stages import Layout, Placement, Span, Unit
 
 

@@ -17,9 +17,7 @@ from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.construction.turns import Turns
-from memory.encoder import CachedEncoder, HashedNgrams
-from memory.engine.engine import Engine
-from memory.graph import Grouping
+from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
@@ -27,14 +25,16 @@ from memory.method import MemoryMethod
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from memory.report import Prefill
+from memory.recompute.schedule import Schedule
+from memory.reports.prefill import Prefill
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
-from memory.schedule import Schedule
+from memory.segments.graph import Grouping
+from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
 from tests.memory.houses import encode_text, furnish
 

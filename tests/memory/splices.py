@@ -6,7 +6,7 @@ from itertools import pairwise, takewhile
 
 from hypothesis import strategies as st
 
-from memory.match import TokenText, is_seam, match, resume
+from memory.agents.text_match import TokenText, is_seam, match, resume
 from tests.memory.coders import coder_of, said, tokenizer_of
 
 WORDS = [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
-from memory.boxes import Boxes, BoxIndex
+from memory.kv_cache.key_boxes import Boxes, BoxIndex
 from memory.retrieval.latent import Latent
 from tests.memory.houses import furnish, make_store
 

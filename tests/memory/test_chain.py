@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memory.construction.prefix import Prefix
-from memory.engine.engine import Engine
-from memory.segment import Segment
+from memory.engine.transformers.engine import Engine
+from memory.segments.segment import Segment
+from memory.segments.store import SegmentStore
 from memory.stages import Unit
-from memory.store import SegmentStore
 from tests.memory.houses import encode_text
 from tests.memory.sessions import QUERY, close, open_session, plain, prefix
 

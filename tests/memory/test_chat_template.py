@@ -8,8 +8,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from keep_agent.errors import ModelError
-from memory.chat_template import parts_around, render
-from planners.formats import LotaFormat
+from memory.engine.models.chat_template import parts_around, render
+from planners.prompts.formats import LotaFormat
 
 FAILING: dict[str, Any] = {
     "include": "{% include 'x' %}",

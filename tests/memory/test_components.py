@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.component_names import METHOD, STAGES, check_names, is_own
-from memory.components import component
+from memory.config.component_names import METHOD, STAGES, check_names, is_own
+from memory.config.components import component
 from memory.loading.serial import Serial
 from memory.method import CALLS, MemoryMethod
 from memory.stages import Capabilities
@@ -27,7 +27,7 @@ HOSTILE = {  # what a config may say, with the file that would be there if it we
     "pathlib.Path.touch": lambda mark: {"self": {"_target_": "pathlib.Path", "_args_": [mark]}},
     "torch.save": lambda mark: {"obj": 1, "f": mark},
     "hydra.utils.instantiate": lambda mark: {"config": {"_target_": "builtins.open", "file": mark, "mode": "w"}},
-    "memory.components.import_module": lambda mark: {"name": "antigravity"},
+    "memory.config.components.import_module": lambda mark: {"name": "antigravity"},
     "memory.storage.disk.Path": lambda mark: {},
     "memory.storage.ram.OrderedDict": lambda mark: {},
     "memory.storage.ledger.Entry": lambda mark: {"identity": "a", "nbytes": 1},

@@ -15,9 +15,8 @@ import torch
 from hydra import compose, initialize_config_module
 from hypothesis import given, settings
 
-from keep_agent.brain import make_method
+from keep_agent.config.planner_factory import make_method
 from keep_agent.errors import ConfigError
-from memory.block import KVBlock
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.history import History
 from memory.construction.per_segment import PerSegment
@@ -25,7 +24,8 @@ from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.construction.turns import Turns
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial

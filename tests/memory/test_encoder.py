@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keep_agent.errors import ConfigError, DataError, ModelError
-from memory.encoder import (
+from memory.segments.sentence_encoder import (
     CachedEncoder,
     HashedNgrams,
     NamespaceEncoder,
@@ -29,7 +29,9 @@ def test_hashed_vectors_have_unit_norm_and_meaning() -> None:
 
 
 def test_hashed_vectors_do_not_depend_on_the_process() -> None:
-    code = f"from memory.encoder import HashedNgrams as H; print(H().encode({TEXTS!r}).tobytes().hex())"
+    code = (
+        f"from memory.segments.sentence_encoder import HashedNgrams as H; print(H().encode({TEXTS!r}).tobytes().hex())"
+    )
     runs = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}

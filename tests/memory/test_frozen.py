@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.block import KVBlock
-from memory.clock import Clock
-from memory.engine.engine import Engine
-from memory.frozen import FrozenPool
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.pinned_blocks import FrozenPool
+from memory.reports.timing import Clock
 from memory.retrieval.all import All
 from memory.stages import Unit
 from tests.memory.houses import encode_text

@@ -6,8 +6,8 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.graph import Grouping, prompt_order
-from memory.store import KEPT, SegmentStore
+from memory.segments.graph import Grouping, prompt_order
+from memory.segments.store import KEPT, SegmentStore
 from tests.memory.houses import furnish, make_store
 
 

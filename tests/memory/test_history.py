@@ -13,16 +13,16 @@ import torch
 from keep_agent.errors import CapacityError, ConfigError
 from memory.construction.history import History
 from memory.construction.prefix import Prefix
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from memory.report import Prefill
+from memory.recompute.schedule import Schedule
+from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
-from memory.schedule import Schedule
 from memory.session import MemorySession
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
@@ -319,7 +319,7 @@ def test_a_harvest_that_failed_is_told_once(engine: Engine, monkeypatch: pytest.
     session.prefill("q", QUERY)
     engine.later(lambda: None).result()
     with monkeypatch.context() as broken:
-        broken.setattr("memory.assembly.harvest.Boxes.around", lambda *_: 1 / 0)
+        broken.setattr("memory.construction.harvested_pool.Boxes.around", lambda *_: 1 / 0)
         session.prefill("q", QUERY)
         engine.later(lambda: None).result()
     with pytest.raises(ZeroDivisionError):

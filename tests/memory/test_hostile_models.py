@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from keep_agent.errors import KeepError, ModelError
-from memory.encoder import make_encoder
-from memory.engine.load import load_model
-from memory.tokenizer import load_tokenizer
+from memory.engine.models.load import load_model
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.segments.sentence_encoder import make_encoder
 
 AUTO_MAP = {
     "AutoConfig": "evil.Evil",

@@ -9,18 +9,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from memory.assembly.latent import NamedChoice
-from memory.clock import Clock
 from memory.construction.fixed_blocks import FixedBlocks
+from memory.construction.latent_choice import NamedChoice
 from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
 from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
+from memory.reports.timing import Clock
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
-from memory.schedule import Schedule
 from memory.session import MemorySession
 from memory.stages import Retrieval
 from tests.memory.houses import encode_text, furnish

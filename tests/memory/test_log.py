@@ -13,18 +13,18 @@ from keep_agent.errors import ConfigError
 from memory.construction.groups import Groups
 from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
-from memory.engine.engine import Engine
-from memory.graph import Grouping, prompt_order
+from memory.engine.transformers.engine import Engine
 from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
-from memory.schedule import Schedule
+from memory.segments.graph import Grouping, prompt_order
+from memory.segments.store import SegmentStore
 from memory.session import MemorySession
 from memory.stages import Unit
 from memory.storage.ram import Ram
-from memory.store import SegmentStore
 from tests.memory.houses import furnish, make_store
 from tests.memory.sessions import CONTEXT, QUERY, close, groups, keep, open_session, plain
 from tests.references.isolated import full_reuse

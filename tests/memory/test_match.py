@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keep_agent.errors import ConfigError, DataError
-from memory.match import TokenText, match, match_tokens, resume
+from memory.agents.text_match import TokenText, match, match_tokens, resume
 from tests.memory.coders import FIRST, coder_of, said
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from keep_agent.errors import DataError
-from memory.match import TokenText, match
+from memory.agents.text_match import TokenText, match
 from tests.memory.coders import ALL, SENTENCES, coder_of
 from tests.memory.splices import in_pieces
 

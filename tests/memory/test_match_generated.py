@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.match import TokenText, match, resume
+from memory.agents.text_match import TokenText, match, resume
 from tests.memory.coders import LOSSLESS, coder_of, said, tokenizer_of
 from tests.memory.splices import check_law, edited, edits, texts
 

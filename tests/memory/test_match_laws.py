@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.match import TokenText, match, resume, shared
+from memory.agents.text_match import TokenText, match, resume, shared
 from tests.memory.coders import ALL, LOSSLESS, coder_of, said
 from tests.memory.splices import check_law, common, edited, edits, in_pieces, places, texts
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from keep_agent.errors import ModelError
-from memory.match import TokenizerCoder, TokenText, match, resume
+from memory.agents.text_match import TokenizerCoder, TokenText, match, resume
 from tests.memory.coders import LOSSLESS, TOKENIZERS, byte_level, coder_of, said, sentencepiece
 
 if TYPE_CHECKING:

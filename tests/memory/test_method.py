@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.block import KVBlock
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.history import History
 from memory.construction.per_segment import PerSegment
@@ -14,12 +13,13 @@ from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.construction.turns import Turns
-from memory.index import PrefixIndex
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.block_lease import UNUSED, BlockPool
+from memory.kv_cache.prefix_index import PrefixIndex
+from memory.kv_cache.quantization import PackFormat
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
-from memory.pool import UNUSED, BlockPool
-from memory.quantize import PackFormat
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing

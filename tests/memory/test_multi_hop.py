@@ -11,7 +11,7 @@ from keep_agent.errors import ConfigError
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from memory.schedule import SHAPES, Schedule
+from memory.recompute.schedule import SHAPES, Schedule
 from memory.stages import Layout
 from tests.memory.layouts import MatrixProbe, make_layout
 from tests.references.multi_hop import choose

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.quantize import Along, Packed, PackFormat, bytes_per_token, pack
+from memory.kv_cache.quantization import Along, Packed, PackFormat, bytes_per_token, pack
 from tests import beside
 
 ALONG = get_args(Along)

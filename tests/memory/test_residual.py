@@ -11,16 +11,16 @@ import pytest
 from hydra import compose, initialize_config_module
 from safetensors.torch import load_file
 
-from keep_agent.brain import make_method, make_model
+from keep_agent.config.planner_factory import make_method, make_model
 from keep_agent.errors import ModelError
-from memory.encoder import CachedEncoder, HashedNgrams
-from memory.engine.engine import Engine
-from memory.engine.load import load_model
+from memory.engine.models.load import load_model
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.engine.transformers.engine import Engine
 from memory.method import MemoryMethod
-from memory.residual import SHIPPED, ResidualHead, load_head, save_head
 from memory.retention.query_memory import QueryMemory
+from memory.retention.residual_head import SHIPPED, ResidualHead, load_head, save_head
+from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
-from memory.tokenizer import load_tokenizer
 from tests.memory.sessions import open_session, query_memory
 from tests.references.intentkv import IntentKV
 from tests.references.transcript import Transcript

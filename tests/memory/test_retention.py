@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.kernels import Asked
-from memory.residual import ResidualHead, load_head, save_head
+from memory.engine.attention.kernels import Asked
+from memory.kv_cache.cache_view import CacheView
 from memory.retention.h2o import H2O
 from memory.retention.keep_all import KeepAll
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores, session_key
+from memory.retention.residual_head import ResidualHead, load_head, save_head
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.stages import Retention
-from memory.view import CacheView
 from tests import beside
 
 LAYERS, HEADS, KV_HEADS, DIM = 3, 4, 2, 8

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.replay import Example, Words, replay
-from memory.residual import load_head
-from memory.retention.train import RANGES, check_options, main, parser
-from memory.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
-from memory.toolcalls import ToolSession, ToolTurn, session_line
+from memory.retention.residual_head import load_head
+from planners.train_retention import RANGES, check_options, main, parser
+from planners.training.retention.replay import Example, Words, replay
+from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
+from planners.training.retention.trainer import HEAD, PROGRESS, SHARES, STATE, Trainer, loss_of, read_state
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_tokenizer_that_is_not_there_is_named(tiny_model: Path, sessions: Path
 
 def test_the_loss_has_the_papers_terms() -> None:
     """Written out for four rows, of which one is wanted, with a head that says nothing yet."""
-    from memory.residual import ResidualHead
+    from memory.retention.residual_head import ResidualHead
 
     rule, wanted = torch.tensor([0.3, -0.2, 0.1, 0.0]), torch.tensor([True, False, False, False])
     example = Example(torch.zeros(4, 13), torch.zeros(2, 4), rule, wanted, torch.tensor(1.5))
@@ -226,7 +226,9 @@ def test_other_sessions_do_not_go_on(tiny_model: Path, sessions: Path, tmp_path:
 def test_a_loss_that_is_not_finite_ends_the_training(
     tiny_model: Path, sessions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memory.retention.trainer.loss_of", lambda head, example: head.out.weight.sum() * float("nan"))
+    monkeypatch.setattr(
+        "planners.training.retention.trainer.loss_of", lambda head, example: head.out.weight.sum() * float("nan")
+    )
     with pytest.raises(ModelError, match=r"the loss is nan in session s\d behind 0 steps.*smaller --lr than 0.001"):
         train(arguments(tiny_model, sessions, tmp_path / "run"))
     assert not (tmp_path / "run" / HEAD).exists()
@@ -279,7 +281,7 @@ def test_what_is_mistyped_is_refused_before_torch_is_loaded(
     (empty := tmp_path / "empty").mkdir()
     given = option.replace("FILE", str(file)).replace("EMPTY", str(empty)).split()
     monkeypatch.setattr(sys, "argv", ["train", "--sessions", str(sessions), "--out", str(tmp_path / "run"), *given])
-    monkeypatch.setitem(sys.modules, "memory.retention.trainer", None)  # importing it would fail
+    monkeypatch.setitem(sys.modules, "planners.training.retention.trainer", None)  # importing it would fail
     with pytest.raises(SystemExit, match="2"):
         main()
     err = capsys.readouterr().err

@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
-from memory.graph import prompt_order
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
-from memory.store import SegmentStore
+from memory.segments.graph import prompt_order
+from memory.segments.store import SegmentStore
 from tests.memory.houses import furnish, make_store
 from tests.references import embedding as slow
 

@@ -7,7 +7,7 @@ positive, the sentinel takes all the weight, and the head returns 0: the whole m
 (layer, head, row) of random models 45 to 57 % fail, of the trained planner's 37 %, and no row gets through all its
 heads. (One of the paper's backends strips the sentinel before attention, says its appendix.)
 
-`memory.engine.paged.PagedCache` hides a dropped position by leaving it out. Its sentinel's slot is only what padded
+`memory.kv_cache.paged.PagedCache` hides a dropped position by leaving it out. Its sentinel's slot is only what padded
 blocks run over, behind a mask, so no query can find it.
 """
 
@@ -18,15 +18,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.kernels import grouped_attention
-from memory.engine.load import load_model
-from memory.engine.masks import causal_plan
-from memory.engine.paged import PagedCache
-from memory.engine.witness import Witness
-from memory.slots import SENTINEL, SlotPool
-from planners.checkpoint import BUNDLED
+from memory.engine.attention.kernels import grouped_attention
+from memory.engine.attention.masks import causal_plan
+from memory.engine.attention.observer import Witness
+from memory.engine.models.load import load_model
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.kv_pool import SENTINEL, SlotPool
+from memory.kv_cache.paged import PagedCache
+from planners.tiny.checkpoint import BUNDLED
 from tests.laws.prompts import relative, tokens
 from tests.references.isolated import dense_mask
 

@@ -14,15 +14,15 @@ import torch
 from hypothesis import given, settings
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.encoder import HashedNgrams
-from memory.engine.engine import Engine
-from memory.engine.mover import Mover
+from memory.engine.transfer.kv_transfer import Mover
+from memory.engine.transformers.engine import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
+from memory.segments.sentence_encoder import HashedNgrams
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
 from tests.memory.houses import VOCABULARY, encode_text, furnish
@@ -451,7 +451,7 @@ def test_dropped_rows_keep_their_positions(engine: Engine) -> None:
 
 def test_what_memart_was_told_outlasts_any_number_of_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody tells it again: only the storage's budget may forget it."""
-    monkeypatch.setattr("memory.pool.UNUSED", 4)
+    monkeypatch.setattr("memory.kv_cache.block_lease.UNUSED", 4)
     session = open_session(engine, replace(memart(), retrieval=Latent(top_k=2)))
     furnish(session.store)
     for _ in range(12):

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from memory.boxes import Boxes
-from memory.disk.blockfile import open_blocks
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.files.block_file import open_blocks
+from memory.kv_cache.key_boxes import Boxes
+from memory.kv_cache.mapped_rows import DamagedError, MappedPacked, MappedRows
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.mapped_rows import DamagedError, MappedPacked, MappedRows
 from memory.method import MemoryMethod
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.value_deviation import ValueDeviation
-from memory.report import Prefill
+from memory.reports.prefill import Prefill
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession
 from memory.stages import Capabilities, Layout, Loading, Probe, Storage

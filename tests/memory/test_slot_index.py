@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memory.engine.paged import PagedCache
-from memory.slot_index import SlotIndex
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.slot_prefix_index import SlotIndex
 from tests.memory.test_slots import BLOCK, PREFIX, Expected, append, make_pool
 
 

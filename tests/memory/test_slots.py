@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
-from memory.engine.kernels import KEY_MULTIPLE
-from memory.engine.paged import MOVED, PagedCache
-from memory.slot_index import SlotIndex
-from memory.slots import SENTINEL, SlotPool
+from memory.engine.attention.kernels import KEY_MULTIPLE
+from memory.kv_cache.kv_pool import SENTINEL, SlotPool
+from memory.kv_cache.paged import MOVED, PagedCache
+from memory.kv_cache.slot_prefix_index import SlotIndex
 
 LAYERS, KV_HEADS, DIM, BLOCK = 2, 1, 3, 2
 CAPACITY, PREFIX = 26, 10

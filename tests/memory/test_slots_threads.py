@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from memory.assembly.shelves import SlotShelf
 from memory.construction.turns import Turns
-from memory.engine.engine import Engine
-from memory.engine.paged import PagedCache
-from memory.engine.witness import Witness
+from memory.engine.attention.observer import Witness
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.cache_provider import SlotShelf
+from memory.kv_cache.paged import PagedCache
 from tests.memory.houses import furnish
 from tests.memory.sessions import QUERY, moving, open_session
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
-from memory.block import KVBlock, identity
+from memory.kv_cache.block import KVBlock, identity
 from memory.storage.ram import Ram
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, DataError
-from memory.store import KEPT, SegmentStore
+from memory.segments.store import KEPT, SegmentStore
 from tests.memory.houses import encode_text
 
 

@@ -10,8 +10,8 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from keep_agent.errors import ModelError
-from memory.engine.families import tiny_model
-from memory.tokenizer import load_tokenizer
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.models.tokenizer import load_tokenizer
 
 IMAGE = AddedToken("<image>", special=True)
 ZEBRA = AddedToken("zebra")

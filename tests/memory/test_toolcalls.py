@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keep_agent.errors import DataError
-from memory.toolcalls import ToolSession, ToolTurn, read_sessions, session_line
+from planners.training.retention.tool_sessions import ToolSession, ToolTurn, read_sessions, session_line
 
 
 def call(name: str, arguments: str) -> dict:

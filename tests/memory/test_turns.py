@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ModelError
-from memory.assembly.chain import common_prefix
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.paged import PagedCache
+from memory.construction.prefix_builder import common_prefix
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.slot_prefix_index import SlotIndex
 from memory.method import MemoryMethod
 from memory.session import MemorySession
-from memory.slot_index import SlotIndex
-from memory.slots import SlotPool
 from tests.laws.transcripts import grown
 from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import CONTEXT, EVICTING, close, open_session, turns

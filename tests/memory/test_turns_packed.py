@@ -14,9 +14,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from memory.assembly.chain import common_prefix
-from memory.engine.engine import Engine
-from memory.engine.packed import PackedCache
+from memory.construction.prefix_builder import common_prefix
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantized import PackedCache
 from memory.method import MemoryMethod
 from memory.session import MemorySession
 from memory.storage.quantized import Quantized

@@ -31,19 +31,19 @@ from typing import Any
 import pytest
 import torch
 
-from memory.assembly.shelves import SlotShelf
-from memory.assembly.spans import QuerySpan
+from memory.construction.query_span import QuerySpan
 from memory.construction.turns import Turns
-from memory.engine.compact import compact
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.load import LoadedModel
-from memory.engine.paged import PagedCache
-from memory.engine.witness import Witness
+from memory.engine.attention.observer import Witness
+from memory.engine.models.load import LoadedModel
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.compact import compact
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.cache_provider import SlotShelf
+from memory.kv_cache.cache_view import CacheView, keep_best
+from memory.kv_cache.paged import PagedCache
 from memory.retention.h2o import H2O
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
-from memory.view import CacheView, keep_best
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.peers

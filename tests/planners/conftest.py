@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from planners.records import FactRecord, Rollout, StepRecord, TaskRecord
+from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 
 AGENT = FactRecord("agent", "agent", "agent", "start")
 

@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file
 
 from keep_agent.errors import CapacityError, DataError, ModelError, StorageError
-from memory.engine.load import load_model
-from planners.checkpoint import (
+from memory.engine.models.load import load_model
+from planners.tiny.checkpoint import (
     HISTORY,
     STATE_CHECKSUMS,
     SUMS,
@@ -29,9 +29,9 @@ from planners.checkpoint import (
     new_checkpoint,
     write_planner,
 )
-from planners.packed_attention import collate
-from planners.packing import Pack, Slot
-from planners.trainer import forward
+from planners.training.packed_attention import collate
+from planners.training.packing import Pack, Slot
+from planners.training.trainer import forward
 
 MORE = {"optimizer.safetensors": {"step": torch.ones(3)}}
 LOADED = cache(load_planner)  # `write` overwrites all of its weights

@@ -11,11 +11,11 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError
-from planners.checkpoint import BUNDLED, load_planner, widen
-from planners.records import FactRecord, Rollout, write_rollouts
-from planners.tokenizer import USUAL, extend_tokenizer
+from planners.tiny.checkpoint import BUNDLED, load_planner, widen
+from planners.tiny.tokenizer import USUAL, extend_tokenizer
 from planners.train import parser
-from planners.trainer import Trainer
+from planners.training.rollout_files import FactRecord, Rollout, write_rollouts
+from planners.training.trainer import Trainer
 from tests.planners.test_train import SMALL
 
 TEXTS = ["task lota put the zyzzogeton on a countertop\n", "zyzzogeton zyzzogeton_1 countertop_2 closed\n"] * USUAL

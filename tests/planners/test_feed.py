@@ -12,11 +12,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
-from planners.choices import TRANSCRIPT
-from planners.feed import LEVELS, Feed, shuffled
-from planners.records import Rollout, rollout_files, write_rollouts
-from planners.tokenizer import BOS, PAD, train_tokenizer
-from planners.trainer import rollout_texts
+from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
+from planners.training.batches import LEVELS, Feed, shuffled
+from planners.training.choices import TRANSCRIPT
+from planners.training.rollout_files import Rollout, rollout_files, write_rollouts
+from planners.training.trainer import rollout_texts
 
 Make = Callable[..., Rollout]
 

@@ -6,9 +6,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from keep_agent.errors import ConfigError, ModelError
-from planners.formats import Example, LotaFormat, PlainFormat, Splicer, make_format
-from planners.prompt import Turn
-from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
+from planners.prompts.formats import Example, LotaFormat, PlainFormat, Splicer, make_format
+from planners.prompts.text import Turn
+from planners.tiny.tokenizer import BOS, PAD, UNK, train_tokenizer
 
 TURNS = [Turn("find a mug"), Turn("open the Fridge", False, "Cannot find Fridge to open")]
 

@@ -9,26 +9,26 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from eval.deviation import Shadow
+from eval.fidelity.deviation import Shadow
 from keep_agent.errors import ConfigError
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
-from memory.encoder import CachedEncoder, HashedNgrams
-from memory.engine.engine import Engine
-from memory.engine.load import from_config
+from memory.engine.models.load import from_config
+from memory.engine.transformers.engine import Engine
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
 from memory.recompute.none import Nothing
 from memory.retrieval.all import All
+from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
+from memory.segments.store import SegmentStore
 from memory.session import MemorySession
-from memory.store import SegmentStore
 from planners.base import Decision, Finished
-from planners.formats import LotaFormat, PlainFormat
-from planners.kv import GOAL_TOKENS, KVPlanner
-from planners.prompt import PROGRESS, Turn
-from planners.records import FactRecord
-from planners.tokenizer import BOS, PAD, UNK, train_tokenizer
+from planners.kv_planner import GOAL_TOKENS, KVPlanner
+from planners.prompts.formats import LotaFormat, PlainFormat
+from planners.prompts.text import PROGRESS, Turn
+from planners.tiny.tokenizer import BOS, PAD, UNK, train_tokenizer
+from planners.training.rollout_files import FactRecord
 
 SKILLS = ("go to cabinet 1", "go to cabinet 2", "open cabinet 1", "done")
 FACTS = (

@@ -10,9 +10,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from keep_agent.errors import DataError
-from planners.lessons import Lesson, endless_lessons, lesson_files, packs, read_lessons, write_lessons
-from planners.packing import IGNORE, rounded
-from planners.tokenizer import train_tokenizer
+from planners.tiny.tokenizer import train_tokenizer
+from planners.training.lessons import Lesson, endless_lessons, lesson_files, packs, read_lessons, write_lessons
+from planners.training.packing import IGNORE, rounded
 
 STEPS = (("walk to the desk", "go desk"), ("take the mug", "find mug"), ("leave it on the bed", "put bed"))
 MUG = Lesson("Put a mug on the bed.", "find mug put bed", STEPS)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from planners.packed_attention import BY_HAND, Batch, Pair, _attended, _weighed, collate, packed_attention
-from planners.packing import IGNORE, Pack, Slot
+from planners.training.packed_attention import BY_HAND, Batch, Pair, _attended, _weighed, collate, packed_attention
+from planners.training.packing import IGNORE, Pack, Slot
 
 HEADS, DIM = 2, 8
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from planners.packed_attention import HIDE, collate
-from planners.packing import IGNORE, Mix, Pack, Packer, Slot, _picked
-from planners.prompt import FOCUS, PROGRESS
-from planners.records import Rollout
-from planners.tokenizer import BOS, PAD, train_tokenizer
-from planners.trainer import rollout_texts
+from planners.prompts.text import FOCUS, PROGRESS
+from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
+from planners.training.packed_attention import HIDE, collate
+from planners.training.packing import IGNORE, Mix, Pack, Packer, Slot, _picked
+from planners.training.rollout_files import Rollout
+from planners.training.trainer import rollout_texts
 
 Make = Callable[..., Rollout]
 GOAL = "find mug put diningtable"

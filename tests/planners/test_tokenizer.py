@@ -6,7 +6,7 @@ import random
 
 from tokenizers import Tokenizer
 
-from planners.tokenizer import BOS, INNER, NEWLINE, PAD, UNK, train_tokenizer
+from planners.tiny.tokenizer import BOS, INNER, NEWLINE, PAD, UNK, train_tokenizer
 
 SPECIAL = [PAD, BOS, UNK, NEWLINE]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planners.trail import MOST, Trail
+from planners.attempted_skills import MOST, Trail
 
 
 def vain(*steps: tuple[str, str, str]) -> set[str]:

@@ -16,20 +16,20 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from keep_agent.errors import ConfigError, DataError, ModelError
-from memory.disk.sums import CHECKSUMS
-from memory.engine.load import load_model
-from planners.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner, training
-from planners.choices import OPTIMIZERS
-from planners.packed_attention import collate
-from planners.packing import Mix, Packer
-from planners.parallel import Team, in_parallel
-from planners.precision import faster_precision
-from planners.records import Rollout, read_rollouts, write_rollouts
-from planners.seeding import seed_induction
-from planners.shape import Shape
-from planners.tokenizer import BOS, PAD, train_tokenizer
+from memory.engine.models.load import load_model
+from memory.files.checksums import CHECKSUMS
+from planners.tiny.checkpoint import SAYS_GOALS, WEIGHTS, build, load_planner, training
+from planners.tiny.shape import Shape
+from planners.tiny.tokenizer import BOS, PAD, train_tokenizer
 from planners.train import RANGES, main, parser
-from planners.trainer import Trainer, forward, train
+from planners.training.choices import OPTIMIZERS
+from planners.training.induction_init import seed_induction
+from planners.training.packed_attention import collate
+from planners.training.packing import Mix, Packer
+from planners.training.parallel import Team, in_parallel
+from planners.training.precision import faster_precision
+from planners.training.rollout_files import Rollout, read_rollouts, write_rollouts
+from planners.training.trainer import Trainer, forward, train
 
 Make = Callable[..., Rollout]
 SMALL = "--hidden 96 --layers 2 --heads 3 --intermediate 96 --vocab 600 --batch-tokens 1500 --report 0.5".split()
@@ -136,7 +136,7 @@ def test_what_is_mistyped_is_refused_before_torch_is_loaded(
     (file := tmp_path / "text.txt").write_text("text\n")
     given = [word.replace("FILE", str(file)) for word in option.split()]
     monkeypatch.setattr(sys, "argv", ["train", "--data", str(data), "--out", str(tmp_path / "run"), *given])
-    monkeypatch.setitem(sys.modules, "planners.trainer", None)  # importing it would fail
+    monkeypatch.setitem(sys.modules, "planners.training.trainer", None)  # importing it would fail
     with pytest.raises(SystemExit, match="2"):
         main()
     err = capsys.readouterr().err

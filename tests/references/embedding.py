@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memory.graph import prompt_order
 from memory.retrieval.embedding import Embedding
-from memory.segment import Segment
-from memory.store import SegmentStore
+from memory.segments.graph import prompt_order
+from memory.segments.segment import Segment
+from memory.segments.store import SegmentStore
 
 Items = dict[str, tuple[str, ...]]
 

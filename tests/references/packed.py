@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from memory.quantize import PackFormat, pack
+from memory.kv_cache.quantization import PackFormat, pack
 from tests.references.isolated import dense_mask
 
 PAGE = 64

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.alfred.thor_stub import faults
-from envs.alfred.thor_stub.channel import Channel
-from envs.alfred.thor_stub.pipes import Pipes
+from envs.alfred.thor_stub.protocol.channel import Channel
+from envs.alfred.thor_stub.protocol.pipes import Pipes
+from envs.alfred.thor_stub.protocol.serving import serve
 from envs.alfred.thor_stub.rooms import Rooms
-from envs.alfred.thor_stub.serving import serve
 from envs.alfred.thor_stub.simulator import Simulator
 from keep_agent.errors import ConfigError, KeepError
 
@@ -71,7 +71,7 @@ def _channel() -> Channel:
     """The one that the client's environment variables name. Raises ConfigError where they name none."""
     server, client = (os.environ.get(f"AI2THOR_FIFO_{name}_PIPE_PATH") for name in ("SERVER", "CLIENT"))
     if os.environ.get("AI2THOR_SERVER_TYPE") == "WSGI":
-        from envs.alfred.thor_stub.http import Http
+        from envs.alfred.thor_stub.protocol.http import Http
 
         host, port = os.environ.get("AI2THOR_HOST", "127.0.0.1"), os.environ.get("AI2THOR_PORT", "0")
         return Http(host, int(port), os.environ.get("AI2THOR_CLIENT_TOKEN", ""))

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 from typing import Any
 
 from envs.alfred.scene import Position, xyz
+from envs.alfred.thor_stub.actions.handling import LIQUIDS, is_on, is_open
+from envs.alfred.thor_stub.actions.scenery import CEILING, map_camera
 from envs.alfred.thor_stub.frames import state_of
 from envs.alfred.thor_stub.geometry import box
-from envs.alfred.thor_stub.handling import LIQUIDS, is_on, is_open
-from envs.alfred.thor_stub.scenery import CEILING, map_camera
 from envs.alfred.thor_stub.session import Camera, Session
 from envs.alfred.thor_stub.stage import Entity, Stage
 from envs.alfred.thor_stub.traits import PICKUPABLE, size_of, template

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Container
 
-from envs.alfred.mining import official_id
+from envs.alfred.data.mining import official_id
 from envs.alfred.scene import Position
 
 _INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # named after what they are part of

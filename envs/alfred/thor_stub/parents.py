@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from envs.alfred.mining import Fixture, Room
-from envs.alfred.receptacles import Inference, nested
+from envs.alfred.data.mining import Fixture, Room
+from envs.alfred.data.receptacles import Inference, nested
 from envs.alfred.scene import Item, Position
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from envs.alfred.scene import Position
+from envs.alfred.thor_stub.actions.handling import is_on
+from envs.alfred.thor_stub.actions.scenery import CEILING, map_camera
 from envs.alfred.thor_stub.geometry import corners
-from envs.alfred.thor_stub.handling import is_on
-from envs.alfred.thor_stub.scenery import CEILING, map_camera
 from envs.alfred.thor_stub.session import Camera, Session
 from envs.alfred.thor_stub.stage import Stage
 from envs.alfred.thor_stub.traits import size_of

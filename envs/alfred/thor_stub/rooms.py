@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from envs.alfred.floor_plans import room_of
-from envs.alfred.mining import Fixture, Room, Survey, official_id
+from envs.alfred.data.floor_plans import room_of
+from envs.alfred.data.mining import Fixture, Room, Survey, official_id
+from envs.alfred.data.start import next_id
+from envs.alfred.data.survey_cache import load_survey
+from envs.alfred.data.trajectories import Corpus, Trajectory
 from envs.alfred.objects import KNOWN_TYPES
 from envs.alfred.scene import Item, Placed, Position, Scene
-from envs.alfred.start import next_id
-from envs.alfred.survey_cache import load_survey
+from envs.alfred.thor_stub.actions.refusals import Refused
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT, Point
 from envs.alfred.thor_stub.house import EMPTY
 from envs.alfred.thor_stub.parents import Parents
-from envs.alfred.thor_stub.refusals import Refused
 from envs.alfred.thor_stub.stage import Stage
-from envs.alfred.trajectories import Corpus, Trajectory
 from keep_agent.errors import ConfigError
 
 PHYSICS = "_physics"

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from envs.alfred.scene import Position
+from envs.alfred.thor_stub.actions.refusals import unseen
 from envs.alfred.thor_stub.geometry import Sight
-from envs.alfred.thor_stub.refusals import unseen
 from envs.alfred.thor_stub.stage import Entity, Stage
 
 

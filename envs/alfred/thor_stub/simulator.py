@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from envs.alfred.objects import types
-from envs.alfred.thor_stub import handling, moving, posing, scenery
+from envs.alfred.thor_stub.actions import handling, moving, posing, scenery
+from envs.alfred.thor_stub.actions.refusals import Refused, missing_arguments, thrown, unknown_action, unknown_arguments
 from envs.alfred.thor_stub.frames import Frames
 from envs.alfred.thor_stub.house import EMPTY
 from envs.alfred.thor_stub.metadata import Reporter
-from envs.alfred.thor_stub.refusals import Refused, missing_arguments, thrown, unknown_action, unknown_arguments
 from envs.alfred.thor_stub.session import Scenes, Session
 from keep_agent.errors import KeepError
 

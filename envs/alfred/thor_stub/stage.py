@@ -10,10 +10,10 @@ from math import cos, radians, sin
 from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.thing import Thing
+from envs.alfred.thor_stub.actions.refusals import unknown_id
 from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
 from envs.alfred.thor_stub.naming import free_id, game_name, object_id, whole_of
 from envs.alfred.thor_stub.parents import Parents
-from envs.alfred.thor_stub.refusals import unknown_id
 from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, loose, name_of, size_of
 from envs.alfred.world import World
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from envs.wah.action import SIT, WALK, Action
-from envs.wah.formats import read_graph
+from envs.wah.data.formats import read_graph
 from envs.wah.graph import CHARACTERS, INSIDE, ON, Graph
 from envs.wah.home import Home
 from envs.wah.objects import Things

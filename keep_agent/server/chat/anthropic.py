@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from keep_agent.server.access import Caller
+from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat.anthropic_format import (
     MessageAnswer,
     MessagePrompt,
@@ -18,14 +18,14 @@ from keep_agent.server.chat.anthropic_format import (
     TokenCount,
     joined,
 )
-from keep_agent.server.chat.asked import most_tokens, stops_of
 from keep_agent.server.chat.caller import HEADER, agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
-from keep_agent.server.chat.events import Events, begun, event, failed, pieces, telling, whole
-from keep_agent.server.chat.neutral import check_model
+from keep_agent.server.chat.ignored_fields import check_model
 from keep_agent.server.chat.openai import SSE
 from keep_agent.server.chat.prompts import ChatMessage
-from keep_agent.server.problems import ANTHROPIC_PATH as PATH
+from keep_agent.server.chat.request_fields import most_tokens, stops_of
+from keep_agent.server.chat.server_sent_events import Events, begun, event, failed, pieces, telling, whole
+from keep_agent.server.error_handlers import ANTHROPIC_PATH as PATH
 
 COUNT = f"{PATH}/count_tokens"
 PING = event({"type": "ping"}, "ping")

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from keep_agent.server.chat.neutral import ANY, VendorModel
-from keep_agent.server.strict import Items
+from keep_agent.server.chat.ignored_fields import ANY, VendorModel
+from keep_agent.server.limits.strict_models import Items
 
 EXAMPLE = {"model": "planner-tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "go to fridge_1"}]}
 

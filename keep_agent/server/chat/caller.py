@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keep_agent.server.problems import Refused
-from keep_agent.server.tokens import Access
-from memory.disk.names import checked, is_safe
+from keep_agent.server.auth.tokens import Access
+from keep_agent.server.error_handlers import Refused
+from memory.files.names import checked, is_safe
 
 HEADER = "X-Agent-ID"
 TAKEN = ("persist_", "coord_")  # ids of agents of scenarios begin so (`Scenario.memory_key`)

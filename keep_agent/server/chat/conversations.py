@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from keep_agent.phases.run import REUSE, start_tokens
+from keep_agent.scenarios.runner import REUSE, start_tokens
 from keep_agent.server.chat.prompts import ChatMessage, prompt_of
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn, TurnEnd, check_length
-from keep_agent.server.gate import Gate
+from keep_agent.server.error_handlers import Unavailable
+from keep_agent.server.limits.concurrency_limiter import Gate
 from keep_agent.server.metrics import Metrics
-from keep_agent.server.problems import Unavailable
-from memory.agents import AgentMemories
-from memory.engine.engine import Engine
-from memory.engine.scheduler import Scheduler
-from memory.engine.special_tokens import SpecialTokens, special_tokens
-from memory.engine.stream import Reason
-from memory.match import TokenizerCoder, TokenText
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder, TokenText
+from memory.engine.models.special_tokens import SpecialTokens, special_tokens
+from memory.engine.scheduler.request_stream import Reason
+from memory.engine.scheduler.scheduler import Scheduler
+from memory.engine.transformers.engine import Engine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 
-from memory.match import BROKEN, LONGEST, Coder
+from memory.agents.text_match import BROKEN, LONGEST, Coder
 
 
 class Detokenizer:

@@ -9,14 +9,14 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 from starlette.responses import Response
 
-from keep_agent.server.access import Caller
-from keep_agent.server.chat.asked import most_tokens, stops_of
+from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat.caller import agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
-from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
 from keep_agent.server.chat.openai import SSE
+from keep_agent.server.chat.request_fields import most_tokens, stops_of
+from keep_agent.server.chat.server_sent_events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
 from keep_agent.server.chat.turn import GenerationRequest
-from keep_agent.server.strict import Items, Strict
+from keep_agent.server.limits.strict_models import Items, Strict
 
 PATH = "/v1/agents/{agent}/generate"
 EXAMPLE = {"prompt": "task put the mug on the table\nnext", "tokens": 8, "stop": ["\n"]}

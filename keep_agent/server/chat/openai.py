@@ -10,12 +10,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from keep_agent.server.access import Caller
-from keep_agent.server.chat.asked import most_tokens, stops_of
+from keep_agent.server.auth.access_rules import Caller
 from keep_agent.server.chat.caller import HEADER, agent_of
 from keep_agent.server.chat.conversations import Conversations, Generation
-from keep_agent.server.chat.events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
-from keep_agent.server.chat.neutral import check_model
+from keep_agent.server.chat.ignored_fields import check_model
 from keep_agent.server.chat.openai_format import (
     AssistantMessage,
     CachedTokens,
@@ -27,6 +25,8 @@ from keep_agent.server.chat.openai_format import (
     Models,
 )
 from keep_agent.server.chat.prompts import ChatMessage
+from keep_agent.server.chat.request_fields import most_tokens, stops_of
+from keep_agent.server.chat.server_sent_events import ALIVE, DONE, Events, begun, event, pieces, telling, whole
 
 PATH, MODELS = "/v1/chat/completions", "/v1/models"
 ROLES = {"developer": "system"}  # their newer word for the same

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
-from keep_agent.server.chat.neutral import ANY, VendorModel
-from keep_agent.server.strict import Items
+from keep_agent.server.chat.ignored_fields import ANY, VendorModel
+from keep_agent.server.limits.strict_models import Items
 
 EXAMPLE = {"model": "planner-tiny", "messages": [{"role": "user", "content": "go to fridge_1"}], "max_tokens": 8}
 

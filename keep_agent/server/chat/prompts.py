@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keep_agent.errors import ModelError
-from keep_agent.server.problems import Refused
-from memory.chat_template import render
+from keep_agent.server.error_handlers import Refused
+from memory.engine.models.chat_template import render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

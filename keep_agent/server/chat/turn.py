@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from keep_agent.errors import CapacityError
 from keep_agent.server.chat.detokenizer import Detokenizer
-from keep_agent.server.problems import TooLarge
-from memory.agents import AgentMemories, Prompt
-from memory.engine.scheduler import Scheduler
-from memory.engine.special_tokens import SpecialTokens
-from memory.engine.stream import Reason, Stream
+from keep_agent.server.error_handlers import TooLarge
+from memory.agents.manager import AgentMemories, Prompt
+from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.scheduler.request_stream import Reason, Stream
+from memory.engine.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """What the agent's rows have of a prompt, as in `keep_agent.phases.turns.Turn`."""
+    """What the agent's rows have of a prompt, as in `keep_agent.scenarios.turn_records.Turn`."""
 
     kind: str
     origin: str

@@ -20,8 +20,8 @@ from envs.alfred.thor.options import ThorOptions
 from envs.alfred.thor.view import top_view
 from envs.clock import Clock
 from keep_agent.errors import ConfigError, EpisodeError
-from keep_agent.loop import run_episode
-from planners.simple import ExpertPlanner
+from keep_agent.rollout.loop import run_episode
+from planners.baselines import ExpertPlanner
 from tests.envs.alfred_thor.leftovers import nothing_left, runs
 from tests.envs.alfred_thor.playing import play, thor_env
 from tests.waiting import PATIENCE, until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envs.alfred.kind import WORLD
 from envs.alfred.setting import AlfredSetting
+from envs.alfred.spec import WORLD
 from envs.alfred.thor.options import ThorOptions, thor_options
 from keep_agent.errors import ConfigError
 

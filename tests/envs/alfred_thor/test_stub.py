@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.alfred.mining import official_id
+from envs.alfred.data.mining import official_id
 from envs.alfred.scene import Item, Placed, Scene, Start
 from envs.alfred.thor_stub import faults
 from envs.alfred.thor_stub.house import KEY, from_house, to_house

@@ -15,9 +15,9 @@ from ai2thor.fifo_server import FifoServer
 from ai2thor.server import Event
 from ai2thor.wsgi_server import WsgiServer
 
+from envs.alfred.data.trajectories import Corpus
 from envs.alfred.scene import xyz
 from envs.alfred.thor_stub.house import to_house
-from envs.alfred.trajectories import Corpus
 from tests.envs.rooms import kitchen
 from tests.waiting import PATIENCE
 

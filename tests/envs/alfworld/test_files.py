@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envs.alfworld.episodes import FILE_NAME, load_episodes
-from envs.alfworld.kind import WORLD
+from envs.alfworld.spec import WORLD
 from keep_agent.errors import ConfigError, DataError
 
 GRAMMAR = r'grammar :: """{"task": [{"rhs": "Your task is to: put a \"hot\" cup in cabinet."}]}""";'

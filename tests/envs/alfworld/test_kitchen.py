@@ -325,6 +325,6 @@ def test_without_the_extra_it_says_so(missing: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_engine_is_loaded_when_it_is_needed() -> None:
-    code = "import sys, envs.alfworld.env, envs.alfworld.kind; print({'alfworld', 'textworld'} & set(sys.modules))"
+    code = "import sys, envs.alfworld.env, envs.alfworld.spec; print({'alfworld', 'textworld'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

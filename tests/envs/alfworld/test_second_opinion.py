@@ -23,8 +23,8 @@ from envs.alfworld.scene import Game
 from envs.alfworld.setting import AlfworldSetting
 from envs.alfworld.world import World
 from envs.setting import succeeded
+from eval.dataset.pddl_problem import why_not
 from eval.games import game_of
-from eval.problem import why_not
 
 OURS = AlfredSetting("grounded", "partial")
 KINDS = (

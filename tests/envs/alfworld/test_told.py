@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.alfworld.told import Told
+from envs.alfworld.text_state import Told
 from envs.alfworld.wordings import TREATMENTS, skill_of, treatment_at
 
 OPENING = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.wah.formats import read_graph
+from envs.wah.data.formats import read_graph
 from envs.wah.graph import Graph
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envs.wah.action import parse_line
-from envs.wah.formats import read_graph, write_graph
+from envs.wah.data.formats import read_graph, write_graph
 from envs.wah.home import Home
 from keep_agent.errors import KeepError
 

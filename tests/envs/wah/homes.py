@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from envs.wah.action import Action
-from envs.wah.catalog import default_states, kind_of
-from envs.wah.formats import read_graph
+from envs.wah.apartments.catalog import default_states, kind_of
+from envs.wah.data.formats import read_graph
 from envs.wah.graph import CHARACTERS, CLOSE, Graph
 from envs.wah.home import Home
 

@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from envs.wah.apartments import (
+from envs.wah.apartments.belongings import LIKELY
+from envs.wah.apartments.catalog import KINDS, default_states, kind_of
+from envs.wah.apartments.fitting import overlap
+from envs.wah.apartments.furniture import ROOMS
+from envs.wah.apartments.generator import (
     GOAL_OBJECTS,
     SPLITS,
     Apartment,
@@ -25,11 +29,7 @@ from envs.wah.apartments import (
     split_of,
     split_of_apartment,
 )
-from envs.wah.belongings import LIKELY
-from envs.wah.catalog import KINDS, default_states, kind_of
-from envs.wah.fitting import overlap
-from envs.wah.formats import read_graph
-from envs.wah.furniture import ROOMS
+from envs.wah.data.formats import read_graph
 from envs.wah.graph import BETWEEN, INSIDE, ON, Box
 from keep_agent.errors import ConfigError, DataError
 
@@ -82,7 +82,7 @@ def test_same_seed_same_apartment_and_different_seed_different_apartment() -> No
 
 def test_does_not_depend_on_the_hash_seed() -> None:
     code = (
-        "from random import Random; from envs.wah.apartments import draw_apartment as d;"
+        "from random import Random; from envs.wah.apartments.generator import draw_apartment as d;"
         "print([d('test', Random(i)) for i in range(6)])"
     )
     found = set()

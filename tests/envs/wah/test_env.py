@@ -14,8 +14,8 @@ import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
+from envs.wah.apartments.episodes import generate_episode
 from envs.wah.env import WatchAndHelpEnv
-from envs.wah.generator import generate_episode
 from envs.wah.scene import Episode, Scene, Task
 from keep_agent.errors import ConfigError, DataError, SkillError
 from tests.envs.wah.homes import apartment, one, put, row

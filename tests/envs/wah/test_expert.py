@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from envs.setting import Observability, succeeded
-from envs.wah.apartments import apartment_seed
+from envs.wah.apartments.episodes import generate_episode
+from envs.wah.apartments.generator import apartment_seed
 from envs.wah.checks import Rules
+from envs.wah.data.plans import is_plans
 from envs.wah.env import WatchAndHelpEnv
-from envs.wah.expert import Expert
-from envs.wah.generator import generate_episode
-from envs.wah.plans import is_plans
+from envs.wah.experts.expert import Expert
 from envs.wah.scene import Episode, Scene, Task
 from envs.wah.setting import WahSetting
 from envs.wah.state import HomeState

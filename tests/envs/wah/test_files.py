@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from envs.wah.apartments import apartment_seed
+from envs.wah.apartments.episodes import generate_episode
+from envs.wah.apartments.generator import apartment_seed
+from envs.wah.apartments.layout import lay_out
 from envs.wah.episodes import load_episodes
-from envs.wah.generator import generate_episode
 from envs.wah.goals import parse_goal
-from envs.wah.layout import lay_out
 from envs.wah.setting import WahSetting
 from keep_agent.errors import ConfigError, DataError
 

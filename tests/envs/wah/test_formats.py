@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envs.wah.formats import read_graph, room_distances, to_networkx, write_graph
+from envs.wah.data.formats import read_graph, room_distances, to_networkx, write_graph
 from envs.wah.graph import BETWEEN, CLOSE, INSIDE, ON, ROOMS
 from envs.wah.home import Home
 from keep_agent.errors import DataError

@@ -13,12 +13,12 @@ import pytest
 
 from envs.setting import succeeded
 from envs.splits import EPISODES_PER_SEED, LAST_SEED
-from envs.wah.apartments import apartment_seed
+from envs.wah.apartments.episodes import KINDS, generate_episode
+from envs.wah.apartments.furniture import ROOMS
+from envs.wah.apartments.generator import apartment_seed
+from envs.wah.apartments.placing import place
 from envs.wah.episodes import load_episodes
-from envs.wah.furniture import ROOMS
-from envs.wah.generator import KINDS, generate_episode
 from envs.wah.goals import parse_goal, place_class
-from envs.wah.placing import place
 from envs.wah.scene import Episode
 from envs.wah.setting import WahSetting
 from keep_agent.errors import ConfigError
@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_episode_and_another_seed_another_one() -> 
 
 
 def test_does_not_depend_on_the_hash_seed() -> None:
-    code = "from envs.wah.generator import generate_episode as g; print([g(i, stream=3) for i in range(5)])"
+    code = "from envs.wah.apartments.episodes import generate_episode as g; print([g(i, stream=3) for i in range(5)])"
     found = set()
     for hash_seed in ("1", "2"):
         env = os.environ | {"PYTHONHASHSEED": hash_seed}

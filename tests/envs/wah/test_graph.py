@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.wah.formats import read_graph
+from envs.wah.data.formats import read_graph
 from envs.wah.graph import BETWEEN, HOLDS_LH, HOLDS_RH, INSIDE, ON, ROOMS, Box, Graph, Node
 from keep_agent.errors import SkillError
 from tests.envs.wah.homes import apartment

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from envs.fact import Fact
 from envs.setting import SkillSet
-from envs.wah.generator import generate_episode
+from envs.wah.apartments.episodes import generate_episode
 from envs.wah.geometry import never_close
 from envs.wah.goals import goal_conditions, parse_goal
 from envs.wah.graph import CLOSE, ON

@@ -6,8 +6,8 @@ import pytest
 
 from envs.wah.checks import RULES, Rules
 from envs.wah.home import Home
+from envs.wah.language.words import PUT_INTO, PUT_ONTO
 from envs.wah.lota import LotaSkills
-from envs.wah.words import PUT_INTO, PUT_ONTO
 from keep_agent.errors import SkillError
 from tests.envs.wah.homes import add, apartment, do, home, one, place, put, row, states
 

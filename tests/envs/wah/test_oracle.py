@@ -12,16 +12,16 @@ from random import Random
 import pytest
 
 from envs.wah.action import VERBS, Action
-from envs.wah.belongings import goes_inside
-from envs.wah.formats import read_graph, write_graph
-from envs.wah.furniture import ROOMS
-from envs.wah.generator import generate_episode
+from envs.wah.apartments.belongings import goes_inside
+from envs.wah.apartments.episodes import generate_episode
+from envs.wah.apartments.furniture import ROOMS
+from envs.wah.apartments.placing import GraphJson, likely_holders, place
+from envs.wah.data.formats import read_graph, write_graph
 from envs.wah.goals import Predicate, goal_conditions, parse_goal, place_class
 from envs.wah.graph import Graph
 from envs.wah.home import Home
+from envs.wah.language.names import simulated
 from envs.wah.lota import LotaSkills
-from envs.wah.names import simulated
-from envs.wah.placing import GraphJson, likely_holders, place
 from tests.envs.wah.differences import DIFFERENCES, Tally, compare, oracle_of
 from tests.envs.wah.oracle import require_oracle
 from tests.envs.wah.walks import wander

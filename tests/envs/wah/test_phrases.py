@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from envs.wah.names import MEASURES, SYNONYMS, article, names_for, plural, simulated, spoken
-from envs.wah.phrases import TASK_TYPES, all_phrasings, phrase
-from envs.wah.templates import NUMBERS
+from envs.wah.language.names import MEASURES, SYNONYMS, article, names_for, plural, simulated, spoken
+from envs.wah.language.phrases import TASK_TYPES, all_phrasings, phrase
+from envs.wah.language.templates import NUMBERS
 from keep_agent.errors import DataError
 
 Goal = tuple[tuple[str, int], ...]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from keep_agent.frames import FRAMES
-from keep_agent.runfolder import LAST, TRACE, RunFolder, find_runs, read_summary
-from keep_agent.trace import read_trace
+from keep_agent.rollout.frames import FRAMES
+from keep_agent.rollout.run_folder import LAST, TRACE, RunFolder, find_runs, read_summary
+from keep_agent.rollout.trace import read_trace
 
 PLAYED = {"timed_on"}  # by how many workers, on what
 CLOCKS = {"timings", "loads", "computes"}  # of a trace's entry

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from eval.crew.base import CrewError, Played, Setup
-from eval.crew.crowd import DEATHS, Crowd, Died
-from keep_agent.results import EpisodeResult
+from eval.workers.base import CrewError, Played, Setup
+from eval.workers.supervisor import DEATHS, Crowd, Died
+from keep_agent.rollout.results import EpisodeResult
 
 
 class Scripted:

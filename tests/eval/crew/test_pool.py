@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from eval import alfred, wah
-from eval.crew import crowd
+from eval.workers import supervisor as crowd
 from keep_agent.guard import BAD_INPUT, INTERRUPTED
-from keep_agent.runfolder import EPISODES, RunFolder
+from keep_agent.rollout.run_folder import EPISODES, RunFolder
 from tests.envs.alfred_thor.leftovers import children, runs
 from tests.eval.crew.runs import assert_done, assert_same, pictures, the_run
 from tests.waiting import until
@@ -128,7 +128,7 @@ def test_a_simulator_is_not_shared(call: Command) -> None:
 
 UNENDING = """
 from eval import alfred
-from eval.crew.pool import Pool
+from eval.workers.processes import Pool
 
 give = Pool.give
 Pool.give = lambda pool, worker, index: give(pool, worker, index) if index < 50 else None

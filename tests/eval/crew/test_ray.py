@@ -15,9 +15,9 @@ import pytest
 
 from envs.alfred.thor.processes import descendants
 from eval import alfred
-from eval.crew.crowd import Crowd, Died
+from eval.workers.supervisor import Crowd, Died
 from keep_agent.guard import BAD_INPUT
-from keep_agent.runfolder import RunFolder
+from keep_agent.rollout.run_folder import RunFolder
 from tests.eval.crew.runs import assert_done, assert_same, the_run
 from tests.waiting import PATIENCE
 
@@ -49,7 +49,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 def test_fractions_of_a_gpu_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    actors = pytest.importorskip("eval.crew.ray_actors", reason="needs the extra ray")
+    actors = pytest.importorskip("eval.workers.ray_actors", reason="needs the extra ray")
     nodes = [{"Alive": True, "Resources": {"GPU": 1.0, "CPU": 64.0}}]
     monkeypatch.setattr(actors.ray, "nodes", lambda: nodes)
     assert [actors._room({"CPU": 1, "GPU": share}) for share in (0.1, 0.2, 0.3, 1)] == [10, 5, 3, 1]
@@ -135,7 +135,7 @@ def test_what_a_node_lacks_is_one_line_that_names_it(call: Command, cluster: Clu
 
 def test_ray_is_an_extra(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # importing None fails
-    monkeypatch.delitem(sys.modules, "eval.crew.ray_actors", raising=False)
+    monkeypatch.delitem(sys.modules, "eval.workers.ray_actors", raising=False)
     code, out, err = call(alfred.main, "planner=random", RAY)
     assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and "keep-agent[ray]" in err
     assert not Path("outputs").exists()

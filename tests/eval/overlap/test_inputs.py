@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eval.overlap import machines
-from eval.overlap.costs import Roofline
-from eval.overlap.machines import DEVICES, LINKS, Device, device_named, link_named, measure_cpu
-from eval.overlap.prompt import METHODS, Prompt, schedule_of
-from eval.overlap.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
-from eval.overlap.times import read_times
-from eval.overlap.work import AFTER, BEFORE, BESIDE
-from eval.shape import Shape
+from eval.loading import machines
+from eval.loading.costs import Roofline
+from eval.loading.layer_costs import Shape
+from eval.loading.layer_times import read_times
+from eval.loading.machines import DEVICES, LINKS, Device, device_named, link_named, measure_cpu
+from eval.loading.prompt import METHODS, Prompt, schedule_of
+from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
+from eval.loading.workload import AFTER, BEFORE, BESIDE
 from keep_agent.errors import ConfigError, DataError
-from memory.engine.shapes import SHAPES
-from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
-from memory.schedule import Schedule
+from memory.engine.models.model_shapes import SHAPES
+from memory.engine.results import ComputeInterval, LoadInterval, PrefillTrace
+from memory.recompute.schedule import Schedule
 from tests.waiting import FakeTime
 
 PROMPT = Prompt(10, 4, 3)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.overlap.bound import bounds
-from eval.overlap.link import Link
-from eval.overlap.simulate import simulate
-from eval.overlap.timeline import LANES, LINK
-from eval.overlap.times import times_of
-from eval.overlap.work import BESIDE, Work
+from eval.loading.bound import bounds
+from eval.loading.layer_times import times_of
+from eval.loading.simulate import simulate
+from eval.loading.simulated_link import Link
+from eval.loading.timeline import LANES, LINK
+from eval.loading.workload import BESIDE, Work
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial

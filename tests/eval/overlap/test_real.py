@@ -17,21 +17,21 @@ from itertools import pairwise
 import pytest
 import torch
 
-from eval.overlap.compare import STAGES
-from eval.overlap.link import Link
-from eval.overlap.measure import Real, run
-from eval.overlap.prompt import Prompt
-from eval.overlap.simulate import simulate
-from eval.overlap.timeline import COMPUTE, IMPORTANCE, LINK, Event, Timeline
-from eval.overlap.work import AFTER, BEFORE, BESIDE, Times, Work
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.load import LoadedModel
-from memory.engine.transport import Throttle
+from eval.loading.compare import STAGES
+from eval.loading.measure import Real, run
+from eval.loading.prompt import Prompt
+from eval.loading.simulate import simulate
+from eval.loading.simulated_link import Link
+from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Event, Timeline
+from eval.loading.workload import AFTER, BEFORE, BESIDE, Times, Work
+from memory.engine.models.load import LoadedModel
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transfer.link import Throttle
+from memory.engine.transformers.engine import Engine
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
 from memory.recompute.value_deviation import ValueDeviation
-from memory.schedule import Schedule
 from memory.stages import Recompute
 from tests.waiting import until
 

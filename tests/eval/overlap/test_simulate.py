@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eval.overlap.bound import bounds
-from eval.overlap.link import Link
-from eval.overlap.prompt import Prompt
-from eval.overlap.simulate import simulate
-from eval.overlap.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
-from eval.overlap.work import AFTER, BESIDE, Times, Work
+from eval.loading.bound import bounds
+from eval.loading.prompt import Prompt
+from eval.loading.simulate import simulate
+from eval.loading.simulated_link import Link
+from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
+from eval.loading.workload import AFTER, BESIDE, Times, Work
 from keep_agent.errors import ConfigError
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from hypothesis import strategies as st
 
-from eval.overlap.link import Link
-from eval.overlap.prompt import Prompt
-from eval.overlap.work import BEFORE, NARROWS, Times, Work
+from eval.loading.prompt import Prompt
+from eval.loading.simulated_link import Link
+from eval.loading.workload import BEFORE, NARROWS, Times, Work
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial

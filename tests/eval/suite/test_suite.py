@@ -16,9 +16,9 @@ from eval.suite.__main__ import main, parser, run
 from eval.suite.plan import pages, read_page
 from eval.suite.play import check
 from keep_agent.errors import ConfigError, KeepError
-from keep_agent.runfolder import CONFIG, EPISODES, SUMMARY, TRACE
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE
 from planners.base import Decision
-from planners.simple import RandomPlanner
+from planners.baselines import RandomPlanner
 from tests.rewriting import change_object, keep_lines
 
 PAGE = """

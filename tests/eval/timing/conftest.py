@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.timing import rates
+from eval.latency import rates
 
 
 @pytest.fixture(autouse=True)

@@ -11,21 +11,21 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eval.shape import Shape
-from eval.timing import rates
-from eval.timing.contenders import Planned
-from eval.timing.floor import Work, plain_work
-from eval.timing.floor import _encoding as encoding_work
-from eval.timing.rates import RateMeter, Rates
-from eval.timing.record import Recordings
-from eval.timing.settings import Composer
-from eval.timing.stretch import Stretched
-from eval.timing.workloads import Plan, make_workload
-from keep_agent.brain import make_model, make_tokenizer
-from memory.encoder import HashedNgrams
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from planners.formats import PlainFormat
+from eval.latency import rates
+from eval.latency.contenders import Planned
+from eval.latency.episode_scripts import Recordings
+from eval.latency.fixed_length_format import Stretched
+from eval.latency.floor import Work, plain_work
+from eval.latency.floor import _encoding as encoding_work
+from eval.latency.rates import RateMeter, Rates
+from eval.latency.settings import Composer
+from eval.latency.workloads import Plan, make_workload
+from eval.loading.layer_costs import Shape
+from keep_agent.config.planner_factory import make_model, make_tokenizer
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import Engine
+from memory.segments.sentence_encoder import HashedNgrams
+from planners.prompts.formats import PlainFormat
 from tests.eval.timing.settings_of import latency_config
 from tests.waiting import FakeTime
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from eval import latency
-from eval.timing.rows import CELLS, LatencyFolder
-from eval.timing.summary import BASES, KINDS
+from eval.latency import __main__ as latency
+from eval.latency.report.rows import CELLS, LatencyFolder
+from eval.latency.report.summary import BASES, KINDS
 from keep_agent.guard import BAD_INPUT
-from keep_agent.results import PARTS
-from keep_agent.runfolder import SUMMARY
+from keep_agent.rollout.results import PARTS
+from keep_agent.rollout.run_folder import SUMMARY
 from tests.envs.trials import usual, write
 from tests.eval.timing.settings_of import QUICK
 
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_the_rest_goes_on(call: Ca
 def test_an_interrupted_run_goes_on_with_the_cells_that_are_left(
     call: Call, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eval.timing import bench
+    from eval.latency import cells as bench
 
     given = f"latency.models={tiny_model}", "latency.planners=keep", "latency.churn=[0,1,2]"
     begun: list[int] = []

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from eval.timing.growth import fit
-from eval.timing.peak import Peak
-from eval.timing.statistics import Ratio, Spread, median_interval
+from eval.latency.peak_memory import Peak
+from eval.latency.report.growth import fit
+from eval.latency.report.statistics import Ratio, Spread, median_interval
 
 SIZES = (10, 20, 40, 80, 160)
 

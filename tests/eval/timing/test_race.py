@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from eval.timing.contenders import Plain
-from eval.timing.race import Race
-from eval.timing.rates import RateMeter
-from eval.timing.rows import Timed
-from eval.timing.script import Script, Step
+from eval.latency.contenders import Plain
+from eval.latency.race import Race
+from eval.latency.rates import RateMeter
+from eval.latency.report.rows import Timed
+from eval.latency.script import Script, Step
 from keep_agent.errors import CapacityError
-from keep_agent.results import StepNumbers
+from keep_agent.rollout.results import StepNumbers
 
 CPU = torch.device("cpu")
 STEPS = (Step((), ("done",), "done"),) * 6

@@ -6,16 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from eval.timing.record import Recordings
-from eval.timing.script import Script, some
-from eval.timing.stretch import Stretched
-from eval.timing.workloads import ASIDE, Plan, make_workload
-from memory.store import SegmentStore
-from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED
-from planners.formats import PlainFormat
-from planners.prompt import PROGRESS
-from planners.styles import history_edit
+from eval.latency.episode_scripts import Recordings
+from eval.latency.fixed_length_format import Stretched
+from eval.latency.script import Script, some
+from eval.latency.workloads import ASIDE, Plan, make_workload
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.segments.store import SegmentStore
+from planners.prompts.formats import PlainFormat
+from planners.prompts.styles import history_edit
+from planners.prompts.text import PROGRESS
+from planners.tiny.checkpoint import BUNDLED
 from tests.eval.timing.settings_of import latency_config
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain, brain_of
+from keep_agent.agent.agent import Agent
+from keep_agent.config.planner_factory import Brain, brain_of
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from typing import Any
 
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.agent import Agent
-from keep_agent.api import Decision
-from keep_agent.loop import run_episode
+from keep_agent.agent.agent import Agent
+from keep_agent.agent.types import Decision
+from keep_agent.rollout.loop import run_episode
 from planners.base import Decision as Decided
 from planners.base import Finished
 from tests.keep_agent.houses import APPLE, MUG, episode

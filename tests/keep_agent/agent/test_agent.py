@@ -15,8 +15,8 @@ import pytest
 
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain
+from keep_agent.agent.agent import Agent
+from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, ConfigError, DataError, KeepError, StaleError
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 

@@ -10,10 +10,10 @@ import pytest
 
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain
+from keep_agent.agent.agent import Agent
+from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import CapacityError, CorruptError, DataError
-from planners.state import read_state
+from planners.planner_state import read_state
 from tests.keep_agent.agent.playing import MUG_FACT, SKILLS, AsPlanner, play
 
 SHORT = 16  # steps of a task at most

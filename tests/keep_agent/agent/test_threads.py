@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envs.fact import Fact
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain
+from keep_agent.agent.agent import Agent
+from keep_agent.config.planner_factory import Brain
 from tests import beside
 
 SKILLS = ["pick up mug 1", "go to fridge 1", "done"]

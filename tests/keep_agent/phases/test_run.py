@@ -17,20 +17,20 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from keep_agent.cli import main
 from keep_agent.errors import ConfigError, TooLongError
-from keep_agent.phases.run import REUSE, Player, start_tokens, stop_tokens
-from keep_agent.phases.scenario import Scenario, find_scenario, shipped
-from keep_agent.phases.transcript import Story
-from keep_agent.phases.turns import TURNS, PhasesFolder, Turn, summarize
-from keep_agent.runfolder import SUMMARY
-from memory.agents import AgentMemories
-from memory.engine.cache import WorkingCache
-from memory.engine.engine import Engine
-from memory.engine.load import from_config
-from memory.engine.special_tokens import special_tokens
-from memory.match import TokenizerCoder
-from memory.quantize import PackFormat
-from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED
+from keep_agent.rollout.run_folder import SUMMARY
+from keep_agent.scenarios.runner import REUSE, Player, start_tokens, stop_tokens
+from keep_agent.scenarios.scenario import Scenario, find_scenario, shipped
+from keep_agent.scenarios.transcript import Story
+from keep_agent.scenarios.turn_records import TURNS, PhasesFolder, Turn, summarize
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.models.load import from_config
+from memory.engine.models.special_tokens import special_tokens
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.quantization import PackFormat
+from planners.tiny.checkpoint import BUNDLED
 
 TOKENIZERS = ("planner-tiny", "chat")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from keep_agent.errors import DataError
-from keep_agent.phases.scenario import MAX_TOKENS, Note, find_scenario, make_scenario, shipped
-from memory.disk.agents import agent_path
+from keep_agent.scenarios.scenario import MAX_TOKENS, Note, find_scenario, make_scenario, shipped
+from memory.files.agent_files import agent_path
 
 GOOD: dict[str, Any] = {
     "name": "tea-time",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keep_agent.phases.scenario import Phase, Scenario, find_scenario, make_scenario, shipped
-from keep_agent.phases.transcript import CUE, SILENCE, Message, Story
+from keep_agent.scenarios.scenario import Phase, Scenario, find_scenario, make_scenario, shipped
+from keep_agent.scenarios.transcript import CUE, SILENCE, Message, Story
 
 MARK = re.compile(r"[nm]\d+x")  # n: told at the beginning of a phase; m: said
 FORGED = "${p0.messages[a]}"

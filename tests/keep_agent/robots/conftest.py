@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keep_agent.robots.rosbridge import Bridge
+from keep_agent.robots.rosbridge.connection import Bridge
 from tests.keep_agent.robots.bridge import WAIT, StandIn, stand_in
 
 

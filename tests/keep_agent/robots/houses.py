@@ -34,7 +34,7 @@ def clean_mug() -> SymbolicExecutor:
 
 def keep_planner(executor: SymbolicExecutor) -> object:
     """For `--planner`: the real one."""
-    from keep_agent.agent import Agent
+    from keep_agent.agent.agent import Agent
 
     return Agent.from_config("keep")
 

@@ -14,9 +14,9 @@ import pytest
 
 from envs.fact import Fact
 from envs.outcome import Outcome, failed
-from keep_agent.api import Decision
+from keep_agent.agent.types import Decision
 from keep_agent.robots import Limits, RobotSession, TaskReport
-from keep_agent.robots.calls import Call
+from keep_agent.robots.task.bounded_call import Call
 from tests.waiting import PATIENCE
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ import json
 import sys
 import threading
 
-from keep_agent.robots.ros1_import import ros1
-from keep_agent.robots.ros1_messages import classes
+from keep_agent.robots.ros.debian_import import ros1
+from keep_agent.robots.ros.ros1_messages import classes
 from tests.waiting import PATIENCE
 
 WAIT = PATIENCE

@@ -14,15 +14,15 @@ from mcap.reader import make_reader
 
 from envs.outcome import Outcome
 from eval.alfred import main as eval_alfred
-from keep_agent.api import Decision
+from keep_agent.agent.types import Decision
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.robots import Limits, RobotSession, mcap_log, symbolic
-from keep_agent.robots.events import Executed, Feedback, Planned
+from keep_agent.robots.mcap.messages import of_entry, of_event
+from keep_agent.robots.mcap.schemas import CHANNELS
 from keep_agent.robots.mcap_log import McapLog, episode_of, write_episode
-from keep_agent.robots.mcap_messages import of_entry, of_event
-from keep_agent.robots.mcap_schemas import CHANNELS
 from keep_agent.robots.scripted import ScriptedPlanning
-from keep_agent.trace import agent_entry
+from keep_agent.robots.task.events import Executed, Feedback, Planned
+from keep_agent.rollout.trace import agent_entry
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

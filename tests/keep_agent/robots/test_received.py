@@ -12,11 +12,11 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import DataError
-from keep_agent.robots.received import flag_of, member, text_of
-from keep_agent.robots.rosbridge import Bridge
-from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
+from keep_agent.robots.ros.message_fields import flag_of, member, text_of
+from keep_agent.robots.rosbridge.connection import Bridge
+from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
+from keep_agent.robots.rosbridge.skill_clients import Fields
 from keep_agent.robots.rosbridge_server import RosbridgeServer
-from keep_agent.robots.rosbridge_skills import Fields
 from tests.keep_agent.robots.bridge import SUCCEEDED, WAIT, StandIn
 from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, ScriptRobot
 from tests.keep_agent.robots.test_rosbridge_executor import actionlib_robot, wait_for_facts

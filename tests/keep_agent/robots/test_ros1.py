@@ -107,7 +107,7 @@ def test_the_node_ends_when_it_is_told_to(ros: dict[str, str], folder: Path, num
 
 WAIT_UNTIL_EXECUTING = """
 import json, sys, threading
-from keep_agent.robots.ros1_import import ros1
+from keep_agent.robots.ros.debian_import import ros1
 rospy, moving = ros1("rospy"), threading.Event()
 rospy.init_node("waits", anonymous=True, disable_signals=True)
 look = lambda message: json.loads(message.data)["state"] == "executing" and moving.set()
@@ -127,8 +127,8 @@ def test_without_a_master_the_command_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_real_planner_reaches_the_goal(ros: dict[str, str], folder: Path) -> None:
-    if find_spec("keep_agent.agent") is None:
-        pytest.skip("needs keep_agent.agent")
+    if find_spec("keep_agent.agent.agent") is None:
+        pytest.skip("needs keep_agent.agent.agent")
     options = ["--planner", "tests.keep_agent.robots.houses:keep_planner", *CLEAN_MUG]
     with node(ros, folder, *options, name="thinks", TEST_SECONDS="0.1"):
         heard = said(client(ros, "do", "thinks", TASK))

@@ -12,10 +12,11 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.errors import ConfigError
-from keep_agent.robots import ConnectionLost, Feedback, RobotSession, RobotTimeout, rosbridge_skills
-from keep_agent.robots.rosbridge import RETRY, Bridge
-from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
-from keep_agent.robots.rosbridge_skills import Fields
+from keep_agent.robots import ConnectionLost, Feedback, RobotSession, RobotTimeout
+from keep_agent.robots.rosbridge import skill_clients as rosbridge_skills
+from keep_agent.robots.rosbridge.connection import RETRY, Bridge
+from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
+from keep_agent.robots.rosbridge.skill_clients import Fields
 from tests.keep_agent.robots.bridge import ABORTED, CANCELED, SUCCEEDED, WAIT, StandIn
 from tests.keep_agent.robots.robots import QUICK, ScriptPlanner, in_background, limited, limits
 from tests.keep_agent.robots.ros import free_port
@@ -350,8 +351,8 @@ def test_bad_choices_are_named(robot: StandIn, bridge: Bridge, choices: dict, wh
 def test_the_process_ends_when_its_main_does(robot: StandIn, closed: str) -> None:
     """Threads of the library must not keep it alive, closed or not, nor after a break."""
     code = (
-        "import sys; from keep_agent.robots.rosbridge import Bridge\n"
-        "from keep_agent.robots.rosbridge_executor import RosbridgeExecutor\n"
+        "import sys; from keep_agent.robots.rosbridge.connection import Bridge\n"
+        "from keep_agent.robots.rosbridge.executor import RosbridgeExecutor\n"
         f"bridge = Bridge('127.0.0.1', {robot.port}, {WAIT})\n"
         "executor = RosbridgeExecutor(bridge, ['wave'])\n"
         "assert executor.execute('wave', print).ok\n"

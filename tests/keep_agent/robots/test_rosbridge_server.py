@@ -14,9 +14,9 @@ import pytest
 
 from envs.outcome import Outcome, failed
 from keep_agent.robots import RobotSession, SymbolicExecutor
-from keep_agent.robots.rosbridge import Bridge
-from keep_agent.robots.rosbridge_action import BridgeActionServer, End
-from keep_agent.robots.rosbridge_executor import RosbridgeExecutor
+from keep_agent.robots.rosbridge.action_server import BridgeActionServer, End
+from keep_agent.robots.rosbridge.connection import Bridge
+from keep_agent.robots.rosbridge.executor import RosbridgeExecutor
 from keep_agent.robots.rosbridge_server import RosbridgeServer
 from keep_agent.robots.scripted import ScriptedPlanning
 from tests.keep_agent.robots.bridge import WAIT, StandIn

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from envs.outcome import Outcome, failed
-from keep_agent.asked import check_report
+from keep_agent.agent.request_validation import check_report
 from keep_agent.errors import ConfigError
 from keep_agent.robots import (
     Executed,
@@ -22,9 +22,9 @@ from keep_agent.robots import (
     RobotSession,
     Started,
 )
-from keep_agent.robots.dialogue import Dialogue
-from keep_agent.robots.single_plans import SinglePlans
-from keep_agent.robots.unseen import Unseen
+from keep_agent.robots.task.dialogue import Dialogue
+from keep_agent.robots.task.pending_facts import Unseen
+from keep_agent.robots.task.single_plans import SinglePlans
 from tests.keep_agent.robots.robots import (
     QUICK,
     WAIT,

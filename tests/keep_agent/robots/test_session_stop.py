@@ -14,7 +14,7 @@ from keep_agent.robots import (
     RobotSession,
     Started,
 )
-from keep_agent.robots.calls import Call
+from keep_agent.robots.task.bounded_call import Call
 from tests.keep_agent.robots.robots import (
     QUICK,
     WAIT,

@@ -9,8 +9,8 @@ from envs.outcome import Outcome, failed
 from envs.worlds import WORLDS, world_of
 from keep_agent.errors import ConfigError, SkillError
 from keep_agent.robots import Limits, Observed, RobotError, RobotSession, SymbolicExecutor, symbolic
-from keep_agent.robots.events import Event
 from keep_agent.robots.scripted import ScriptedPlanning
+from keep_agent.robots.task.events import Event
 from tests.keep_agent.robots.houses import clean_mug
 from tests.keep_agent.robots.robots import WAIT, ScriptPlanner
 

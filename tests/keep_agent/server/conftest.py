@@ -14,20 +14,20 @@ from fastapi import FastAPI
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
 from keep_agent.server.app import make_app
+from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.chat.anthropic import anthropic_router
 from keep_agent.server.chat.conversations import Conversations
-from keep_agent.server.chat.elsewhere import elsewhere_router
 from keep_agent.server.chat.generate import generate_router
 from keep_agent.server.chat.openai import openai_router
-from keep_agent.server.chat.scenario_routes import scenario_router
-from keep_agent.server.chat.scenarios import Scenarios
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.gate import Gate
-from keep_agent.server.limits import Limits
+from keep_agent.server.chat.unsupported_routes import elsewhere_router
+from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
-from keep_agent.server.tokens import Access, Entry, Tokens, digest
-from memory.engine.engine import Engine
-from memory.engine.load import from_config
+from keep_agent.server.scenarios.registry import Scenarios
+from keep_agent.server.scenarios.routes import scenario_router
+from memory.engine.models.load import from_config
+from memory.engine.transformers.engine import Engine
 from tests.keep_agent.server.serving import Served, patient, serving
 
 MODEL = "tiny"

@@ -15,8 +15,8 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from keep_agent.server.limits import Limits
-from keep_agent.server.refusable_socket import RefusableSocket
+from keep_agent.server.limits.refusable_socket import RefusableSocket
+from keep_agent.server.limits.request_limits import Limits
 from tests.waiting import PATIENCE
 
 

@@ -10,9 +10,9 @@ import pytest
 from fastapi import APIRouter, WebSocket
 from websockets.exceptions import InvalidStatus
 
-from keep_agent.server.access import RULES, Caller, Need, Rule
 from keep_agent.server.app import make_app
-from keep_agent.server.problems import Busy, answer_to
+from keep_agent.server.auth.access_rules import RULES, Caller, Need, Rule
+from keep_agent.server.error_handlers import Busy, answer_to
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import Served, serving, status
 from tests.sockets import connect

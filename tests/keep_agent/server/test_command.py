@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
+from keep_agent.server.auth.tokens import VARIABLE
 from keep_agent.server.command import _config
-from keep_agent.server.folder import claimed
-from keep_agent.server.refusable_socket import RefusableSocket
+from keep_agent.server.folder_lock import claimed
+from keep_agent.server.limits.refusable_socket import RefusableSocket
+from keep_agent.server.limits.timed_protocol import TimedProtocol
 from keep_agent.server.settings import Settings
-from keep_agent.server.timed_protocol import TimedProtocol
-from keep_agent.server.tokens import VARIABLE
 from tests.keep_agent.viewer.traces import opening, write
 
-HEAVY = ("torch", "transformers", "nicegui", "keep_agent.brain", "keep_agent.server.service")
+HEAVY = ("torch", "transformers", "nicegui", "keep_agent.config.planner_factory", "keep_agent.server.service")
 RUN = f"""
 import sys
 sys.modules.update(dict.fromkeys({HEAVY!r}))  # importing one of these fails

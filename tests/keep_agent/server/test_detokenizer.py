@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from keep_agent.server.chat.detokenizer import Detokenizer
-from memory.match import BROKEN, TokenizerCoder, TokenText
-from memory.tokenizer import load_tokenizer
-from planners.checkpoint import BUNDLED
+from memory.agents.text_match import BROKEN, TokenizerCoder, TokenText
+from memory.engine.models.tokenizer import load_tokenizer
+from planners.tiny.checkpoint import BUNDLED
 
 TEXT = "go to 🙂 fridge_1, Ünïcödé 漢字\n\n  next 👩‍👩‍👧 done."
 

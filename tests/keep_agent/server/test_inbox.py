@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from keep_agent.server.inbox import EACH, Inbox
+from keep_agent.server.limits.websocket_inbox import EACH, Inbox
 
 
 def test_messages_come_in_order_and_no_more_than_there_is_room_for() -> None:

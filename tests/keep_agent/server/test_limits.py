@@ -22,17 +22,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from envs.fact import Fact
-from keep_agent.client import _row
+from keep_agent.agent.client import _row
 from keep_agent.errors import ConfigError
-from keep_agent.server import gate
-from keep_agent.server.access import access_of
 from keep_agent.server.app import make_app
-from keep_agent.server.gate import Gate
-from keep_agent.server.limits import Limits
-from keep_agent.server.problems import Busy
-from keep_agent.server.scan import BadJson, check_json
+from keep_agent.server.auth.access_rules import access_of
+from keep_agent.server.error_handlers import Busy
+from keep_agent.server.limits import concurrency_limiter as gate
+from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.json_scan import BadJson, check_json
+from keep_agent.server.limits.request_limits import Limits
+from keep_agent.server.planning.websocket import SocketRoutes
 from keep_agent.server.settings import AgentLimits
-from keep_agent.server.socket import SocketRoutes
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
 from tests.waiting import PATIENCE, FakeTime

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from keep_agent.server.limits import Limits
-from memory.engine.engine import Engine
-from memory.engine.special_tokens import SpecialTokens
+from keep_agent.server.limits.request_limits import Limits
+from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.transformers.engine import Engine
 from tests.keep_agent.server.conftest import Serve, Whole
 from tests.keep_agent.server.serving import Served, events, post
 from tests.waiting import PATIENCE, until

@@ -19,12 +19,12 @@ from fastapi import APIRouter, FastAPI, WebSocket
 from starlette.responses import StreamingResponse
 from websockets.exceptions import ConnectionClosed
 
-from keep_agent.brain import brain_of
-from keep_agent.durable import DurableAgent
+from keep_agent.agent.durable import DurableAgent
+from keep_agent.config.planner_factory import brain_of
 from keep_agent.errors import DataError
 from keep_agent.server.app import make_app
-from keep_agent.server.chat.events import event, telling
-from keep_agent.server.planning import Planner
+from keep_agent.server.chat.server_sent_events import event, telling
+from keep_agent.server.planning.routes import Planner
 from keep_agent.server.service import make_service
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.planning.shared import SETTINGS, SKILLS

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from envs.fact import Fact
-from keep_agent.brain import Brain, brain_of
-from keep_agent.durable import JOURNAL, MEMORY
+from keep_agent.agent.durable import JOURNAL, MEMORY
+from keep_agent.config.planner_factory import Brain, brain_of
 from keep_agent.errors import ConfigError, CorruptError, DataError, ModelError
-from keep_agent.server.problems import NotFound, Unavailable
-from keep_agent.server.registry import Registry
+from keep_agent.server.error_handlers import NotFound, Unavailable
+from keep_agent.server.planning.registry import Registry
 from keep_agent.server.settings import AgentLimits
 from tests.waiting import PATIENCE, until
 
@@ -47,7 +47,7 @@ def refuse(*given: Any, **more: Any) -> None:
 def test_deleting_writes_and_reads_nothing(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk it is what makes room."""
     with monkeypatch.context() as patch:
-        patch.setattr("keep_agent.durable.write_packed", lambda *given: pytest.fail("it was written"))
+        patch.setattr("keep_agent.agent.durable.write_packed", lambda *given: pytest.fail("it was written"))
         registry.delete("kitchen")
     assert not registry.names() and not registry.awake
     registry.create("kitchen")
@@ -119,7 +119,7 @@ def test_a_memory_that_cannot_be_written_takes_nothing_away(
         (folder / name).write_bytes(content)
     registry = Registry(brain, tmp_path, trace=False)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr("keep_agent.durable.write_packed", refuse)
+        patch.setattr("keep_agent.agent.durable.write_packed", refuse)
         registry.replace("kitchen", state)
     assert {name: (folder / name).read_bytes() for name in (MEMORY, JOURNAL)} == {
         name: broken[name] for name in (MEMORY, JOURNAL)

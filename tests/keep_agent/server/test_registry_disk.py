@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envs.fact import Fact
-from keep_agent.brain import Brain, brain_of
-from keep_agent.server.registry import Registry
+from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.server.planning.registry import Registry
 from keep_agent.server.settings import AgentLimits
 
 FACTS = [Fact(f"mug_{i}", "object", "mug", f"countertop_{i}") for i in range(12)]

@@ -13,10 +13,10 @@ import pytest
 from starlette.routing import BaseRoute
 from websockets.exceptions import InvalidStatus
 
-from keep_agent.brain import brain_of
-from keep_agent.server.access import RULES, UNKNOWN, Need, Rules
+from keep_agent.config.planner_factory import brain_of
+from keep_agent.server.auth.access_rules import RULES, UNKNOWN, Need, Rules
+from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.service import make_service
-from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.serving import Served, serving
 from tests.sockets import connect
 from tests.waiting import PATIENCE
@@ -102,7 +102,7 @@ def test_every_route_has_a_rule_and_keeps_it(whole: tuple[Served, list[Any]]) ->
     served, routes = whole
     for path, methods in routes:
         rule = Rules(RULES).of(example(path, "bob"))[0]
-        assert rule is not UNKNOWN, f"{path} has no rule in keep_agent.server.access"
+        assert rule is not UNKNOWN, f"{path} has no rule in keep_agent.server.auth.access_rules"
         for method in methods or {"WEBSOCKET"}:
             check(served, rule.need, method, example(path, "bob"))
 

@@ -16,15 +16,15 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keep_agent.phases import turns
-from keep_agent.phases.scenario import Phase, make_scenario, shipped
-from keep_agent.phases.transcript import Story
-from keep_agent.server.chat.player import SharedPlayer
-from keep_agent.server.chat.scenarios import Running, Scenarios
+from keep_agent.scenarios import turn_records as turns
+from keep_agent.scenarios.scenario import Phase, make_scenario, shipped
+from keep_agent.scenarios.transcript import Story
+from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.chat.settings import ChatLimits
-from keep_agent.server.problems import Unavailable
-from keep_agent.server.tokens import Access, Entry, Tokens, digest
-from memory.engine.engine import Engine
+from keep_agent.server.error_handlers import Unavailable
+from keep_agent.server.scenarios.player import SharedPlayer
+from keep_agent.server.scenarios.registry import Running, Scenarios
+from memory.engine.transformers.engine import Engine
 from tests.keep_agent.server.conftest import Build, Serve
 from tests.keep_agent.server.serving import Served, post
 from tests.waiting import PATIENCE, until

@@ -17,11 +17,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from keep_agent.brain import brain_of
+from keep_agent.config.planner_factory import brain_of
+from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import Settings
-from keep_agent.server.tokens import Tokens
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import serving
 from tests.keep_agent.server.test_vendors import ambiguous_names

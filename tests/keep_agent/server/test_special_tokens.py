@@ -8,15 +8,15 @@ from collections.abc import Callable, Collection
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from keep_agent.phases.run import REUSE
+from keep_agent.scenarios.runner import REUSE
 from keep_agent.server.chat.conversations import Conversations, Generation
 from keep_agent.server.chat.turn import GenerationRequest
-from keep_agent.server.gate import Gate
-from memory.agents import AgentMemories
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.special_tokens import SpecialTokens
-from memory.match import TokenizerCoder
+from keep_agent.server.limits.concurrency_limiter import Gate
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
 
 PROMPT, MOST = "Robot: find a mug, 2.", 12
 Talk = Callable[[SpecialTokens], "Talks"]

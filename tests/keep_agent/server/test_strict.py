@@ -10,10 +10,10 @@ from pydantic import BaseModel, ValidationError
 
 from keep_agent.server.chat.anthropic_format import Messages
 from keep_agent.server.chat.generate import Generate
-from keep_agent.server.chat.neutral import VendorModel
+from keep_agent.server.chat.ignored_fields import VendorModel
 from keep_agent.server.chat.openai_format import Completion
-from keep_agent.server.planning_format import FactRow, Observe, Plan
-from keep_agent.server.strict import First, Strict
+from keep_agent.server.limits.strict_models import First, Strict
+from keep_agent.server.planning.schemas import FactRow, Observe, Plan
 
 MANY = 30_000
 

@@ -13,7 +13,7 @@ import pytest
 from fastapi import APIRouter, Request, WebSocket
 
 from keep_agent.server.app import make_app
-from keep_agent.server.timed_protocol import TimedProtocol
+from keep_agent.server.limits.timed_protocol import TimedProtocol
 from tests.keep_agent.server.conftest import OPEN
 from tests.keep_agent.server.serving import Served, post, serving, status
 from tests.sockets import connect

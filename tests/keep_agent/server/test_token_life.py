@@ -15,9 +15,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from keep_agent.server.app import make_app
+from keep_agent.server.auth.token_file import add_token, load_tokens, remove_token, write_tokens
+from keep_agent.server.auth.tokens import Access, Entry, digest
 from keep_agent.server.logs import set_up
-from keep_agent.server.token_file import add_token, load_tokens, remove_token, write_tokens
-from keep_agent.server.tokens import Access, Entry, digest
 from tests.keep_agent.server.serving import Served, serving
 from tests.sockets import connect
 
@@ -106,7 +106,7 @@ def test_a_change_that_could_not_be_read_at_first_counts_a_moment_later(
 
     remove_token(guarded.file, "one")
     with monkeypatch.context() as patch:
-        patch.setattr("keep_agent.server.token_file.read_json", refuse)
+        patch.setattr("keep_agent.server.auth.token_file.read_json", refuse)
         assert guarded.get("one").status_code == 404
     assert guarded.get("one").status_code == 401
 

@@ -15,10 +15,10 @@ import pytest
 from rich.console import Console
 
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.server.problems import Forbidden
-from keep_agent.server.token_command import main
-from keep_agent.server.token_file import add_token, load_tokens, read_tokens
-from keep_agent.server.tokens import VARIABLE, Access, Entry, Tokens, check_bind, digest
+from keep_agent.server.auth.token_command import main
+from keep_agent.server.auth.token_file import add_token, load_tokens, read_tokens
+from keep_agent.server.auth.tokens import VARIABLE, Access, Entry, Tokens, check_bind, digest
+from keep_agent.server.error_handlers import Forbidden
 
 GOOD = {"name": "n", "sha256": digest("x"), "agents": "*"}
 
@@ -85,8 +85,8 @@ def test_a_time_that_is_none_or_past_is_refused(tmp_path: Path, when: str) -> No
 ADDS = """
 import sys
 from pathlib import Path
-from keep_agent.server.token_file import add_token
-from keep_agent.server.tokens import Access, Entry, digest
+from keep_agent.server.auth.token_file import add_token
+from keep_agent.server.auth.tokens import Access, Entry, digest
 for number in range(20):
     name = f"{sys.argv[2]}-{number}"
     add_token(Path(sys.argv[1]), Entry(Access(name), digest(name)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from keep_agent.server.auth.tokens import OPEN, Access
 from keep_agent.server.chat.caller import BadAgent, agent_of
-from keep_agent.server.tokens import OPEN, Access
 from tests.keep_agent.server.conftest import TOKENS, Build, Serve
 from tests.keep_agent.server.serving import Served
 from tests.keep_agent.server.test_chat import ANTHROPIC, OPENAI, anthropic, asked, openai

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.viewer_trace import Size, write_run
 from envs.alfred.env import AlfredEnv
-from keep_agent.frames import Frames
-from keep_agent.loop import run_episode
-from keep_agent.runfolder import RunFolder, find_runs
-from planners.simple import RandomPlanner
+from keep_agent.rollout.frames import Frames
+from keep_agent.rollout.loop import run_episode
+from keep_agent.rollout.run_folder import RunFolder, find_runs
+from planners.baselines import RandomPlanner
 from tests.keep_agent.houses import APPLE, MUG, episode
 from tests.keep_agent.pictures import Pictured
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.viewer import measure
 from benchmarks.viewer_browser import browser, chromium, serving
 from benchmarks.viewer_trace import Size, write_run
-from keep_agent.viewer.export_html import write_html
+from keep_agent.viewer.export.html import write_html
 from tests import waiting
 from tests.keep_agent.viewer.conftest import play
 from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, write

@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from keep_agent.viewer.data import data_router
-from keep_agent.viewer.model import step_view
+from keep_agent.viewer.json_routes import data_router
 from keep_agent.viewer.runs import Library
+from keep_agent.viewer.step_model import step_view
 from tests.keep_agent.viewer.traces import opening, run_of, step, write
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keep_agent.viewer.episodes import EpisodeRow, Filters, episode_rows
+from keep_agent.viewer.episode_filters import EpisodeRow, Filters, episode_rows
 from keep_agent.viewer.runs import Library
 from tests.keep_agent.viewer.traces import crash, end, opening, step, write
 

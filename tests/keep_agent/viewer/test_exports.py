@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from keep_agent.errors import ConfigError, DataError
-from keep_agent.viewer.export_html import page, write_html
-from keep_agent.viewer.export_rrd import COLOURS, heat_map, write_rrd
-from keep_agent.viewer.model import step_view
+from keep_agent.viewer.export.html import page, write_html
+from keep_agent.viewer.export.rrd import COLOURS, heat_map, write_rrd
 from keep_agent.viewer.runs import Run
+from keep_agent.viewer.step_model import step_view
 from tests.keep_agent.viewer.traces import EVIL, opening, prompt, run_of, step, write
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
-from keep_agent.trace import read_trace
-from keep_agent.viewer.index import TraceIndex
+from keep_agent.rollout.trace import read_trace
+from keep_agent.viewer.trace_index import TraceIndex
 from tests.keep_agent.viewer.traces import crash, end, opening, prompt, step, write
 
 TRACE = "trace.jsonl"

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.viewer_trace import Size, entries
 from keep_agent.errors import DataError
-from keep_agent.trace import read_trace
-from keep_agent.viewer.index import EpisodeIndex
-from keep_agent.viewer.model import StepView, overview, step_json, step_view
+from keep_agent.rollout.trace import read_trace
 from keep_agent.viewer.runs import Run
+from keep_agent.viewer.step_model import StepView, overview, step_json, step_view
+from keep_agent.viewer.trace_index import EpisodeIndex
 from tests.keep_agent.viewer.traces import crash, end, opening, prompt, run_of, step, write
 
 
@@ -28,7 +28,7 @@ def test_texts_are_the_prompt_that_the_model_read(keep_run: Path) -> None:
     """The trace holds token ids: what the viewer calls a segment's text has to give exactly them."""
     from transformers import PreTrainedTokenizerFast
 
-    from planners.checkpoint import BUNDLED
+    from planners.tiny.checkpoint import BUNDLED
 
     tokenizer, run, seen = PreTrainedTokenizerFast.from_pretrained(BUNDLED), run_of(keep_run), 0
     for episode, view in steps_of(run):

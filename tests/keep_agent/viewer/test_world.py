@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keep_agent.trace import Entry
+from keep_agent.rollout.trace import Entry
 from keep_agent.viewer.history import History
 from keep_agent.viewer.world import World, world
 

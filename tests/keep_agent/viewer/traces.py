@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from keep_agent.trace import SCHEMA
+from keep_agent.rollout.trace import SCHEMA
 from keep_agent.viewer.runs import Library, Run
 
 EVIL = "<img src=x onerror=\"document.title='broken'\"></script><script>document.title='broken'</script>"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from memory.agents import AgentMemories
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.match import TokenizerCoder
-from planners.checkpoint import BUNDLED
-from planners.tokenizer import load_tokenizer
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import Engine
+from planners.tiny.checkpoint import BUNDLED
+from planners.tiny.tokenizer import load_tokenizer
 from tests.memory.agents.ledger import Ledger, Make
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from memory.agents import AgentMemories, Prompt
-from memory.engine.engine import Engine
-from memory.match import TokenizerCoder, TokenText, match, resume
-from memory.quantize import PackFormat
+from memory.agents.manager import AgentMemories, Prompt
+from memory.agents.text_match import TokenizerCoder, TokenText, match, resume
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantization import PackFormat
 from tests.laws.prompts import relative
 from tests.references.packed import Dense
 

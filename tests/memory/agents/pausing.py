@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from memory.disk.atomic import replacing
+from memory.files.atomic import replacing
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Pausing:
 
 
 def pausing(pause: Callable[[], object]) -> Callable[..., AbstractContextManager[Pausing]]:
-    """What takes the place of ``memory.disk.blockfile.replacing``."""
+    """What takes the place of ``memory.files.block_file.replacing``."""
 
     @contextmanager
     def slowly(path: Path, private: bool = False) -> Iterator[Pausing]:

@@ -18,16 +18,16 @@ import pytest
 import torch
 
 from keep_agent.errors import CorruptError
-from memory.agents import AgentMemories
-from memory.disk import blockfile
-from memory.disk.agents import agent_path, open_agent
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.families import tiny_model
-from memory.engine.packed import PackedCache
-from memory.match import TokenizerCoder
-from planners.checkpoint import BUNDLED
-from planners.tokenizer import load_tokenizer
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
+from memory.files import block_file as blockfile
+from memory.files.agent_files import agent_path, open_agent
+from memory.kv_cache.quantized import PackedCache
+from planners.tiny.checkpoint import BUNDLED
+from planners.tiny.tokenizer import load_tokenizer
 from tests.memory.agents.pausing import pausing
 from tests.waiting import PATIENCE
 

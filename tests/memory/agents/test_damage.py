@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory.agents import Prompt
-from memory.disk import agents as disk
-from memory.engine.engine import Engine
-from memory.match import TokenizerCoder
+from memory.agents.manager import Prompt
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.transformers.engine import Engine
+from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Make, cold, lines, say
 
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from memory.disk import agents as disk
+from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Make, lines, say
 
 

@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from keep_agent.errors import CapacityError, StorageError
-from memory.disk import agents as disk
-from memory.disk import atomic
+from memory.files import agent_files as disk
+from memory.files import atomic
 from tests.memory.agents.ledger import Make, lines, say
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.disk import agents as disk
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.waiting import PATIENCE, until
 

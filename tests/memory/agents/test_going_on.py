@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from memory.agents import AgentMemories, Prompt
-from memory.disk import agents as disk
-from memory.disk import blockfile
-from memory.disk.packed_file import tensors_of
-from memory.engine.packed import BLOCK, PAGE, PackedCache
+from memory.agents.cache_file import tensors_of
+from memory.agents.manager import AgentMemories, Prompt
+from memory.files import agent_files as disk
+from memory.files import block_file as blockfile
+from memory.kv_cache.quantized import BLOCK, PAGE, PackedCache
 from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.memory.agents.pausing import pausing
 from tests.waiting import PATIENCE

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
-from memory.engine.packed import PAGE
-from memory.match import TokenizerCoder
-from memory.quantize import PackFormat
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PAGE
 from tests.laws.prompts import relative
 from tests.memory.agents.ledger import EXACT, Ledger, Make, answer, cold, lines, say
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.disk import agents as disk
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Ledger, Make, lines, say
 
 BAD = ("", ".", "..", "../b", "a/b", "a\\b", "a b", "é", "con", "a\0", "x" * 65, "A-0/", "*")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from keep_agent.errors import CapacityError
-from memory.agents import AgentMemories
-from memory.disk import agents as disk
-from memory.engine.engine import Engine
+from memory.agents.manager import AgentMemories
+from memory.engine.transformers.engine import Engine
+from memory.files import agent_files as disk
 from tests.laws.prompts import relative
 from tests.memory.agents.ledger import EXACT, Ledger, Make, answer, lines, say, size_of
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from memory.agents import AgentMemories
-from memory.disk import agents as disk
-from memory.engine.engine import Engine
-from memory.match import TokenizerCoder
-from memory.quantize import PackFormat
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.transformers.engine import Engine
+from memory.files import agent_files as disk
+from memory.kv_cache.quantization import PackFormat
 from tests.memory.agents.ledger import Ledger, Make, answer, lines, say
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
-from memory.engine.packed import BLOCK, PAGE
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantized import BLOCK, PAGE
 from tests.memory.agents.ledger import Make, lines, say
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking, Extension
-from memory.engine.scheduler import Pacing, Scheduler
-from memory.engine.stream import Reason, Stream
-from memory.match import TokenizerCoder
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.scheduler.request_stream import Reason, Stream
+from memory.engine.scheduler.scheduler import Pacing, Scheduler
+from memory.engine.transformers.append import Chunking, Extension
+from memory.engine.transformers.engine import Engine
 from tests.memory.agents.ledger import Known, Ledger, Make, answer, lines, say
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.agents import AgentMemories
-from memory.engine.engine import Engine
-from memory.match import TokenizerCoder
-from memory.quantize import PackFormat
+from memory.agents.manager import AgentMemories
+from memory.agents.text_match import TokenizerCoder
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantization import PackFormat
 from tests.memory.agents.ledger import Known, Ledger, answer, lines
 
 agents_ = st.sampled_from("abc")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from memory.disk.blockfile import BlockFile
+from memory.files.block_file import BlockFile
 
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
 HEADER = {"agent": "kitchen", "text": "größe \ud800 \"'\n", "ids": [1, 2, 3], "none": None}

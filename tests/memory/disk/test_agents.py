@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from memory.disk import agents
-from memory.disk.agents import (
+from memory.files import agent_files as agents
+from memory.files.agent_files import (
     INDEX,
     Entry,
     agent_path,
@@ -29,9 +29,9 @@ from memory.disk.agents import (
     total_bytes,
     touch,
 )
-from memory.disk.atomic import replacing
-from memory.disk.blockfile import write_blocks
-from memory.disk.names import is_safe
+from memory.files.atomic import replacing
+from memory.files.block_file import write_blocks
+from memory.files.names import is_safe
 
 tricky = st.text("abAB019._-/\\\0~: \n%*é\u202e", max_size=8)
 models = st.lists(st.text(min_size=1), unique=True, min_size=1)

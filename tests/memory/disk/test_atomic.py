@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from keep_agent.errors import CapacityError, ConfigError, StorageError
-from memory.disk import atomic
-from memory.disk.atomic import alone, appearing, clean, replacing, write_atomic
+from memory.files import atomic
+from memory.files.atomic import alone, appearing, clean, replacing, write_atomic
 from tests.disk_log import log_of_disk
 
 NAMES = ("b", "a", "last")

@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from keep_agent.errors import ConfigError, CorruptError, DataError
-from memory.disk import blockhead
-from memory.disk.blockfile import open_blocks, write_blocks
+from memory.files import block_file_header as blockhead
+from memory.files.block_file import open_blocks, write_blocks
 from tests.memory.disk.blocks import DTYPES, HEADER, TAIL, assert_holds, filled, rows, same
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from keep_agent.errors import CorruptError
-from memory.disk import blockhead
-from memory.disk.blockfile import open_blocks, write_blocks
+from memory.files import block_file_header as blockhead
+from memory.files.block_file import open_blocks, write_blocks
 from tests.memory.disk.blocks import HEADER, TAIL, assert_holds, filled, rows
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory.disk.blockfile import open_blocks, write_blocks
+from memory.files.block_file import open_blocks, write_blocks
 from tests.memory.disk.blocks import TAIL, assert_holds, rows, same
 
 

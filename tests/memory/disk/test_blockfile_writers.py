@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from keep_agent.errors import CapacityError
-from memory.disk import atomic
-from memory.disk.atomic import clean, replacing
-from memory.disk.blockfile import open_blocks, write_blocks
+from memory.files import atomic
+from memory.files.atomic import clean, replacing
+from memory.files.block_file import open_blocks, write_blocks
 from tests.disk_log import log_of_disk
 from tests.memory.disk.blocks import assert_holds, filled
 from tests.waiting import PATIENCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from memory.disk.writer import Writer
+from memory.files.background_writer import Writer
 from tests.waiting import PATIENCE, until
 
 

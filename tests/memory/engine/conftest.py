@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 import torch
 
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.products import onednn_multiplies
+from memory.engine.cpu.half_precision_matmul import onednn_multiplies
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.transformers.engine import Engine
 from tests.memory.engine.pairs import GetEngine
 
 

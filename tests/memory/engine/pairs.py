@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory.disk.blockfile import open_blocks, write_blocks
-from memory.disk.packed_file import header_of, restore, tensors_of
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.packed import PAGE, PackedCache
-from memory.quantize import PackFormat
+from memory.agents.cache_file import header_of, restore, tensors_of
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
+from memory.files.block_file import open_blocks, write_blocks
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PAGE, PackedCache
 from tests.laws.prompts import relative, tokens
 from tests.references.packed import Dense
 

@@ -14,7 +14,7 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's al
 SCRIPT = """
 import json, resource, sys, threading
 import torch
-from memory.engine.allocator import keep_freed_memory
+from memory.engine.cpu.allocator import keep_freed_memory
 told = sys.argv[1] == "told" and keep_freed_memory()
 faults = []
 def work():
@@ -38,7 +38,7 @@ def faults(said: str) -> tuple[bool, int]:
 
 MAPPED = """
 import ctypes, json
-from memory.engine.allocator import freed_at_once
+from memory.engine.cpu.allocator import freed_at_once
 
 libc, size = ctypes.CDLL(None), 1 << 20
 libc.malloc.restype = ctypes.c_void_p
@@ -71,7 +71,7 @@ HOLES = """
 import json
 import numpy as np
 from pathlib import Path
-from memory.engine.allocator import give_back_holes, keep_freed_memory
+from memory.engine.cpu.allocator import give_back_holes, keep_freed_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024

@@ -11,19 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine import gathered_packed, gathered_paged
-from memory.engine.batch import Batch, Member, merge
-from memory.engine.cache import DenseCache
-from memory.engine.codes import packed_mix, packed_scores
-from memory.engine.decoder import Decoder
-from memory.engine.extend import append
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.packed import BLOCK, PAGE, PackedCache
-from memory.engine.paged import PagedCache
-from memory.engine.teams import Teams
-from memory.engine.witness import Witness
-from memory.quantize import PackFormat, pack
-from memory.slots import SlotPool
+from memory.engine.attention.observer import Witness
+from memory.engine.attention.quantized_attention import packed_mix, packed_scores
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.scheduler import batched_paged as gathered_paged
+from memory.engine.scheduler import batched_quantized as gathered_packed
+from memory.engine.scheduler.batch import Batch, Member, merge
+from memory.engine.scheduler.batch_groups import Teams
+from memory.engine.transformers.append import append
+from memory.engine.transformers.decoder import Decoder
+from memory.kv_cache.dense import DenseCache
+from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.quantization import PackFormat, pack
+from memory.kv_cache.quantized import BLOCK, PAGE, PackedCache
 
 KINDS = {
     "paged": None,

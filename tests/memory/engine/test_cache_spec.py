@@ -11,13 +11,13 @@ from transformers import AutoConfig
 
 from benchmarks.agents import AGENT_TOKENS, cache_spec_of, capacity
 from keep_agent.errors import ConfigError
-from memory.engine.cache_spec import ModelCacheSpec
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.family_settings import WINDOW
-from memory.engine.shapes import SHAPES
-from memory.packed_rows import PackedRows
-from memory.quantize import PackFormat
+from memory.engine.models.cache_spec import ModelCacheSpec
+from memory.engine.models.model_shapes import SHAPES
+from memory.engine.models.tiny_model_configs import WINDOW
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.packed_rows import PackedRows
+from memory.kv_cache.quantization import PackFormat
 
 FORMATS = [PackFormat(bits, group, keys) for bits in (4, 8) for group in (16, 64) for keys in ("token", "channel")]
 SLIDING = {"qwen2_sliding": 3, "mistral": 6, "gemma3_text": 3, "gpt_oss": 3}  # of six layers

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory.engine.extend import Chunking, Extension
-from memory.engine.families import tiny_model
-from memory.engine.packed import PackedCache
-from memory.quantize import PackFormat
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.append import Chunking, Extension
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PackedCache
 
 SIZES = {0: 4096, 2047: 4096, 2048: 2048, 8191: 2048, 8192: 1024, 20479: 1024, 20480: 512, 100_000: 512}
 
@@ -26,5 +26,5 @@ def test_shorter_prompts_than_2048_tokens_stay_whole(count: int, left: int, monk
     cache = PackedCache(decoder.spec, PackFormat(4, 16), decoder.device)
     extension = Extension(decoder, cache, torch.randint(5, 500, (count,)), Chunking())
     monkeypatch.setattr(PackedCache, "length", 8192)
-    monkeypatch.setattr("memory.engine.extend.append", lambda *_, **__: None)
+    monkeypatch.setattr("memory.engine.transformers.append.append", lambda *_, **__: None)
     assert extension.step() == left

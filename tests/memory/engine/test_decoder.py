@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory.engine import decoder as decoders
-from memory.engine.attention import Pass
-from memory.engine.cache import DenseCache
-from memory.engine.engine import Engine
-from memory.engine.masks import causal_plan
+from memory.engine.attention.function import Pass
+from memory.engine.attention.masks import causal_plan
+from memory.engine.transformers import decoder as decoders
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.dense import DenseCache
 
 ROWS = 40
 

@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from keep_agent.errors import ModelError
-from memory.choices import DTYPES
-from memory.disk.sums import check_sums, sha256, write_sums
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.files import model_files, weight_files
-from memory.engine.load import load_model
-from memory.tokenizer import load_tokenizer
+from memory.config.choices import DTYPES
+from memory.engine.models.load import load_model
+from memory.engine.models.model_files import model_files, weight_files
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.models.tokenizer import load_tokenizer
+from memory.engine.transformers.engine import Engine
+from memory.files.checksums import check_sums, sha256, write_sums
 
 SHARDED = "model.safetensors.index.json"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from memory.schedule import Schedule
+from memory.recompute.schedule import Schedule
 from tests.laws.prompts import Prompt, relative
 
 PROMPT = Prompt.random(context=5)

@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
-from memory.assembly.layout import lay_out
-from memory.engine import capacity
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.load import LoadedModel, load_model
-from memory.engine.spec import check_supported
+from memory.construction.layout import lay_out
+from memory.engine.models import capacity
+from memory.engine.models.load import LoadedModel, load_model
+from memory.engine.models.model_spec import check_supported
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.transformers.engine import Engine
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.extend import Chunking
-from memory.engine.families import FAMILIES
-from memory.quantize import PackFormat
+from memory.engine.models.tiny_models import FAMILIES
+from memory.engine.transformers.append import Chunking
+from memory.kv_cache.quantization import PackFormat
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.pairs import (
     EVERY_FORMAT,

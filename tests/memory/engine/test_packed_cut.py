@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.families import FAMILIES
-from memory.engine.packed import BLOCK, PAGE
-from memory.engine.tiles import TILE
-from memory.quantize import PackFormat
+from memory.engine.attention.tiled import TILE
+from memory.engine.models.tiny_models import FAMILIES
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import BLOCK, PAGE
 from tests.laws.prompts import tokens
 from tests.memory.engine.pairs import (
     CANDIDATES,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from keep_agent.errors import CorruptError
-from memory.disk.blockfile import open_blocks, write_blocks
-from memory.disk.packed_file import header_of, tensors_of
+from memory.agents.cache_file import header_of, tensors_of
+from memory.files.block_file import open_blocks, write_blocks
 from tests.laws.prompts import tokens
 from tests.memory.engine.pairs import (
     SMALL,

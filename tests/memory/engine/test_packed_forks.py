@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from memory.engine.extend import Chunking
-from memory.engine.packed import BLOCK, PackedCache
-from memory.engine.witness import Witness
+from memory.engine.attention.observer import Witness
+from memory.engine.transformers.append import Chunking
+from memory.kv_cache.quantized import BLOCK, PackedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.pairs import (
     FORMATS,

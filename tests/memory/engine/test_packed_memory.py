@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory.engine.batch import Batch
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking, append
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.packed import PAGE, PackedCache
-from memory.engine.tiles import TILE
-from memory.quantize import Packed, PackFormat, pack
+from memory.engine.attention.tiled import TILE
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.scheduler.batch import Batch
+from memory.engine.transformers.append import Chunking, append
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantization import Packed, PackFormat, pack
+from memory.kv_cache.quantized import PAGE, PackedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.pairs import (
     EXACT,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.prepacked import Prepacked, prepack
+from memory.engine.cpu.prepacked_weights import Prepacked, prepack
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import Engine
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt, relative

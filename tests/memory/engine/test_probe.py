@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine import attention
-from memory.engine import prefill as prefill_module
-from memory.engine.engine import Engine
-from memory.engine.probe import joined
+from memory.engine.attention import function as attention
+from memory.engine.transformers import prefill as prefill_module
+from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.probe import joined
 from memory.loading.serial import Serial
 from memory.stages import Capabilities, Layout, Probe, Recompute
 from tests.laws.prompts import Always, Prompt, relative, shrinking

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memory.engine import products
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.packed import PackedCache
-from memory.engine.products import KEYS, QUERIES, ROWS, Sizes
+from memory.engine.cpu import half_precision_matmul as products
+from memory.engine.cpu.half_precision_matmul import KEYS, QUERIES, ROWS, Sizes
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PackedCache
 from memory.method import MemoryMethod
-from memory.quantize import PackFormat
 from tests.memory import sessions
 from tests.memory.houses import encode_text
 

@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
-from memory.engine import capacity, load, quantized_weights
-from memory.engine.capacity import Weights
-from memory.engine.engine import Engine
-from memory.engine.families import FAMILIES, tiny_model
-from memory.engine.load import LoadedModel, load_model
-from memory.engine.quantized_weights import METHODS
-from memory.engine.shapes import SHAPES
+from memory.engine.models import capacity, load, quantized_weights
+from memory.engine.models.capacity import Weights
+from memory.engine.models.load import LoadedModel, load_model
+from memory.engine.models.model_shapes import SHAPES
+from memory.engine.models.quantized_weights import METHODS
+from memory.engine.models.tiny_models import FAMILIES, tiny_model
+from memory.engine.transformers.engine import Engine
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop

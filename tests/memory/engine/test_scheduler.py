@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
-from memory.engine.batch import Member
-from memory.engine.engine import Engine
-from memory.engine.extend import Chunking
-from memory.engine.families import tiny_model
-from memory.engine.packed import PackedCache
-from memory.engine.paged import PagedCache
-from memory.engine.scheduler import Pacing, Scheduler
-from memory.engine.stream import Reason, Stream
-from memory.quantize import PackFormat
-from memory.slots import SlotPool
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.scheduler.batch import Member
+from memory.engine.scheduler.request_stream import Reason, Stream
+from memory.engine.scheduler.scheduler import Pacing, Scheduler
+from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import PackedCache
 from tests.waiting import PATIENCE, until
 
 FEW = 16
@@ -383,7 +383,7 @@ def test_an_error_of_the_device_ends_the_request_that_waited_for_it(
     ids = some_ids(9)
     with Scheduler(engine, PACING) as scheduler:
         with monkeypatch.context() as broken:
-            broken.setattr("memory.engine.scheduler.most_likely", lambda *_: 1 / 0)
+            broken.setattr("memory.engine.scheduler.scheduler.most_likely", lambda *_: 1 / 0)
             first = scheduler.submit("a", packed(engine), ids, 4)
             with pytest.raises(ZeroDivisionError):
                 first.collect()

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
-from memory.engine.engine import Engine
-from memory.engine.score import AHEAD, build_trie
-from memory.engine.trace import PrefillResult
+from memory.engine.results import PrefillResult
+from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.score import AHEAD, build_trie
 from memory.loading.serial import Serial
 from memory.recompute.none import Nothing
 from tests.laws.prompts import Prompt, relative, tokens
@@ -52,7 +52,7 @@ def test_sets_that_take_several_forwards_are_scored_alike(
 ) -> None:
     result, many = prefilled(engine), candidates()
     whole = engine.score(result.cache, many, "mean")
-    monkeypatch.setattr("memory.engine.score.TOGETHER", together)
+    monkeypatch.setattr("memory.engine.transformers.score.TOGETHER", together)
     parts = engine.score(result.cache, many, "mean")
     assert relative(parts.scores, whole.scores) < 1e-5
     assert parts.computed_tokens >= whole.computed_tokens
@@ -63,8 +63,8 @@ def test_sets_that_take_several_forwards_are_scored_alike(
 def test_the_best_are_those_of_all(
     any_engine: Engine, monkeypatch: pytest.MonkeyPatch, ahead: int, reduce: str
 ) -> None:
-    monkeypatch.setattr("memory.engine.score.SEARCHED", 0)
-    monkeypatch.setattr("memory.engine.score.AHEAD", ahead)
+    monkeypatch.setattr("memory.engine.transformers.score.SEARCHED", 0)
+    monkeypatch.setattr("memory.engine.transformers.score.AHEAD", ahead)
     result, many = prefilled(any_engine), candidates()
     every = any_engine.score(result.cache, many, reduce).scores
     order = every.argsort(descending=True)
@@ -163,7 +163,7 @@ def test_refusals(engine: Engine) -> None:
 
 def test_plans_of_many_sets_take_no_more_than_their_share(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of single tokens, which need no mask."""
-    monkeypatch.setattr("memory.engine.score.KEPT_BYTES", 20_000)
+    monkeypatch.setattr("memory.engine.transformers.score.KEPT_BYTES", 20_000)
     result = prefilled(engine)
     for first in range(40):
         engine.score(result.cache, [[first + one] for one in range(50)])

@@ -11,8 +11,8 @@ import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from memory.engine.load import load_model
-from memory.engine.special_tokens import SpecialTokens, special_tokens
+from memory.engine.models.load import load_model
+from memory.engine.models.special_tokens import SpecialTokens, special_tokens
 
 START, END = "<|im_start|>", "<|im_end|>"
 

@@ -14,10 +14,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memory.engine.kernels import KEY_MULTIPLE, Block, grouped_attention
-from memory.engine.masks import bias_of, causal_plan, tree_plan, unit_plan
-from memory.engine.tiles import Tile, tiled_attention, unpacked_tiles
-from memory.quantize import PackFormat, pack
+from memory.engine.attention.kernels import KEY_MULTIPLE, Block, grouped_attention
+from memory.engine.attention.masks import bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.tiled import Tile, tiled_attention, unpacked_tiles
+from memory.kv_cache.quantization import PackFormat, pack
 
 DTYPE, DIM, SCALE = torch.float64, 8, 0.3
 CUTS = st.lists(st.integers(0, 400), max_size=9)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.loader import Loader
-from memory.engine.mover import Run
-from memory.engine.transport import Staging, Throttle, Transport
+from memory.engine.transfer.executor import Loader
+from memory.engine.transfer.kv_transfer import Run
+from memory.engine.transfer.link import Staging, Throttle, Transport
 from memory.stages import Transfer
 from tests.waiting import PATIENCE, FakeTime
 

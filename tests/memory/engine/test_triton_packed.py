@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import torch
 
-from memory.engine import packed as packed_module
-from memory.engine.batch import merge
-from memory.engine.extend import append
-from memory.engine.families import tiny_model
-from memory.engine.kernels import Block
-from memory.engine.masks import bias_of, causal_plan, tree_plan, unit_plan
-from memory.engine.packed import PAGE, PackedCache
-from memory.engine.tiles import TILE, Tile, reads_packed, tiled_attention, unpacked_tiles
-from memory.quantize import Packed, PackFormat, pack
+from memory.engine.attention.kernels import Block
+from memory.engine.attention.masks import bias_of, causal_plan, tree_plan, unit_plan
+from memory.engine.attention.tiled import TILE, Tile, reads_packed, tiled_attention, unpacked_tiles
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.scheduler.batch import merge
+from memory.engine.transformers.append import append
+from memory.kv_cache import quantized as packed_module
+from memory.kv_cache.quantization import Packed, PackFormat, pack
+from memory.kv_cache.quantized import PAGE, PackedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.test_tiles import SCALE, Live, dense
 
@@ -161,7 +161,7 @@ def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypa
     model.module.to(DEVICE)
     cache, ids = PackedCache(model.spec, format, DEVICE), torch.tensor(tokens(320, 1), device=DEVICE)
     assert reads_packed(DEVICE, model.spec.dtype, model.spec.head_dim)
-    from memory.engine.triton_packed import Sums
+    from memory.engine.attention.triton_quantized import Sums
 
     launches: list[int] = []
     real = Sums.see
@@ -244,7 +244,7 @@ def test_it_compiles(format: PackFormat, capability: int, dtype: torch.dtype, di
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from memory.engine import triton_packed
+    from memory.engine.attention import triton_quantized as triton_packed
 
     tiling = triton_packed._tiling(8, dim, dtype)
     k, v = format.grid(8 * dim, format.keys), format.grid(8 * dim)
@@ -269,12 +269,12 @@ def test_torch_serves_where_triton_does_not(monkeypatch: pytest.MonkeyPatch, cap
     assert not reads_packed(DEVICE, torch.float64, 64), "too coarse"
     if DEVICE.type == "cuda":
         assert not reads_packed(DEVICE, torch.float32, 512), "too wide"
-    monkeypatch.setitem(sys.modules, "memory.engine.triton_packed", None)  # importing None fails
+    monkeypatch.setitem(sys.modules, "memory.engine.attention.triton_quantized", None)  # importing None fails
     assert not reads_packed(torch.device("cuda", 7), torch.float32, 64)
     assert "read with torch" in caplog.text
 
 
 def test_importing_the_engine_imports_no_triton() -> None:
-    code = "import sys, memory.engine.engine, memory.engine.batch; print('memory.engine.triton_packed' in sys.modules)"
+    code = "import sys, memory.engine.transformers.engine, memory.engine.scheduler.batch; print('memory.engine.attention.triton_quantized' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[3])
     assert done.stdout.split() == ["False"], done.stderr

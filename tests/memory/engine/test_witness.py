@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.kernels import Block
-from memory.engine.witness import Witness
+from memory.engine.attention.kernels import Block
+from memory.engine.attention.observer import Witness
 from tests import beside
 
 HEADS, LAYERS, DIM, RECENT = 2, 3, 4, 5

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from keep_agent.errors import ModelError
-from memory.engine.engine import Engine
-from memory.engine.families import tiny_model
-from memory.engine.transport import Transport
+from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transfer.link import Transport
+from memory.engine.transformers.engine import Engine
 from memory.engine.worker import TIDIED, Priority, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from memory.block import KVBlock
+from memory.kv_cache.block import KVBlock
 from memory.storage.disk import Disk
 
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, DataError
-from memory.disk import blockhead
-from memory.mapped_rows import DamagedError
-from memory.packed_rows import PackedRows
+from memory.files import block_file_header as blockhead
+from memory.kv_cache.mapped_rows import DamagedError
+from memory.kv_cache.packed_rows import PackedRows
+from memory.storage.block_pages import PAGE
 from memory.storage.disk import Disk
-from memory.storage.pages import PAGE
 from memory.storage.quantized import Quantized
 from tests.memory.storage.disks import block, filled, only_file, opened, same
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from keep_agent.errors import CapacityError
-from memory.block import identity
-from memory.disk import atomic
-from memory.mapped_rows import DamagedError
+from memory.files import atomic
+from memory.kv_cache.block import identity
+from memory.kv_cache.mapped_rows import DamagedError
 from tests.memory.storage.disks import block, filled, flip, only_file, opened, same
 from tests.waiting import PATIENCE
 
@@ -126,7 +126,7 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: py
 WRITER = """
 import os, sys, torch
 from pathlib import Path
-from memory.block import KVBlock, identity
+from memory.kv_cache.block import KVBlock, identity
 from memory.storage.disk import Disk
 disk = Disk(Path(sys.argv[1]))
 disk.open("model")
@@ -160,7 +160,7 @@ def test_another_process_finds_what_was_flushed_and_no_more(tmp_path: Path) -> N
 RESTLESS = """
 import sys, torch
 from pathlib import Path
-from memory.block import KVBlock
+from memory.kv_cache.block import KVBlock
 from memory.storage.disk import Disk
 disk = Disk(Path(sys.argv[1]))
 disk.open("model")

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory import stages
-from memory.block import KVBlock
-from memory.boxes import Boxes
-from memory.engine.engine import Engine
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.key_boxes import Boxes
+from memory.kv_cache.packed_rows import PackedRows
+from memory.kv_cache.quantization import Along, Packed
 from memory.loading.serial import Serial
-from memory.packed_rows import PackedRows
-from memory.quantize import Along, Packed
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram
 from tests.laws.prompts import Prompt, shrinking

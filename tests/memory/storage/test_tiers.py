@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
-from memory.block import KVBlock
-from memory.mapped_rows import DamagedError
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.mapped_rows import DamagedError
 from memory.storage.disk import Disk
 from memory.storage.quantized import Quantized
 from memory.storage.ram import Ram

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envs.clock import Clock
-from envs.wah.apartments import apartment_seed
+from envs.wah.apartments.episodes import generate_episode
+from envs.wah.apartments.generator import apartment_seed
 from envs.wah.env import WatchAndHelpEnv
-from envs.wah.generator import generate_episode
 from envs.wah.scene import Episode
 from envs.wah.virtualhome import transport
 from envs.wah.virtualhome.errors import ReplayDeparted, SimulatorAnswer, SimulatorError, SimulatorGone

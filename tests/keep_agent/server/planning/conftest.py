@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from keep_agent.brain import Brain, brain_of
+from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import Settings
-from keep_agent.server.tokens import Tokens
 from tests.keep_agent.server.planning.shared import OPEN, SETTINGS
 from tests.keep_agent.server.serving import Served, serving
 

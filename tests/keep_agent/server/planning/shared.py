@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from envs.fact import Fact
+from keep_agent.server.auth.tokens import Access, Entry, Tokens, digest
 from keep_agent.server.settings import Settings
-from keep_agent.server.tokens import Access, Entry, Tokens, digest
 from tests.keep_agent.server.serving import patient
 
 SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from keep_agent.client import Client
-from keep_agent.durable import DurableAgent
-from keep_agent.server.registry import Registry
+from keep_agent.agent.client import Client
+from keep_agent.agent.durable import DurableAgent
+from keep_agent.server.planning.registry import Registry
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, SCOPED, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import Served, post
 from tests.sockets import connect

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from envs.fact import Fact
-from keep_agent.brain import Brain
-from keep_agent.client import Client, ServerError
+from keep_agent.agent.client import Client, ServerError
+from keep_agent.config.planner_factory import Brain
 from keep_agent.errors import ConfigError
-from keep_agent.server.problems import Conflict, NotFound
-from keep_agent.server.registry import Registry
+from keep_agent.server.error_handlers import Conflict, NotFound
+from keep_agent.server.planning.registry import Registry
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.planning.shared import MUG, SETTINGS
 

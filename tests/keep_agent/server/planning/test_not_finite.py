@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from keep_agent.brain import Brain
-from keep_agent.client import Client, ServerError
+from keep_agent.agent.client import Client, ServerError
+from keep_agent.config.planner_factory import Brain
 from keep_agent.server.service import make_service
 from tests.keep_agent.server.planning.shared import MUG, OPEN, SETTINGS, SKILLS
 from tests.keep_agent.server.serving import serving

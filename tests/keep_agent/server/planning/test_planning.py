@@ -14,10 +14,10 @@ import pytest
 
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.agent import Agent
-from keep_agent.brain import Brain, brain_of
-from keep_agent.client import Client, ServerError
-from keep_agent.server.limits import Limits
+from keep_agent.agent.agent import Agent
+from keep_agent.agent.client import Client, ServerError
+from keep_agent.config.planner_factory import Brain, brain_of
+from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import AgentLimits
 from tests.keep_agent.server.planning.shared import ALL, KITCHEN, MUG, OPEN, SCOPED, SETTINGS, SKILLS
@@ -256,7 +256,7 @@ def test_many_long_skills_are_chosen_from(serve: Callable[..., Any]) -> None:
 
 
 def test_what_happened_is_recorded_for_the_viewer(serve: Callable[..., Any], tmp_path: Path) -> None:
-    from keep_agent.trace import read_trace
+    from keep_agent.rollout.trace import read_trace
 
     with serve() as served, Client(served.url) as client:
         agent = client.agent("kitchen")

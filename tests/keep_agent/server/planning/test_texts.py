@@ -9,7 +9,7 @@ import pytest
 
 from envs.fact import Fact
 from envs.outcome import Outcome
-from keep_agent.client import Client, ServerError, lines
+from keep_agent.agent.client import Client, ServerError, lines
 from tests.keep_agent.server.planning.shared import SKILLS
 
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"

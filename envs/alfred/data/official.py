@@ -1,0 +1,116 @@
+"""Episodes of official ALFRED data (json_2.1.0): one per annotation of every trial."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from envs.alfred.data.mining import Survey
+from envs.alfred.data.start import build_scene
+from envs.alfred.data.survey_cache import load_survey
+from envs.alfred.data.trajectories import Corpus, Trajectory
+from envs.alfred.scene import Episode, Scene, Task
+from envs.lazy import LazyEpisodes
+from keep_agent.errors import DataError, check_once
+from keep_agent.files import read_json
+
+log = logging.getLogger(__name__)
+
+SPLITS_FILE = "oct21.json"
+_KEPT_SCENES = 64  # annotations of a trial share its scene
+
+
+class OfficialEpisodes(LazyEpisodes[Episode]):
+    """Episodes of one split by task, trial and annotation; scenes are built when they are asked for."""
+
+    def __init__(self, entries: Sequence[tuple[Trajectory, int]], survey: Survey) -> None:
+        """``entries`` are trajectories with the number of the annotation to use."""
+        super().__init__(self._episode, entries)
+        self._survey = survey
+        self._scenes: OrderedDict[str, Scene] = OrderedDict()
+
+    def _episode(self, entry: tuple[Trajectory, int]) -> Episode:
+        trajectory, annotation = entry
+        task = task_of(trajectory, annotation)
+        return Episode(f"{trajectory.trial}-{annotation}", self._scene(trajectory, task), (task,))
+
+    def _scene(self, trajectory: Trajectory, task: Task) -> Scene:
+        if trajectory.trial not in self._scenes:
+            self._scenes[trajectory.trial] = build_scene(trajectory, task, self._survey)
+        self._scenes.move_to_end(trajectory.trial)
+        while len(self._scenes) > _KEPT_SCENES:
+            self._scenes.popitem(last=False)
+        return self._scenes[trajectory.trial]
+
+
+def load_official(
+    path: str | Path, split: str, seed: int = 0, limit: int | None = None, progress: Callable[[], None] | None = None
+) -> OfficialEpisodes:
+    """All annotations of a split, or ``limit`` of them drawn with ``seed``, in the order of task, trial, annotation.
+
+    Where the official splits file (splits/oct21.json, in or beside the folder) knows the split, what it does not list
+    is left out. ``progress`` is called once per trajectory that is mined. Raises DataError for missing or damaged
+    files, ConfigError for a split that is not there.
+    """
+    corpus = Corpus(path)
+    entries = [(found, number) for found in corpus.trajectories(split) for number in range(len(found.instructions))]
+    check_once(
+        (f"{found.trial}-{number}" for found, number in entries), "annotation", f"keep one of its trials in {split}"
+    )
+    listed = _listed(corpus, split)
+    if listed is not None and entries:
+        entries = _only(*listed, entries, split)
+    if not entries:
+        raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
+    if limit is not None and limit < len(entries):
+        entries = [entries[index] for index in sorted(Random(seed).sample(range(len(entries)), limit))]
+    return OfficialEpisodes(entries, load_survey(corpus, progress))
+
+
+def task_of(trajectory: Trajectory, annotation: int) -> Task:
+    """The task of a trial in the words of one annotation."""
+    words = trajectory.instructions[annotation]
+    return make_task(trajectory.task_type, trajectory.params, instruction=words, id=trajectory.trial)
+
+
+def make_task(kind: str, params: Mapping[str, Any], **told: str) -> Task:
+    """A task of a kind from ALFRED's own names of its parameters; ``told`` are its instruction and its id."""
+    return Task(
+        type=kind,
+        object_target=params["object_target"],
+        parent_target=params["parent_target"] or "",
+        toggle_target=params["toggle_target"] or "",
+        mrecep_target=params["mrecep_target"] or "",
+        sliced=bool(params["object_sliced"]),
+        **told,
+    )
+
+
+def _listed(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, int]]] | None:
+    """The splits file, and (TASK/TRIAL, annotation) that it lists for a split; None without such a file or split."""
+    for folder in (corpus.root, corpus.root.parent):
+        path = folder / "splits" / SPLITS_FILE
+        if path.is_file():
+            content = read_json(path, "restore or delete it")
+            try:
+                entries = content.get(split)
+                return None if entries is None else (path, frozenset((e["task"], e["repeat_idx"]) for e in entries))
+            except (KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{path} is no splits file ({error}); restore or delete it") from error
+    return None
+
+
+def _only(
+    path: Path, listed: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
+) -> list[tuple[Trajectory, int]]:
+    """The entries that are listed. Raises DataError where none is."""
+    kept = [(found, number) for found, number in entries if (found.name, number) in listed]
+    if not kept:
+        raise DataError(f"{path} lists none of the {len(entries)} annotations of {split!r}; restore or delete it")
+    if len(kept) < len(listed):
+        log.info("%s: %d of the %d annotations the splits file lists are here", split, len(kept), len(listed))
+    return kept

@@ -1,0 +1,110 @@
+"""Keeps what was mined from a data set in the user's cache folder, so that it is mined once.
+
+One file per data folder, replaced as a whole. It carries a version, the fingerprint of the trajectories and a checksum;
+a file that fails any of them is mined again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from envs.alfred.data.mining import Fixture, Label, Room, Survey, survey, type_of
+from envs.alfred.data.trajectories import Corpus
+
+log = logging.getLogger(__name__)
+
+VERSION = 1  # raise it whenever mining finds something else in the same files
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, RecursionError, zlib.error)
+
+
+def load_survey(corpus: Corpus, progress: Callable[[], None] | None = None) -> Survey:
+    """The survey of all trajectories: from the cache where that is valid, else mined and cached."""
+    path, fingerprint = cache_file(corpus), corpus.fingerprint()
+    cached = _read(path, fingerprint)
+    if cached is not None:
+        return cached
+    log.info("reading receptacles and objects from all trajectories in %s", corpus.root)
+    mined = survey(corpus.demonstrations(), progress)
+    _write(path, fingerprint, mined)
+    return mined
+
+
+def cache_file(corpus: Corpus) -> Path:
+    """Where this data folder's survey is kept."""
+    name = hashlib.sha256(str(corpus.root.resolve()).encode()).hexdigest()[:16]
+    return user_cache_path("keep-agent") / f"alfred-{name}.json.gz"
+
+
+def _read(path: Path, fingerprint: str) -> Survey | None:
+    if not path.exists():
+        return None
+    try:
+        header, _, body = gzip.decompress(path.read_bytes()).partition(b"\n")
+        if json.loads(header) != _header(fingerprint, body):
+            log.info("%s is out of date or damaged; the trajectories are read again", path)
+            return None
+        return _decode(json.loads(body))
+    except _DAMAGE as error:
+        log.info("%s is damaged (%s); the trajectories are read again", path, error)
+        return None
+
+
+def _write(path: Path, fingerprint: str, mined: Survey) -> None:
+    """Atomic: readers see the old file or the new one. A folder that cannot be written costs time, not the run."""
+    body = json.dumps(_encode(mined), separators=(",", ":")).encode()
+    content = gzip.compress(json.dumps(_header(fingerprint, body)).encode() + b"\n" + body, 6, mtime=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        log.warning("%s cannot be written (%s); the trajectories will be read again next time", path, error)
+
+
+def _header(fingerprint: str, body: bytes) -> dict[str, Any]:
+    return {"version": VERSION, "fingerprint": fingerprint, "sha256": hashlib.sha256(body).hexdigest()}
+
+
+def _encode(mined: Survey) -> dict[str, Any]:
+    found = {trial for room in mined.values() for fixture in room.fixtures for trial in fixture.trials}
+    trials = sorted(found | {label.trial for room in mined.values() for label in room.labels})
+    numbers = {trial: number for number, trial in enumerate(trials)}
+    return {"trials": trials, "rooms": {plan: _encode_room(room, numbers) for plan, room in mined.items()}}
+
+
+def _encode_room(room: Room, numbers: dict[str, int]) -> dict[str, Any]:
+    places = {"": -1} | {fixture.id: number for number, fixture in enumerate(room.fixtures)}
+    fixtures = [(item.id, item.position, sorted(numbers[trial] for trial in item.trials)) for item in room.fixtures]
+    labels = [(numbers[label.trial], label.type, label.position, places[label.fixture]) for label in room.labels]
+    return {"fixtures": fixtures, "labels": labels}
+
+
+def _decode(content: dict[str, Any]) -> Survey:
+    return {plan: _decode_room(room, content["trials"]) for plan, room in content["rooms"].items()}
+
+
+def _decode_room(room: dict[str, Any], trials: list[str]) -> Room:
+    fixtures = tuple(
+        Fixture(name, type_of(name), tuple(position), frozenset(trials[number] for number in numbers))
+        for name, position, numbers in room["fixtures"]
+    )
+    places = [*(fixture.id for fixture in fixtures), ""]  # -1 is the last: in no receptacle
+    labels = (Label(trials[trial], kind, tuple(place), places[number]) for trial, kind, place, number in room["labels"])
+    return Room(fixtures, tuple(labels))

@@ -1,0 +1,158 @@
+"""Endless seeded houses: furnished rooms in AI2-THOR's vocabulary with ALFRED's seven task types.
+
+Everything follows from ``random.Random(seed)``. Each split has its own range of seeds, and a house is kept only if
+the hash of its furniture belongs to the seed's split: no house can be in two splits, whatever the seeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+from envs.alfred.houses.drawing import ROOMS_OF, TASK_TYPES, draw_tasks, take_stock
+from envs.alfred.houses.layout import House, furnish
+from envs.alfred.houses.rooms import FLOOR_TYPES, HOLDS_ONE, OBJECTS, PLACE_WEIGHT, SURFACE
+from envs.alfred.language.names import PLACE_NAMES
+from envs.alfred.language.phrases import phrase
+from envs.alfred.objects import MOVABLE_RECEPTACLES, ROOMS, may_hold, snake
+from envs.alfred.objects import RECEPTACLES as RECEPTACLE_TYPES
+from envs.alfred.scene import Episode, Item, Position, Scene, Task
+from envs.splits import seed_of, split_of, split_of_hash
+from keep_agent.errors import ConfigError, DataError
+
+RECEPTACLES = (8, 30)
+NESTED = 0.05  # share of small things that start in a bowl, mug, box, ...
+ON_FLOOR = 0.3  # share of balls, boots, ... that lie on the floor
+_ATTEMPTS = 1000
+
+
+def house_seed(split: str, index: int) -> int:
+    """The seed of a split's index-th house; splits share neither seeds nor houses."""
+    return seed_of(split, index, "house")
+
+
+def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
+    """A house with ``stream`` tasks, done one after another; ``room`` and ``task_type`` (of the first task) fix what is
+    otherwise drawn. Goals can be reached, and are false when their task begins, unless the agent has reached one by
+    leaving things where no task asked for them.
+
+    Raises ConfigError for unknown or unfitting choices, DataError if no room offers that many tasks.
+    """
+    _check(stream, room, task_type)
+    rng = Random(seed)
+    kind = task_type or rng.choice([name for name in TASK_TYPES if room is None or room in ROOMS_OF[name]])
+    for _ in range(_ATTEMPTS):
+        chosen = room or rng.choice(ROOMS_OF[kind])
+        house = draw_house(chosen, split_of(seed), rng)
+        items = _items(house, draw_objects(house, rng, crowded=stream > 2), rng)
+        tasks = draw_tasks(kind, stream, take_stock(items), chosen, rng)
+        if len(tasks) == stream:
+            return _episode(seed, house, items, tasks, rng)
+    raise DataError(f"no {room or 'room'} offers {stream} tasks in a row; ask for fewer (env.stream)")
+
+
+def _check(stream: int, room: str | None, task_type: str | None) -> None:
+    if stream < 1:
+        raise ConfigError(f"a stream of {stream} tasks; it needs at least 1")
+    if room is not None and room not in ROOMS:
+        raise ConfigError(f"unknown room {room!r}; choose one of {', '.join(ROOMS)}")
+    if task_type is not None and task_type not in ROOMS_OF:
+        raise ConfigError(f"unknown task type {task_type!r}; choose one of {', '.join(TASK_TYPES)}")
+    if room and task_type and room not in ROOMS_OF[task_type]:
+        raise ConfigError(f"{task_type} is not done in a {room}; choose one of {', '.join(ROOMS_OF[task_type])}")
+
+
+def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task], rng: Random) -> Episode:
+    name = f"house-{seed}"
+    present = frozenset(item.type for item in items)
+    named = tuple(
+        replace(
+            task,
+            id=f"{name}-{index}",
+            instruction=phrase(task, rng, present, _source(task, items) if index == 0 else ""),
+        )
+        for index, task in enumerate(tasks)
+    )
+    scene = Scene(name, house.room, items, rng.choice(house.reachable), house.reachable)
+    return Episode(f"{name}-x{len(tasks)}", scene, named)
+
+
+def _source(task: Task, items: tuple[Item, ...]) -> str:
+    """The type of the place all objects of the wanted type start in; "" where they differ or lie on the floor."""
+    kinds = {item.id: item.type for item in items}
+    places = {kinds.get(item.parent or "", "") for item in items if item.type == task.object_target}
+    return places.pop() if len(places) == 1 and places <= set(PLACE_NAMES) else ""
+
+
+def draw_house(room: str, split: str, rng: Random) -> House:
+    """A furnished room of a split with 8 to 30 receptacles."""
+    while True:
+        house = furnish(room, rng)
+        count = sum(kind in RECEPTACLE_TYPES for kind, _ in house.fixtures)
+        if RECEPTACLES[0] <= count <= RECEPTACLES[1] and split_of_hash(house.signature) == split:
+            return house
+
+
+def draw_objects(house: House, rng: Random, crowded: bool = False) -> list[str]:
+    """Object types with repetition, 8 to 30 (crowded: 14 to 30) and at most 3 of a kind."""
+    weights = OBJECTS[house.room]
+    wanted = round(rng.triangular(14, 30, 18) if crowded else rng.triangular(8, 30, 11))
+    counts: Counter[str] = Counter()
+    while counts.total() < wanted:
+        kind = rng.choices(list(weights), list(weights.values()))[0]
+        counts[kind] += min(rng.choice((1, 1, 2, 2, 3)), 3 - counts[kind], wanted - counts.total())
+    return sorted(counts.elements())
+
+
+class _Placer:
+    """Hands out ids and starting places."""
+
+    def __init__(self, house: House, rng: Random) -> None:
+        self.rng = rng
+        self.reachable = house.reachable
+        self.counts: Counter[str] = Counter()
+        self.filled: Counter[str] = Counter()
+        self.fixtures = [self.item(kind, position, None) for kind, position in house.fixtures]
+        self.objects: list[Item] = []
+
+    def item(self, kind: str, position: Position, parent: str | None) -> Item:
+        self.counts[kind] += 1
+        return Item(f"{snake(kind)}_{self.counts[kind]}", kind, position, parent)
+
+    def add(self, kind: str) -> None:
+        """Put one object somewhere it belongs; left out when the room has no such place."""
+        place = self._place(kind)
+        if place is not None:
+            self.filled[place.id] += 1
+            self.objects.append(self.item(kind, self._spot(place), place.id))
+        elif kind in FLOOR_TYPES:
+            x, z = self.rng.choice(self.reachable)
+            self.objects.append(self.item(kind, (x, 0.05, z), None))
+
+    def _place(self, kind: str) -> Item | None:
+        if kind in FLOOR_TYPES and self.rng.random() < ON_FLOOR:
+            return None
+        carriers = [item for item in self.objects if may_hold(item.type, kind) and not self.filled[item.id]]
+        if carriers and kind not in MOVABLE_RECEPTACLES and self.rng.random() < NESTED:
+            return self.rng.choice(carriers)
+        places = [item for item in self.fixtures if may_hold(item.type, kind) and self._has_room(item)]
+        weights = [PLACE_WEIGHT.get(item.type, 1.0) for item in places]
+        return self.rng.choices(places, weights)[0] if any(weights) else None
+
+    def _has_room(self, place: Item) -> bool:
+        return not (place.type in HOLDS_ONE or place.type == "Microwave") or not self.filled[place.id]
+
+    def _spot(self, place: Item) -> Position:
+        width, depth = SURFACE.get(place.type, (0.2, 0.2)) if place.type not in MOVABLE_RECEPTACLES else (0.0, 0.0)
+        x, y, z = place.position
+        dx, dz = self.rng.uniform(-width / 2, width / 2), self.rng.uniform(-depth / 2, depth / 2)
+        return round(x + dx, 2), round(y + 0.05, 2), round(z + dz, 2)
+
+
+def _items(house: House, kinds: list[str], rng: Random) -> tuple[Item, ...]:
+    """Fixtures, then objects; carriers first, so that small things can start in them."""
+    placer = _Placer(house, rng)
+    for kind in sorted(kinds, key=lambda kind: kind not in MOVABLE_RECEPTACLES):
+        placer.add(kind)
+    return (*placer.fixtures, *sorted(placer.objects, key=lambda item: item.type))

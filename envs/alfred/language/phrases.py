@@ -1,0 +1,144 @@
+"""Says a task the way people do: many sentence patterns, names and verbs for the same thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from envs.alfred.language.names import MASS_PLURALS, names_for, plural, prepositions
+from envs.alfred.language.templates import (
+    GARBAGE_TEMPLATES,
+    LOOKS,
+    SLICE_NAMES,
+    SLICED_TEMPLATES,
+    SOURCE_TEMPLATES,
+    TEMPLATES,
+    WORDS,
+)
+from envs.alfred.scene import Task
+from keep_agent.errors import DataError
+
+Choose = Callable[[Sequence[str]], str]
+
+_WORD = re.compile(r"\[(\w+)\]")
+_SLOT = re.compile(r"\{(\w+)(?: ([^}]+))?\}")
+_ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
+_FULLER = {"in": ("in", "in", "inside"), "on": ("on", "on", "on top of")}
+_PARTICLE = re.compile(r"\b(\w+) (up|down|off) it\b")  # "warm up it" -> "warm it up"
+
+
+def templates(task: Task) -> tuple[str, ...]:
+    """The sentence patterns that fit a task."""
+    if task.type not in TEMPLATES:
+        raise DataError(f"unknown task type {task.type!r}; choose one of {', '.join(TEMPLATES)}")
+    garbage = GARBAGE_TEMPLATES.get(task.type, ()) if task.parent_target == "GarbageCan" else ()
+    if task.sliced:
+        return SLICED_TEMPLATES[task.type] * 2 + TEMPLATES[task.type] + garbage
+    return TEMPLATES[task.type] + garbage
+
+
+def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), source: str = "") -> str:
+    """One sentence for a task. Names that another type in ``present`` (the types in the room) shares are not used.
+
+    ``source`` is the type of the place the object is in, where that is worth a word; now and then a sentence says it,
+    or how a thing looks, which nothing depends on.
+    """
+
+    def choose(options: Sequence[str]) -> str:
+        usual = len(options) == 1 or rng.random() < 0.4
+        return options[0] if usual else rng.choice(options[1:])
+
+    def look(noun: str) -> str:
+        return f"{rng.choice(LOOKS)} {noun}" if rng.random() < 0.07 else noun
+
+    tell_source = source and not task.sliced and rng.random() < 0.15
+    form = rng.choice(SOURCE_TEMPLATES[task.type] if tell_source else templates(task))
+    sentence = _render(form, _Wording(task, choose, look, present, source))
+    sentence = sentence[0].upper() + sentence[1:] if rng.random() < 0.8 else sentence
+    return sentence + "." if rng.random() < 0.7 else sentence
+
+
+def all_phrasings(task: Task) -> list[str]:
+    """Every pattern once, with the usual names and words."""
+    wording = _Wording(task, lambda options: options[0], lambda noun: noun, frozenset(), "")
+    return list(dict.fromkeys(_render(form, wording) for form in templates(task)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    """Which of several names and words to use."""
+
+    task: Task
+    choose: Choose
+    look: Callable[[str], str]
+    present: frozenset[str]
+    source: str
+
+    def name(self, kind: str) -> str:
+        return self.look(self.choose(names_for(kind, self.present)))
+
+
+def _render(form: str, wording: _Wording) -> str:
+    words = _WORD.sub(lambda match: wording.choose(WORDS[match[1]]), form)
+    slots = _slots(wording)
+    sentence = _SLOT.sub(lambda match: slots[match[1]](match[2] or ""), words)
+    return _PARTICLE.sub(r"\1 it \2", _ARTICLE.sub(r"\1n ", sentence))
+
+
+def _slots(wording: _Wording) -> dict[str, Callable[[str], str]]:
+    """What each slot says, given an adjective; names are drawn once, so that a sentence sticks to them."""
+    task = wording.task
+    slots = _object(wording)
+    if task.parent_target:
+        slots |= _destination(wording)
+    if task.mrecep_target:
+        carrier = wording.name(task.mrecep_target)
+        inside = f"{wording.choose(prepositions(task.mrecep_target))} the {carrier}"
+        slots["a_carrier"] = lambda adjective: f"a {carrier}"
+        slots["the_carrier"] = lambda adjective: f"the {carrier}"
+        slots["in_carrier"] = lambda adjective: inside
+    if task.toggle_target:
+        lamp = wording.name(task.toggle_target)
+        slots["a_lamp"] = lambda adjective: f"a {lamp}"
+        slots["the_lamp"] = lambda adjective: f"the {lamp}"
+    if wording.source:
+        source = wording.name(wording.source)
+        slots["from"] = lambda adjective: f"from the {source}"
+    return slots
+
+
+def _object(wording: _Wording) -> dict[str, Callable[[str], str]]:
+    whole = wording.choose(names_for(wording.task.object_target, wording.present))
+    one = wording.look(whole) if whole not in MASS_PLURALS else whole
+    if wording.task.sliced:
+        one = wording.choose(SLICE_NAMES).format(whole.partition(" of ")[2] or whole)
+    return {
+        "a": lambda adjective: _with_article(one, adjective),
+        "the": lambda adjective: _join("the", adjective, one),
+        "two": lambda adjective: _join("two", adjective, plural(one)),
+        "plural": lambda adjective: plural(one),
+        "a_whole": lambda adjective: _with_article(whole, ""),
+        "the_whole": lambda adjective: f"the {whole}",
+    }
+
+
+def _destination(wording: _Wording) -> dict[str, Callable[[str], str]]:
+    place = wording.name(wording.task.parent_target)
+    words = prepositions(wording.task.parent_target)
+    on = f"{wording.choose(_FULLER[wording.choose(words)])} {wording.choose(('the', 'a'))} {place}"
+    return {
+        "on": lambda adjective: on,
+        "onto": lambda adjective: f"{words[0]}to the {place}",
+        "to": lambda adjective: f"to the {place}",
+    }
+
+
+def _join(*words: str) -> str:
+    return " ".join(word for word in words if word)
+
+
+def _with_article(noun: str, adjective: str) -> str:
+    article = "some" if noun in MASS_PLURALS else "a"
+    return _join(article, adjective, noun)

@@ -1,0 +1,238 @@
+"""Actions that change the agent's pose or tell about poses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+from math import cos, dist, isclose, radians, sin
+from typing import Any
+
+from envs.alfred.scene import Position, xyz
+from envs.alfred.thor_stub.actions.refusals import Refused, out_of_range, thrown
+from envs.alfred.thor_stub.geometry import Body, Point, Poses
+from envs.alfred.thor_stub.session import Session
+from envs.alfred.thor_stub.traits import size_of
+
+UP, DOWN = -30.0, 60.0  # degrees of horizon
+HORIZONS = (UP, 0.0, 30.0, DOWN)
+STEP_UP = 0.05  # metres between floor and agent that a teleport corrects
+CLOSE = 0.02  # metres within which a point counts as a standing point
+ANY = 2**31 - 1
+XYZ = dict[str, float]
+
+
+def teleport(
+    session: Session,
+    *,
+    position: XYZ | None = None,
+    rotation: XYZ | None = None,
+    horizon: float | None = None,
+    standing: bool | None = None,
+    forceAction: bool = False,
+    x: float | None = None,
+    y: float | None = None,
+    z: float | None = None,
+) -> None:
+    """What is left out stays."""
+    body = session.stage.body
+    old = xyz(body.position)
+    place = (
+        old | (position or {}) | {key: value for key, value in {"x": x, "y": y, "z": z}.items() if value is not None}
+    )
+    turned = {"x": 0.0, "y": body.rotation, "z": 0.0} | (rotation or {})
+    new = Body(
+        place["x"],
+        place["z"],
+        turned["y"] % 360.0,
+        body.horizon if horizon is None else horizon,
+        body.standing if standing is None else standing,
+        body.y,
+    )
+    if not forceAction:
+        _check(session, new, turned, place)
+    session.stage.stand(new)
+
+
+def teleport_full(
+    session: Session,
+    *,
+    rotation: XYZ,
+    horizon: float,
+    standing: bool,
+    position: XYZ | None = None,
+    forceAction: bool = False,
+    x: float | None = None,
+    y: float | None = None,
+    z: float | None = None,
+) -> None:
+    """All of the pose at once; the position in either form."""
+    if position is None and None in (x, y, z):
+        raise Refused("action: TeleportFull is missing the following arguments: position", "MissingArguments")
+    pose: dict[str, Any] = {"position": position, "rotation": rotation, "horizon": horizon, "standing": standing}
+    teleport(session, **pose, forceAction=forceAction, x=x, y=y, z=z)
+
+
+def _check(session: Session, body: Body, turned: XYZ, place: XYZ) -> None:
+    if abs(turned["x"]) >= 0.01 or abs(turned["z"]) >= 0.01:
+        given = f"({turned['x']}, {turned['y']}, {turned['z']})"
+        raise out_of_range(
+            "No agents currently can change in pitch or roll. So, you must set rotation(x=0, y=yaw, z=0). "
+            f"You gave {given}"
+        )
+    check_horizons([body.horizon])
+    target = (place["x"], place["y"], place["z"])
+    (x0, z0), (x1, z1) = session.stage.bounds
+    if not (x0 - 1.0 <= body.x <= x1 + 1.0 and z0 - 1.0 <= body.z <= z1 + 1.0):
+        raise out_of_range(f"Teleport position {target} out of scene bounds! Ignore this by setting forceAction=true")
+    grid = session.settings.grid
+    if session.settings.snap and not all(isclose(v / grid, round(v / grid), abs_tol=1e-4) for v in (body.x, body.z)):
+        raise out_of_range(f"Teleport position {target} is not on the grid of size {grid}")
+    if not _free(session, (body.x, body.z)):
+        raise thrown("InvalidOperationException", "Collided with: furniture while attempting to teleport")
+    if abs(place["y"] - body.y) > STEP_UP:
+        raise thrown(
+            "InvalidOperationException",
+            "After teleporting and adjusting agent position to floor, there was too large a change"
+            f"({abs(place['y'] - body.y)} > {STEP_UP}) in the y component."
+            " Consider using `forceAction=true` if you'd like to teleport anyway",
+        )
+
+
+def check_horizons(horizons: Iterable[float]) -> None:
+    for horizon in horizons:
+        if not UP <= horizon <= DOWN:
+            raise out_of_range(f"Each horizon must be in [{UP:g}:{DOWN:g}]. You gave {horizon:g}")
+
+
+def _free(session: Session, point: Point) -> bool:
+    body = session.stage.body
+    return dist(point, (body.x, body.z)) < CLOSE or any(dist(point, free) < CLOSE for free in session.stage.points)
+
+
+def reachable(
+    session: Session,
+    *,
+    maxStepCount: int | None = None,
+    directionsRelativeAgent: bool = False,
+    gridSize: float | None = None,
+) -> list[XYZ]:
+    """All standing points, the agent's own first, then by distance from it."""
+    return [xyz(point) for point in _standing_points(session)]
+
+
+def _standing_points(session: Session) -> list[Position]:
+    body = session.stage.body
+    here = body.x, body.z
+    others = sorted((point for point in session.stage.points if point != here), key=lambda point: dist(point, here))
+    return [(x, body.y, z) for x, z in (here, *others)]
+
+
+def interactable(
+    session: Session,
+    *,
+    objectId: str,
+    positions: list[XYZ] | None = None,
+    rotations: list[float] | None = None,
+    horizons: list[float] | None = None,
+    standings: list[bool] | None = None,
+    maxDistance: float | None = None,
+    maxPoses: int = ANY,
+) -> list[dict[str, Any]]:
+    """Poses from which the object is seen."""
+    stage, sight = session.stage, session.settings.sight
+    if maxPoses <= 0:
+        raise out_of_range("maxPoses must be > 0")
+    if maxDistance is not None and maxDistance < 0:
+        raise out_of_range("maxDistance must be >= 0 meters from the object")
+    entity = stage.find(objectId)
+    if horizons is not None:
+        check_horizons(horizons)
+    poses = Poses(
+        [(at["x"], at["y"], at["z"]) for at in positions] if positions is not None else _standing_points(session),
+        rotations if rotations is not None else _turns(session),
+        horizons if horizons is not None else HORIZONS,
+        standings if standings is not None else (False, True),
+    )
+    if not all((poses.positions, poses.rotations, poses.horizons, poses.standings)):
+        raise thrown("ArgumentException", "Every degree of freedom must have at least 1 valid value")
+    if stage.hidden(entity) or stage.held(entity):
+        return []
+    if maxDistance is not None:
+        sight = replace(sight, reach=maxDistance)
+    seeing = poses.that_see(sight, stage.position(entity), size_of(entity.type)[0])
+    return [
+        {**xyz(at), "rotation": float(turn), "standing": standing, "horizon": float(horizon)}
+        for at, turn, horizon, standing in islice(seeing, maxPoses)
+    ]
+
+
+def _turns(session: Session) -> list[float]:
+    step = session.settings.turn
+    offset = round(session.stage.body.rotation % step)
+    return [(offset + step * count) % 360.0 for count in range(round(360.0 / step))]
+
+
+def rotate_right(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
+    body = session.stage.body
+    turned = body.rotation + (session.settings.turn if degrees is None else degrees)
+    session.stage.stand(replace(body, rotation=turned % 360.0))
+
+
+def rotate_left(session: Session, *, degrees: float | None = None, forceAction: bool = False) -> None:
+    rotate_right(session, degrees=-(session.settings.turn if degrees is None else degrees))
+
+
+def look_down(session: Session, *, degrees: float = 30.0, forceAction: bool = False) -> None:
+    body = session.stage.body
+    horizon = body.horizon + degrees
+    if not UP - 1e-6 <= horizon <= DOWN + 1e-6:
+        side, limit = ("down", DOWN) if degrees > 0 else ("up", -UP)
+        where = "below" if degrees > 0 else "above"
+        message = f"can't look {side} beyond {limit:g} degrees {where} the forward horizon"
+        raise Refused(message, "LookDownCantExceedMin")
+    session.stage.stand(replace(body, horizon=horizon))
+
+
+def look_up(session: Session, *, degrees: float = 30.0, forceAction: bool = False) -> None:
+    look_down(session, degrees=-degrees)
+
+
+def move_ahead(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
+    _walk(session, moveMagnitude, 0.0)
+
+
+def move_back(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
+    _walk(session, moveMagnitude, 180.0)
+
+
+def move_right(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
+    _walk(session, moveMagnitude, 90.0)
+
+
+def move_left(session: Session, *, moveMagnitude: float | None = None, forceAction: bool = False) -> None:
+    _walk(session, moveMagnitude, 270.0)
+
+
+def _walk(session: Session, magnitude: float | None, aside: float) -> None:
+    """To the next standing point on the grid."""
+    body, grid = session.stage.body, session.settings.grid
+    length, turn = magnitude or grid, radians(body.rotation + aside)
+    x, z = body.x + length * sin(turn), body.z + length * cos(turn)
+    if session.settings.snap:
+        x, z = round(x / grid) * grid, round(z / grid) * grid
+    if not _free(session, (x, z)):
+        raise Refused(f"furniture is blocking Agent 0 from moving by ({x - body.x:.4f}, 0.0000, {z - body.z:.4f}).")
+    session.stage.stand(replace(body, x=x, z=z))
+
+
+def crouch(session: Session) -> None:
+    session.stage.stand(replace(session.stage.body, standing=False))
+
+
+def stand(session: Session) -> None:
+    session.stage.stand(replace(session.stage.body, standing=True))
+
+
+def nothing(session: Session) -> None:
+    """Pass, Done."""

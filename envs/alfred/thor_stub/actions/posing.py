@@ -1,0 +1,205 @@
+"""Actions upon many objects: ``SetObjectPoses`` and ``SetObjectStates``.
+
+``SetObjectPoses`` first takes away whatever could be picked up or moved, then puts back what is listed, wherever its
+position says, and gives all of that new ids. Of two objects that would get the same id the later one is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from envs.alfred.objects import MOVABLE_RECEPTACLES, snake
+from envs.alfred.scene import Item, Position
+from envs.alfred.thor_stub.actions.handling import is_on, is_open, mark, switch
+from envs.alfred.thor_stub.actions.refusals import Refused
+from envs.alfred.thor_stub.geometry import vector
+from envs.alfred.thor_stub.naming import object_id
+from envs.alfred.thor_stub.session import Session
+from envs.alfred.thor_stub.stage import Entity, Stage
+from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of
+
+UNMOVED = 0.01  # metres
+
+
+@dataclass(slots=True)
+class _Layout:
+    """The room as it will be: items by id in order, with names and rotations."""
+
+    items: dict[str, Item] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    rotations: dict[str, Position] = field(default_factory=dict)
+    placed: dict[str, str] = field(default_factory=dict)  # item id -> of which it is a copy, or itself
+    extras: dict[str, Position] = field(default_factory=dict)  # by object id
+
+
+def set_object_poses(
+    session: Session,
+    *,
+    objectPoses: list[dict[str, Any]] | None = None,
+    placeStationary: bool = True,
+    **others: object,
+) -> str:
+    """Put the listed objects; a name nobody has fails the action, yet the others are put all the same."""
+    if not objectPoses:
+        raise Refused(
+            "objectPoses was not initialized correctly."
+            " Please make sure each element in the objectPoses list is initialized."
+        )
+    stage, layout = session.stage, _Layout()
+    before = {item.id: item for item in stage.items()}
+    unknown = _place(stage, layout, before, objectPoses)
+    _add_fixed(stage, layout, before)
+    _without_doubles(layout)
+    _settle(stage, layout, before)
+    stage.resettle(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
+    for copy, original in layout.placed.items():
+        stage.marks[copy] = set(stage.marks[original])
+    if unknown:
+        raise Refused(unknown)
+    return ""
+
+
+def _place(stage: Stage, layout: _Layout, before: Mapping[str, Item], poses: list[dict[str, Any]]) -> str:
+    """Enter the listed things in the room's order, copies last. Returns what to say of the last unknown name."""
+    names = {entity.name: entity for entity in stage.entities.values() if _findable(stage, entity)}
+    copies, unknown = [], ""
+    for number, pose in enumerate(poses):
+        entity = names.get(pose["objectName"])
+        if entity is None:
+            unknown = f"No Pickupable or Moveable object of name {pose['objectName']} found in scene."
+            continue
+        if not entity.thing:
+            layout.extras[entity.id] = vector(pose["position"])
+            continue
+        item = replace(before[entity.thing], position=vector(pose["position"]))
+        name = entity.name
+        if item.id in layout.placed:
+            item = replace(item, id=_next(item, [*before, *layout.placed]))
+            name = f"{name}(Clone)_copy_{number}"
+            copies.append(item)
+        else:
+            layout.items[item.id] = item
+        layout.placed[item.id] = entity.thing
+        layout.names[item.id] = name
+        layout.rotations[item.id] = vector(pose.get("rotation") or {})
+    order = {thing: number for number, thing in enumerate(before)}
+    in_order = sorted(layout.items.values(), key=lambda item: order[item.id])
+    layout.items = {item.id: item for item in (*in_order, *copies)}
+    return unknown
+
+
+def _findable(stage: Stage, entity: Entity) -> bool:
+    """Not nailed down, and not cut to pieces."""
+    return loose(entity.type) and "sliced" not in stage.marks[entity.key]
+
+
+def _next(item: Item, taken: list[str]) -> str:
+    """The first free instance id of the item's type."""
+    kind = snake(item.type)
+    return next(name for number in range(1, len(taken) + 2) if (name := f"{kind}_{number}") not in taken)
+
+
+def _add_fixed(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
+    """Whatever is neither picked up nor moved stays; fixtures come before objects, in the room's order."""
+    kept = {}
+    for item in before.values():
+        entity = stage.of_thing[item.id]
+        if item.id in layout.items:
+            kept[item.id] = layout.items[item.id]
+        elif not loose(entity.type):
+            kept[item.id] = item
+            layout.names[item.id] = entity.name
+            layout.rotations[item.id] = entity.rotation
+    layout.items = kept | layout.items
+
+
+def _without_doubles(layout: _Layout) -> None:
+    last = {
+        object_id(name_of(item.type), item.position): item.id
+        for item in layout.items.values()
+        if item.id in layout.placed
+    }
+    for name in layout.placed.keys() - last.values():
+        del layout.items[name], layout.placed[name]
+
+
+def _settle(stage: Stage, layout: _Layout, before: Mapping[str, Item]) -> None:
+    """Find out what each object lies in now."""
+    for item in layout.items.values():
+        if item.id not in layout.placed:
+            if item.parent not in layout.items:
+                layout.items[item.id] = replace(item, parent=None)
+            continue
+        parent = _parent(stage, layout, before, item)
+        layout.items[item.id] = replace(item, parent=parent)
+
+
+def _parent(stage: Stage, layout: _Layout, before: Mapping[str, Item], item: Item) -> str | None:
+    """Where it was, if neither it nor that has moved; else what its position says."""
+    if not stage.world.things[layout.placed[item.id]].pickupable:
+        return item.parent if item.parent in layout.items else None
+    if item.id in before and item.id != stage.world.holding and _still(before, layout, item.id):
+        parent = before[item.id].parent
+        if parent is None or (parent in layout.items and _still(before, layout, parent)):
+            return parent
+    containers = (
+        other
+        for other in layout.items.values()
+        if other.id in layout.placed and other.id != item.id and other.type in MOVABLE_RECEPTACLES
+    )
+    parent = stage.parents.guess(item.type, item.position, containers)
+    return parent if parent in layout.items else None
+
+
+def _still(before: Mapping[str, Item], layout: _Layout, name: str) -> bool:
+    old, new = before[name].position, layout.items[name].position
+    return max(abs(a - b) for a, b in zip(old, new, strict=True)) <= UNMOVED
+
+
+_STATES: Mapping[str, tuple[str, frozenset[str]]] = {
+    "toggleable": ("isToggled", TOGGLEABLE),
+    "openable": ("isOpen", OPENABLE),
+    "dirtyable": ("isDirty", DIRTYABLE),
+    "canFillWithLiquid": ("isFilledWithLiquid", FILLABLE),
+}
+
+
+def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **others: object) -> None:
+    """One state for all objects of a type, or of every type that has it; refusals of single objects are passed over."""
+    change = SetObjectStates.get("stateChange", "")
+    if change not in _STATES:
+        raise Refused(f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
+    key, kinds = _STATES[change]
+    wanted, value = SetObjectStates.get("objectType"), bool(SetObjectStates.get(key, False))
+    stage = session.stage
+    for entity in _of_type(stage, wanted, kinds):
+        if change == "toggleable":
+            _switch(stage, entity, value)
+        elif change == "openable":
+            _open(stage, entity, value)
+        else:
+            mark(stage, entity, "dirty" if change == "dirtyable" else "water", value)
+
+
+def _of_type(stage: Stage, wanted: str | None, kinds: frozenset[str]) -> Iterator[Entity]:
+    for entity in tuple(stage.entities.values()):
+        if entity.type in kinds and wanted in (None, "", entity.type):
+            yield entity
+
+
+def _switch(stage: Stage, entity: Entity, on: bool) -> None:
+    shut = entity.type != "Microwave" or not is_open(stage, entity)
+    if is_on(stage, entity) != on and (shut or not on):
+        switch(stage, entity, on)
+
+
+def _open(stage: Stage, entity: Entity, value: bool) -> None:
+    thing = stage.thing(entity)
+    if is_open(stage, entity) == value:
+        return
+    if thing is not None and thing.openable:
+        stage.world.open(thing.id) if value else stage.world.close(thing.id)
+    else:
+        mark(stage, entity, "open", value)

@@ -1,0 +1,154 @@
+"""Actions that begin things: rooms, settings, screens and cameras."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from envs.alfred.scene import Position, xyz
+from envs.alfred.thor_stub.actions.refusals import Refused
+from envs.alfred.thor_stub.geometry import Sight, vector
+from envs.alfred.thor_stub.house import EMPTY, KEY, from_house
+from envs.alfred.thor_stub.session import Camera, Session, Settings
+from envs.alfred.thor_stub.stage import Stage
+from keep_agent.errors import DataError
+
+CEILING = 2.5  # metres
+LARGEST = 4096  # pixels
+XYZ = dict[str, float]
+
+
+def reset(session: Session, *, sceneName: str, **others: object) -> None:
+    session.enter(session.scenes.make(sceneName))
+
+
+def initialize(
+    session: Session,
+    *,
+    gridSize: float = 0.25,
+    snapToGrid: bool = True,
+    visibilityDistance: float = 1.5,
+    fieldOfView: float = 90.0,
+    rotateStepDegrees: float = 90.0,
+    renderImage: bool = True,
+    fastActionEmit: bool = True,
+    agentMode: str = "default",
+    agentCount: int = 1,
+    cameraNearPlane: float = 0.1,
+    cameraFarPlane: float = 20.0,
+    **others: object,
+) -> dict[str, float]:
+    """Zeros and nulls mean the default; names that the build does not know are passed over, as there."""
+    if not 0 <= (gridSize or 0) <= 5:
+        raise Refused("grid size must be in the range (0,5]")
+    if not 0 <= (fieldOfView or 0) < 180:
+        raise Refused("fov must be set to (0, 180) noninclusive.")
+    if agentMode != "default" or agentCount != 1:
+        raise Refused(f"this stand-in has one agent of mode default, not {agentCount} of mode {agentMode}")
+    if snapToGrid and rotateStepDegrees not in (90, 180, 270, 360):
+        raise Refused("Invalid values 'rotateStepDegrees' with snapToGrid=True, use one of 90, 180, 270 or 360")
+    session.settings = Settings(
+        gridSize or 0.25,
+        snapToGrid,
+        Sight(visibilityDistance or 1.5, fieldOfView or 90.0),
+        rotateStepDegrees,
+        renderImage,
+        fastActionEmit,
+        cameraNearPlane or 0.1,
+        cameraFarPlane or 20.0,
+    )
+    return {"cameraNearPlane": session.settings.near, "cameraFarPlane": session.settings.far}
+
+
+def create_house(session: Session, *, house: dict[str, Any]) -> None:
+    """Furnish the empty room with what `to_house` has made; the settings stay."""
+    if session.stage.name != EMPTY:
+        raise Refused(f"CreateHouse works in the scene {EMPTY} only")
+    if not isinstance(house, dict) or KEY not in house:
+        raise Refused(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
+    try:
+        session.stage = Stage(from_house(house), EMPTY)
+    except DataError as error:
+        raise Refused(str(error)) from error
+
+
+def scenes_in_build(session: Session) -> list[str]:
+    return session.scenes.names()
+
+
+def change_resolution(session: Session, *, x: int, y: int) -> None:
+    if not 0 < min(x, y) <= max(x, y) <= LARGEST:
+        raise Refused(f"no screen of {x} x {y} pixels")
+    session.width, session.height = int(x), int(y)
+
+
+def change_quality(session: Session, *, quality: str) -> None:
+    """Nothing to see."""
+
+
+def map_view_properties(session: Session) -> dict[str, Any]:
+    """A camera that shows the room from above, as `AddThirdPartyCamera` takes it."""
+    camera = map_camera(session.stage)
+    return {
+        "position": xyz(camera.position),
+        "rotation": xyz(camera.rotation),
+        "orthographicSize": camera.extent,
+        "orthographic": True,
+    }
+
+
+def map_camera(stage: Stage) -> Camera:
+    (x0, z0), (x1, z1) = stage.bounds
+    center: Position = ((x0 + x1) / 2, CEILING, (z0 + z1) / 2)
+    return Camera(center, (90.0, 0.0, 0.0), extent=max(x1 - x0, z1 - z0) / 2 + 0.5)
+
+
+def toggle_map_view(session: Session) -> None:
+    session.map_view = not session.map_view
+
+
+def add_camera(
+    session: Session,
+    *,
+    position: XYZ,
+    rotation: XYZ,
+    fieldOfView: float = 90.0,
+    skyboxColor: str | None = None,
+    orthographic: bool = False,
+    orthographicSize: float | None = None,
+    nearClippingPlane: float | None = None,
+    farClippingPlane: float | None = None,
+    antiAliasing: str | None = None,
+) -> None:
+    if not 0 < fieldOfView < 180:
+        raise Refused("fov must be set to (0, 180) noninclusive.")
+    if orthographicSize is not None and not orthographic:
+        raise Refused("orthographicSize must be null when orthographic is false")
+    extent = (orthographicSize or 5.0) if orthographic else None
+    session.cameras.append(Camera(vector(position), vector(rotation), fieldOfView, extent))
+
+
+def update_camera(
+    session: Session,
+    *,
+    thirdPartyCameraId: int = 0,
+    position: XYZ | None = None,
+    rotation: XYZ | None = None,
+    fieldOfView: float | None = None,
+    orthographic: bool | None = None,
+    orthographicSize: float | None = None,
+    skyboxColor: str | None = None,
+    nearClippingPlane: float | None = None,
+    farClippingPlane: float | None = None,
+) -> None:
+    if not 0 <= thirdPartyCameraId < len(session.cameras):
+        raise Refused(f"there is no third party camera with thirdPartyCameraId={thirdPartyCameraId}")
+    old = session.cameras[thirdPartyCameraId]
+    flat = orthographic if orthographic is not None else old.extent is not None
+    session.cameras[thirdPartyCameraId] = replace(
+        old,
+        position=vector(xyz(old.position) | (position or {})),
+        rotation=vector(xyz(old.rotation) | (rotation or {})),
+        angle=fieldOfView or old.angle,
+        extent=(orthographicSize or old.extent or 5.0) if flat else None,
+    )

@@ -1,0 +1,77 @@
+"""Talks to the client over HTTP: the build posts what it has to say, the response is the next action."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+from envs.alfred.thor_stub.protocol.channel import GARBAGE, Gone
+from envs.alfred.thor_stub.simulator import Answer
+
+BOUNDARY = b"keep-agent-7d44e178b0434a2f"
+LOOK = 0.2  # seconds between two looks at the client's process
+
+
+class Http:
+    """The build's end of one connection."""
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self._connection = HTTPConnection(host, port)
+        self._token = token.encode()
+        self._client = os.getppid()
+
+    def open(self) -> None:
+        """Nothing yet: the first message makes the connection."""
+
+    def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
+        body = b"".join(_parts(answer, self._token, garbage))
+        headers = {
+            "Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}",
+            "Content-Length": str(len(body)),
+        }
+        try:
+            self._connection.request("POST", "/train", body[: len(body) // 2] if half else body, headers)
+        except (OSError, HTTPException) as error:
+            raise Gone(str(error)) from error
+
+    def receive(self) -> dict[str, Any]:
+        try:
+            response = self._connection.getresponse()
+            action: dict[str, Any] = json.loads(response.read())
+        except (OSError, HTTPException, ValueError) as error:  # a refused token comes with a page
+            raise Gone(str(error)) from error
+        if not action:
+            raise Gone("the client wants no more")
+        return action
+
+    def idle(self) -> None:
+        while os.getppid() == self._client:
+            time.sleep(LOOK)
+        raise Gone("the client's process is gone")
+
+
+def _parts(answer: Answer, token: bytes, garbage: bool) -> list[bytes]:
+    """A multipart form, as the client's own parser wants it."""
+    metadata = GARBAGE[1:] if garbage else json.dumps(answer.metadata, separators=(",", ":")).encode()
+    parts = [*_text(b"metadata", metadata), *_text(b"token", token)]
+    if answer.image is not None:
+        parts += _image(b"image", answer.image)
+    for image in answer.others:
+        parts += _image(b"image-thirdParty-camera", image)
+    return [b"\r\n", *parts, b"--", BOUNDARY, b"--\r\n"]
+
+
+def _text(name: bytes, body: bytes) -> list[bytes]:
+    return _part(b'form-data; name="%b"' % name, b"text/plain; charset=utf-8", body)
+
+
+def _image(name: bytes, body: bytes) -> list[bytes]:
+    return _part(b'form-data; name="%b"; filename="%b"' % (name, name), b"application/octet-stream", body)
+
+
+def _part(disposition: bytes, kind: bytes, body: bytes) -> list[bytes]:
+    head = b"--%b\r\nContent-Type: %b\r\nContent-disposition: %b\r\n\r\n" % (BOUNDARY, kind, disposition)
+    return [head, body, b"\r\n"]

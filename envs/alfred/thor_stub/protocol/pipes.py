@@ -1,0 +1,124 @@
+"""Talks to the client over two named pipes: records of a type, a length and a body."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import struct
+import time
+from contextlib import suppress
+from errno import ENXIO
+from typing import Any
+
+import msgpack
+
+from envs.alfred.thor_stub.protocol.channel import GARBAGE, Gone
+from envs.alfred.thor_stub.simulator import Answer
+
+METADATA, ACTION, IMAGE, OTHER_IMAGE, PATCH, END = 1, 2, 4, 10, 11, 255
+HEADER = struct.Struct("!BI")
+WAIT = 0.02  # seconds between two attempts to open a pipe
+LOOK = 0.5  # seconds between two looks at the client's process
+PATIENCE = 60.0  # seconds for the client to open its end; it may have been gone before we could know it
+ROOM = 1 << 20  # bytes a pipe should hold
+SETPIPE = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux
+
+
+class Pipes:
+    """The build's end. ``outgoing`` and ``incoming`` are paths; the client has made the pipes."""
+
+    def __init__(self, outgoing: str, incoming: str) -> None:
+        self._paths = outgoing, incoming
+        self._out = self._in = -1
+        self._client = os.getppid()
+
+    def open(self) -> None:
+        """Open the outgoing pipe once the client has opened its end."""
+        deadline = time.monotonic() + PATIENCE
+        while self._out < 0:
+            try:
+                self._out = os.open(self._paths[0], os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno != ENXIO or time.monotonic() > deadline:
+                    raise Gone(str(error)) from error
+                self._look()
+                time.sleep(WAIT)
+        os.set_blocking(self._out, True)
+        if SETPIPE is not None:
+            with suppress(OSError):
+                fcntl.fcntl(self._out, SETPIPE, ROOM)
+
+    def send(self, answer: Answer, garbage: bool = False, half: bool = False) -> None:
+        message = b"".join(_records(answer, garbage))
+        rest = memoryview(message)[: len(message) // 2] if half else memoryview(message)
+        try:
+            while rest:
+                rest = rest[os.write(self._out, rest) :]
+        except OSError as error:
+            raise Gone(str(error)) from error
+
+    def receive(self) -> dict[str, Any]:
+        """The next action. The first call opens the incoming pipe."""
+        if self._in < 0:
+            self._in = os.open(self._paths[1], os.O_RDONLY | os.O_NONBLOCK)
+        action: dict[str, Any] = {}
+        while True:
+            kind, length = HEADER.unpack(self._read(HEADER.size))
+            if kind == END:
+                return action
+            body = self._read(length)
+            if kind == ACTION:
+                action = json.loads(body)
+
+    def idle(self) -> None:
+        watch = select.poll()
+        watch.register(self._out, 0)
+        while not watch.poll(LOOK * 1000):
+            self._look()
+        raise Gone("the client reads no more")
+
+    def _read(self, size: int) -> bytes:
+        parts = []
+        while size:
+            self._await()
+            with suppress(BlockingIOError):
+                part = os.read(self._in, size)
+                if not part:
+                    raise Gone("the client has closed its pipe")
+                parts.append(part)
+                size -= len(part)
+        return b"".join(parts)
+
+    def _await(self) -> None:
+        """Until there is something to read; nothing ever is before the client has opened its end."""
+        watch = select.poll()
+        watch.register(self._in, select.POLLIN)
+        watch.register(self._out, 0)  # an error shows when nobody reads any more
+        while not (ready := watch.poll(LOOK * 1000)):
+            self._look()
+        if all(number == self._out for number, _ in ready):
+            raise Gone("the client reads no more")
+
+    def _look(self) -> None:
+        """A client that is gone has left us to another parent."""
+        if os.getppid() != self._client:
+            raise Gone("the client's process is gone")
+
+
+def _records(answer: Answer, garbage: bool) -> list[bytes]:
+    if garbage:
+        return [*_record(METADATA, GARBAGE), HEADER.pack(END, 0)]
+    if answer.patch is not None:
+        return [*_record(PATCH, msgpack.packb(answer.patch)), HEADER.pack(END, 0)]
+    parts = _record(METADATA, msgpack.packb(answer.metadata))
+    if answer.image is not None:
+        parts += _record(IMAGE, answer.image)
+    for image in answer.others:
+        parts += _record(OTHER_IMAGE, image)
+    return [*parts, HEADER.pack(END, 0)]
+
+
+def _record(kind: int, body: bytes) -> list[bytes]:
+    return [HEADER.pack(kind, len(body)), body]

@@ -1,0 +1,61 @@
+"""One process from its first message to its end."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from envs.alfred.thor_stub.faults import Faults
+from envs.alfred.thor_stub.protocol.channel import Channel, Gone
+from envs.alfred.thor_stub.simulator import Answer, Simulator
+
+BROKEN = 3  # exit status of a fault
+
+
+def serve(channel: Channel, simulator: Simulator, faults: Faults) -> None:
+    """Answer until the client is gone. Faults that end the process raise SystemExit."""
+    try:
+        _start(channel, simulator, faults)
+        number = 0
+        while True:
+            action = channel.receive()
+            number += 1
+            _answer(channel, simulator, action, faults.at(number, action.get("action", "")))
+    except Gone:
+        return
+
+
+def _start(channel: Channel, simulator: Simulator, faults: Faults) -> None:
+    if faults.starts("die-before-pipe"):
+        sys.exit(BROKEN)
+    channel.open()
+    if faults.starts("die-at-start"):
+        sys.exit(BROKEN)
+    if faults.starts("hang-at-start"):
+        channel.idle()
+    channel.send(simulator.first())
+    if faults.starts("die-before-actions"):
+        sys.exit(BROKEN)
+
+
+def _answer(channel: Channel, simulator: Simulator, action: dict[str, Any], fault: tuple[str, str]) -> None:
+    kind, code = fault
+    if kind == "die":
+        sys.exit(BROKEN)
+    if kind == "hang":
+        channel.idle()
+    if kind in ("error", "fail"):
+        channel.send(simulator.refuse(action, "injected" if kind == "error" else "", code))
+        return
+    answer = simulator.handle(action)
+    if kind == "sequence":
+        answer = _late(answer)
+    channel.send(answer, garbage=kind == "garbage", half=kind == "die-half")
+    if kind == "die-half":
+        sys.exit(BROKEN)
+
+
+def _late(answer: Answer) -> Answer:
+    """The answer to another action."""
+    return replace(answer, metadata=answer.metadata | {"sequenceId": answer.metadata["sequenceId"] + 7}, patch=None)

@@ -1,0 +1,234 @@
+"""Puts a room's content into a rectangular room, so that no two pieces of furniture overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from envs.wah.apartments.catalog import KINDS
+from envs.wah.apartments.furniture import Furnishing, Piece
+from envs.wah.graph import INSIDE, ON, Box, Vector
+
+GAP = 0.03  # metres between pieces along the walls
+PASSAGE = 0.4  # metres around what stands in the middle of the room
+TILE = 2.5  # metres: floors and ceilings come in tiles, walls in panels of about this size
+PANEL = 2.0
+THICKNESS = 0.1  # of floors, walls and ceilings, outside the room's box
+_TRIES = 24
+
+# Height of the middle of what hangs on a wall, in metres.
+_HEIGHTS: Mapping[str, float] = {
+    "bathroomcabinet": 1.6,
+    "kitchencabinet": 1.8,
+    "lightswitch": 1.2,
+    "powersocket": 0.3,
+    "stovefan": 1.9,
+    "towelrack": 1.2,
+    "walllamp": 1.9,
+    "wallphone": 1.5,
+    "wallpictureframe": 1.6,
+    "wallshelf": 1.5,
+    "window": 1.5,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fixture:
+    """A thing in its place; ``holder``: the index of the fixture of the same room that it stands on or lies in."""
+
+    kind: str
+    box: Box
+    holder: int | None = None
+    relation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """A frame of reference: a point at the wall's foot, x or z axis along it (0 or 2), direction into the room."""
+
+    corner: Vector
+    axis: int
+    inward: int
+    length: float  # metres
+
+    def box(self, along: float, height: float, depth: float, size: Vector) -> Box:
+        """The box of a thing whose middle is ``along`` the wall, at a height and ``depth`` away from it, in metres."""
+        x, _, z = self.corner
+        if self.axis == 0:
+            return rounded((x + along, height, z + self.inward * depth), size)
+        return rounded((x + self.inward * depth, height, z + along), (size[2], size[1], size[0]))
+
+
+def rounded(center: Vector, size: Vector) -> Box:
+    """A box to the millimetre."""
+    (x, y, z), (width, height, depth) = center, size
+    return Box((round(x, 3), round(y, 3), round(z, 3)), (round(width, 3), round(height, 3), round(depth, 3)))
+
+
+def overlap(a: Box, b: Box, gap: float = 0.0) -> bool:
+    """Whether two boxes share space, or are less than ``gap`` metres apart on the floor."""
+    (ax, ay, az), (aw, ah, ad), (bx, by, bz), (bw, bh, bd) = a.center, a.size, b.center, b.size
+    return abs(ax - bx) * 2 < aw + bw + gap * 2 and abs(az - bz) * 2 < ad + bd + gap * 2 and abs(ay - by) * 2 < ah + bh
+
+
+def walls_of(room: Box) -> tuple[Wall, Wall, Wall, Wall]:
+    """The walls at low z, high z, low x and high x."""
+    x0, y0, z0 = (room.center[i] - room.size[i] / 2 for i in range(3))
+    width, _, depth = room.size
+    return (
+        Wall((x0, y0, z0), 0, 1, width),
+        Wall((x0, y0, z0 + depth), 0, -1, width),
+        Wall((x0, y0, z0), 2, 1, depth),
+        Wall((x0 + width, y0, z0), 2, -1, depth),
+    )
+
+
+def shell(room: Box) -> Iterator[Fixture]:
+    """Floor, walls and ceiling, in tiles and panels."""
+    (x, _, z), (width, height, depth) = room.center, room.size
+    columns, rows = max(1, round(width / TILE)), max(1, round(depth / TILE))
+    tile = (width / columns, THICKNESS, depth / rows)
+    for kind, y in (("floor", -THICKNESS / 2), ("ceiling", height + THICKNESS / 2)):
+        for i in range(columns * rows):
+            across, back = i % columns + 0.5, i // columns + 0.5
+            yield Fixture(kind, rounded((x - width / 2 + across * tile[0], y, z - depth / 2 + back * tile[2]), tile))
+    for wall in walls_of(room):
+        panels = max(1, round(wall.length / PANEL))
+        size = (wall.length / panels, height, THICKNESS)
+        for i in range(panels):
+            yield Fixture("wall", wall.box((i + 0.5) * size[0], height / 2, -THICKNESS / 2, size))
+
+
+def fit(content: Furnishing, room: Box, kept_free: Sequence[Box], rng: Random) -> list[Fixture] | None:
+    """A place for everything, or None if a piece found none; ``kept_free``: what to leave free, such as doorways."""
+    fitting = _Fitting(room, kept_free, rng)
+    widest_first = sorted(content.walls, key=lambda piece: -KINDS[piece.kind].size[0])
+    if not all(fitting.against_a_wall(piece) for piece in widest_first):
+        return None
+    if not all(fitting.in_the_middle(piece) for piece in content.middle):
+        return None
+    for kind in content.hung:
+        fitting.hang(kind)
+    for i, kind in enumerate(content.overhead):
+        fitting.overhead(kind, (i + 0.5) / len(content.overhead))
+    return fitting.fixtures
+
+
+class _Fitting:
+    """One attempt to fit a room's content."""
+
+    def __init__(self, room: Box, kept_free: Sequence[Box], rng: Random) -> None:
+        self.room = room
+        self.walls = walls_of(room)
+        self.rng = rng
+        self.taken = list(kept_free)
+        self.fixtures: list[Fixture] = []
+
+    def _free(self, box: Box, gap: float) -> bool:
+        return not any(overlap(box, other, gap) for other in self.taken)
+
+    def _add(self, kind: str, box: Box, holder: int | None = None, relation: str = "") -> int:
+        self.fixtures.append(Fixture(kind, box, holder, relation))
+        return len(self.fixtures) - 1
+
+    def against_a_wall(self, piece: Piece) -> bool:
+        size = KINDS[piece.kind].size
+        for _ in range(_TRIES):
+            wall = self.rng.choice(self.walls)
+            start = self.rng.uniform(0.0, wall.length - size[0])
+            box = wall.box(start + size[0] / 2, size[1] / 2, size[2] / 2, size)
+            if self._free(box, GAP):
+                self._put(piece, box, replace(wall, corner=_shifted(wall, start, 0.0), length=size[0]))
+                return True
+        return False
+
+    def in_the_middle(self, piece: Piece) -> bool:
+        """A rug may lie under other things; anything else needs a passage around it."""
+        width, height, depth = KINDS[piece.kind].size
+        flat = piece.kind == "rug"
+        wall = self.rng.choice(self.walls)
+        across = (self.room.size[2] if wall.axis == 0 else self.room.size[0]) - depth
+        for _ in range(_TRIES * 4):
+            start, away = self.rng.uniform(0.0, wall.length - width), self.rng.uniform(0.0, across)
+            box = wall.box(start + width / 2, height / 2, away + depth / 2, (width, height, depth))
+            if flat or self._free(box, PASSAGE):
+                self._put(piece, box, replace(wall, corner=_shifted(wall, start, away), length=width), not flat)
+                return True
+        return False
+
+    def _put(self, piece: Piece, box: Box, spot: Wall, takes_space: bool = True) -> None:
+        """Add a piece and what belongs to it; ``spot`` is the frame of its back."""
+        depth = KINDS[piece.kind].size[2]
+        index = self._add(piece.kind, box)
+        if takes_space:
+            self.taken.append(box)
+        for kind, along in _side_by_side(piece.on, spot.length):
+            self._add(kind, spot.box(along, box.top + KINDS[kind].size[1] / 2, depth / 2, KINDS[kind].size), index, ON)
+        held = (index, INSIDE) if "CONTAINERS" in KINDS[piece.kind].properties else ()
+        for kind, along in _side_by_side(piece.within, spot.length):
+            self._add(kind, spot.box(along, box.center[1], depth / 2, KINDS[kind].size), *held)
+        self._above(piece, spot)
+        for kind in piece.beside:
+            self._beside(kind, spot, depth)
+
+    def _above(self, piece: Piece, spot: Wall) -> None:
+        """What hangs over a piece; it comes before what hangs elsewhere, so its place is free."""
+        for kind, along in _side_by_side(piece.above, spot.length):
+            size = KINDS[kind].size
+            box = spot.box(along, _HEIGHTS[kind], size[2] / 2, size)
+            self.taken.append(box)
+            self._add(kind, box)
+
+    def _beside(self, kind: str, spot: Wall, depth: float) -> None:
+        """In front of a piece, behind it or at its ends; left out where there is no room."""
+        width, height, deep = size = KINDS[kind].size
+        front, back = depth + GAP * 2 + deep / 2, -GAP * 2 - deep / 2
+        ends = (-GAP * 2 - width / 2, spot.length + GAP * 2 + width / 2)
+        sides = [(spot.length * share, away) for away in (front, back) for share in (0.25, 0.5, 0.75)]
+        for along, away in sides + [(end, depth / 2) for end in ends]:
+            box = spot.box(along, height / 2, away, size)
+            if self._within(box) and self._free(box, GAP):
+                self.taken.append(box)
+                self._add(kind, box)
+                return
+
+    def _within(self, box: Box) -> bool:
+        return all(abs(box.center[i] - self.room.center[i]) * 2 <= self.room.size[i] - box.size[i] for i in (0, 2))
+
+    def hang(self, kind: str) -> None:
+        """On a wall where nothing else is, if such a place is found soon; windows look out at the front or back."""
+        size, height = KINDS[kind].size, _HEIGHTS[kind]
+        for _ in range(_TRIES):
+            wall = self.rng.choice(self.walls[:2] if kind == "window" else self.walls)
+            along = self.rng.uniform(size[0] / 2, wall.length - size[0] / 2)
+            box = wall.box(along, height, size[2] / 2, size)
+            if self._free(box, GAP):
+                break
+        self.taken.append(box)
+        self._add(kind, box)
+        if kind == "window":
+            self._add("curtains", wall.box(along, height, size[2] * 1.5, KINDS["curtains"].size))
+
+    def overhead(self, kind: str, share: float) -> None:
+        """Under the ceiling, at a share of the room's length."""
+        (x, _, z), (width, height, _) = self.room.center, self.room.size
+        size = KINDS[kind].size
+        self._add(kind, rounded((x + (share - 0.5) * width, height - size[1] / 2, z), size))
+
+
+def _shifted(wall: Wall, along: float, depth: float) -> Vector:
+    x, y, z = wall.corner
+    if wall.axis == 0:
+        return x + along, y, z + wall.inward * depth
+    return x + wall.inward * depth, y, z + along
+
+
+def _side_by_side(kinds: Sequence[str], length: float) -> Iterator[tuple[str, float]]:
+    """Classes with the place of their middle along ``length`` metres, at equal distances."""
+    widths = [KINDS[kind].size[0] for kind in kinds]
+    gap = (length - sum(widths)) / (len(kinds) + 1)
+    along = 0.0
+    for kind, width in zip(kinds, widths, strict=True):
+        yield kind, along + gap + width / 2
+        along += gap + width

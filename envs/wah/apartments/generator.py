@@ -1,0 +1,181 @@
+"""Endless seeded apartments in VirtualHome's vocabulary: four furnished rooms, littered with everyday things.
+
+Everything follows from the random number generator. Each split has its own range of seeds, and an apartment is kept
+only if the hash of its furniture belongs to the split: no apartment can be in two splits, whatever the seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from envs.splits import SPLITS, check_split, seed_of, split_of, split_of_hash
+from envs.wah.apartments.belongings import GOAL_OBJECTS, LIKELY
+from envs.wah.apartments.catalog import KINDS
+from envs.wah.apartments.fitting import THICKNESS, Fixture, fit, rounded, shell
+from envs.wah.apartments.furniture import ROOMS, furnishing
+from envs.wah.apartments.placing import GraphJson, Row, add_node, holders_among, likely_holders, place
+from envs.wah.graph import BETWEEN, INSIDE, Box
+
+__all__ = [
+    "GOAL_OBJECTS",
+    "SPLITS",
+    "Apartment",
+    "apartment_seed",
+    "draw_apartment",
+    "generate_apartment",
+    "likely_holders",
+    "place",
+    "split_of",
+    "split_of_apartment",
+]
+
+SIDES = (5.0, 8.0)  # metres
+HEIGHTS = (2.5, 3.0)
+# How many loose things a room is littered with, and of one class at a time.
+AMOUNTS: Mapping[str, tuple[int, int]] = {
+    "kitchen": (22, 44),
+    "livingroom": (16, 28),
+    "bedroom": (12, 22),
+    "bathroom": (8, 14),
+}
+COPIES = (1, 1, 1, 2, 2, 3, 4)
+_LITTER = tuple(kind for kind in LIKELY if kind not in GOAL_OBJECTS)
+_CARRIED = frozenset(kind for kind in _LITTER if "GRABBABLE" in KINDS[kind].properties)  # the rest comes one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Apartment:
+    """``graph``: VirtualHome's JSON, nodes and edges; ``signature``: hash of which furniture stands where."""
+
+    graph: GraphJson
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    kind: str
+    box: Box
+    fixtures: tuple[Fixture, ...]
+
+
+def apartment_seed(split: str, index: int) -> int:
+    """The seed of a split's index-th apartment; splits share neither seeds nor apartments."""
+    return seed_of(split, index, "apartment")
+
+
+def split_of_apartment(apartment: Apartment) -> str:
+    """The split an apartment belongs to, from the hash of its furniture alone."""
+    return split_of_hash(apartment.signature)
+
+
+def draw_apartment(split: str, rng: Random) -> Apartment:
+    """An apartment of a split."""
+    check_split(split, "apartment")
+    while True:
+        rooms = _furnish(rng)
+        signature = _signature(rooms)
+        if split_of_hash(signature) == split:
+            return Apartment(_build(rooms, rng), signature)
+
+
+def generate_apartment(rng: Random) -> Apartment:
+    """An apartment of whichever split; without things of the classes ``GOAL_OBJECTS``."""
+    rooms = _furnish(rng)
+    return Apartment(_build(rooms, rng), _signature(rooms))
+
+
+def _signature(rooms: Sequence[_Room]) -> str:
+    """Equal only for the same furniture in the same places."""
+    things = [one for room in rooms for one in (Fixture(room.kind, room.box), *room.fixtures)]
+    found = [(one.kind, one.box.center, one.box.size) for one in things]
+    return hashlib.sha256(repr(found).encode()).hexdigest()
+
+
+# plan: the rooms in a row, a door from each to the next, the front door at the end
+
+
+def _furnish(rng: Random) -> list[_Room]:
+    boxes = _boxes(rng)
+    doors = _doors(boxes, rng)
+    kept_free = [rounded(door.center, (2.0, door.size[1], 1.1)) for door in doors]
+    kinds = rng.sample(ROOMS, len(ROOMS))
+    return [
+        _Room(kind, box, (*_fixtures(kind, box, kept_free, rng), Fixture("door", door), _doorjamb(door)))
+        for kind, box, door in zip(kinds, boxes, doors, strict=True)
+    ]
+
+
+def _boxes(rng: Random) -> list[Box]:
+    height, x = round(rng.uniform(*HEIGHTS), 1), 0.0
+    boxes = []
+    for _ in ROOMS:
+        width, depth = round(rng.uniform(*SIDES), 1), round(rng.uniform(*SIDES), 1)
+        boxes.append(rounded((x + width / 2, height / 2, depth / 2), (width, height, depth)))
+        x += width + 2 * THICKNESS
+    return boxes
+
+
+def _doors(boxes: Sequence[Box], rng: Random) -> list[Box]:
+    width, height, depth = KINDS["door"].size
+    doors = []
+    for box, following in zip(boxes, (*boxes[1:], boxes[-1]), strict=True):
+        z = rng.uniform(1.0, min(box.size[2], following.size[2]) - 1.0)
+        x = box.center[0] + box.size[0] / 2 + THICKNESS
+        doors.append(rounded((x, height / 2, z), (depth, height, width)))
+    return doors
+
+
+def _doorjamb(door: Box) -> Fixture:
+    width, height, depth = KINDS["doorjamb"].size
+    x, _, z = door.center
+    return Fixture("doorjamb", rounded((x, height / 2, z), (depth, height, width)))
+
+
+def _fixtures(kind: str, box: Box, kept_free: Sequence[Box], rng: Random) -> list[Fixture]:
+    """Draws content until it fits; most of it does at once, as no room is smaller than 25 square metres."""
+    while True:
+        fixtures = fit(furnishing(kind, rng), box, kept_free, rng)
+        if fixtures is not None:
+            return fixtures
+
+
+# graph
+
+
+def _build(rooms: Sequence[_Room], rng: Random) -> GraphJson:
+    graph: GraphJson = {"nodes": [], "edges": []}
+    counts: Counter[str] = Counter()
+    ids = [_add_room(graph, room, counts, rng) for room in rooms]
+    doors = [row["id"] for row in graph["nodes"] if row["class_name"] == "door"]
+    for door, this, following in zip(doors, ids, ids[1:], strict=False):
+        graph["edges"] += [{"from_id": door, "to_id": room, "relation_type": BETWEEN} for room in (this, following)]
+    return graph
+
+
+def _add_room(graph: GraphJson, room: _Room, counts: Counter[str], rng: Random) -> int:
+    """The room, its fixtures and its litter; ``counts``: things of each class so far. Returns the room's id."""
+    first = len(graph["nodes"])
+    room_id = add_node(graph, room.kind, room.box)
+    for one in shell(room.box):
+        add_node(graph, one.kind, one.box, [(INSIDE, room_id)])
+    ids: list[int] = []
+    for one in room.fixtures:
+        held = [] if one.holder is None else [(one.relation, ids[one.holder])]
+        ids.append(add_node(graph, one.kind, one.box, [(INSIDE, room_id), *held]))
+    _litter(graph, graph["nodes"][first:], rng.randint(*AMOUNTS[room.kind]), counts, rng)
+    return room_id
+
+
+def _litter(graph: GraphJson, furniture: Sequence[Row], wanted: int, counts: Counter[str], rng: Random) -> None:
+    """Puts ``wanted`` things in or on a room's furniture, as far as there is furniture for them."""
+    for kind in rng.sample(_LITTER, len(_LITTER)):
+        holders = holders_among(furniture, kind)
+        most = min(max(COPIES) - counts[kind], wanted) if holders else 0
+        copies = min(most, rng.choice(COPIES) if kind in _CARRIED else 1)
+        wanted, counts[kind] = wanted - copies, counts[kind] + copies
+        for _ in range(copies):
+            place(graph, kind, rng.choice(holders), rng)

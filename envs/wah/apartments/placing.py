@@ -1,0 +1,115 @@
+"""Adds things to VirtualHome's graph JSON: fixtures where they are told to be, loose things in or on a holder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+from envs.wah.apartments.belongings import LIKELY, goes_inside
+from envs.wah.apartments.catalog import Kind, default_states, kind_of
+from envs.wah.apartments.fitting import overlap, rounded
+from envs.wah.graph import INSIDE, ON, ROOMS, Box, Vector
+from keep_agent.errors import DataError
+
+GraphJson = dict[str, list[dict[str, Any]]]
+Row = dict[str, Any]
+
+FIRST_ID = 11  # lower ids are for characters
+SHELF = 0.35  # metres between the boards of a container
+_TRIES = 12
+
+
+def add_node(graph: GraphJson, class_name: str, box: Box, links: Iterable[tuple[str, int]] = ()) -> int:
+    """Appends a node in its default state; ``links``: its relations as (type, id). The next free id, which it gets."""
+    kind, nodes = kind_of(class_name), graph["nodes"]
+    node_id = nodes[-1]["id"] + 1 if nodes else FIRST_ID
+    nodes.append(
+        {
+            "id": node_id,
+            "category": kind.category,
+            "class_name": class_name,
+            "prefab_name": f"{class_name}_01",
+            "obj_transform": {"position": list(box.center), "rotation": [0.0, 0.0, 0.0, 1.0], "scale": [1.0, 1.0, 1.0]},
+            "bounding_box": {"center": list(box.center), "size": list(box.size)},
+            "properties": sorted(kind.properties),
+            "states": list(default_states(class_name)),
+        }
+    )
+    graph["edges"] += [{"from_id": node_id, "to_id": to, "relation_type": relation} for relation, to in links]
+    return node_id
+
+
+def likely_holders(graph: GraphJson, class_name: str) -> list[int]:
+    """Ids of what a thing of the class may lie in or on, in the order of the graph; empty if there is no such thing."""
+    return holders_among(graph["nodes"], class_name)
+
+
+def holders_among(rows: Iterable[Row], class_name: str) -> list[int]:
+    """As ``likely_holders``, among some of a graph's nodes."""
+    classes = LIKELY.get(class_name, ())
+    return [row["id"] for row in rows if row["class_name"] in classes and _holds(row)]
+
+
+def place(graph: GraphJson, class_name: str, holder_id: int, rng: Random) -> int:
+    """Adds a thing in or on a holder, apart from what is there if a free spot is found soon; returns the thing's id.
+
+    Containers take things in, except the nightstand and, for pots and pans, the stove: these have them on top.
+    Raises DataError for a class or id the apartment does not know, and for a holder that holds nothing.
+    """
+    holder, kind = _find(graph, holder_id), kind_of(class_name)
+    _check(holder)
+    inside = "CONTAINERS" in holder["properties"] and goes_inside(class_name, holder["class_name"])
+    room, others = _surroundings(graph, holder_id)
+    box = _spot(_box(holder), kind, inside, others, rng)
+    return add_node(graph, class_name, box, [(INSIDE, room), (INSIDE if inside else ON, holder_id)])
+
+
+def _find(graph: GraphJson, node_id: int) -> Row:
+    for row in graph["nodes"]:
+        if row["id"] == node_id:
+            return row
+    raise DataError(f"there is no node {node_id} in this graph of {len(graph['nodes'])} nodes")
+
+
+def _holds(row: Row) -> bool:
+    return not {"CONTAINERS", "SURFACES"}.isdisjoint(row["properties"])
+
+
+def _check(holder: Row) -> None:
+    if not _holds(holder) or holder["category"] == "Floor":
+        raise DataError(f"nothing is put in or on a {holder['class_name']}; choose one of likely_holders")
+
+
+def _box(row: Row) -> Box:
+    box = row["bounding_box"]
+    return Box(tuple(box["center"]), tuple(box["size"]))
+
+
+def _surroundings(graph: GraphJson, holder_id: int) -> tuple[int, list[Box]]:
+    """A holder's room and the boxes of what it holds."""
+    above = {edge["to_id"] for edge in graph["edges"] if edge["from_id"] == holder_id}
+    held = {edge["from_id"] for edge in graph["edges"] if edge["to_id"] == holder_id}
+    rooms = [row["id"] for row in graph["nodes"] if row["category"] == ROOMS and row["id"] in above]
+    if not rooms:
+        raise DataError(f"node {holder_id} is in no room; give it an INSIDE edge first")
+    return rooms[0], [_box(row) for row in graph["nodes"] if row["id"] in held]
+
+
+def _spot(holder: Box, kind: Kind, inside: bool, others: Sequence[Box], rng: Random) -> Box:
+    """A box for a thing: on top of the holder, or on one of its boards; the last one tried if none is free."""
+    for _ in range(_TRIES):
+        box = rounded(_draw_center(holder, kind.size, inside, rng), kind.size)
+        if not any(overlap(box, other) for other in others):
+            break
+    return box
+
+
+def _draw_center(holder: Box, size: Vector, inside: bool, rng: Random) -> Vector:
+    (x, y, z), (width, height, depth) = holder.center, holder.size
+    x += rng.uniform(-0.5, 0.5) * max(0.0, width - size[0])
+    z += rng.uniform(-0.5, 0.5) * max(0.0, depth - size[2])
+    if not inside:
+        return x, holder.top + size[1] / 2, z
+    board = rng.randrange(max(1, int(height / SHELF))) * SHELF
+    return x, y - height / 2 + min(board + size[1] / 2, max(height / 2, height - size[1] / 2)), z

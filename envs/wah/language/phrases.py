@@ -1,0 +1,240 @@
+"""Says a Watch-And-Help task the way people do: many sentence patterns, names and lists for the same goal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeVar
+
+from envs.wah.language.names import MEASURES, article, names_for, plural
+from envs.wah.language.templates import (
+    COMMANDS,
+    DETERMINERS,
+    ITEM_JOINTS,
+    ITEM_STYLES,
+    JOINTS,
+    LATE_WRAPPERS,
+    LONG_JOINTS,
+    NUMBERS,
+    STATEMENTS,
+    WORDS,
+    WRAPPERS,
+)
+from envs.wah.scene import TASK_TYPES
+from keep_agent.errors import DataError
+
+T = TypeVar("T")
+Goal = Sequence[tuple[str, int]]
+
+_WORD = re.compile(r"\[(\w+)\]")
+_SENTENCE = re.compile(r"(?<=[.!?] )[a-z]")
+_LENGTHS = {"on": 3, "inside": 3, "turnOn": 2, "holds": 2, "sit": 2}
+# Which of two tables "the table" is, where that goes without saying.
+_THE_TABLE = {
+    "prepare_snack": "coffeetable",
+    "prepare_food": "kitchentable",
+    "setup_table": "kitchentable",
+    "read_book": "coffeetable",
+}
+
+
+class Choose(Protocol):
+    """One of several options, of which the first is the usual one."""
+
+    def __call__(self, options: Sequence[T], /) -> T: ...
+
+
+def phrase(task_type: str, goal: Goal, rng: Random) -> str:
+    """One sentence, sometimes two, that says everything the goal asks for."""
+
+    def choose(options: Sequence[T]) -> T:
+        usual = len(options) == 1 or rng.random() < 0.4
+        return options[0] if usual else rng.choice(options[1:])
+
+    parts = _parts(goal)
+    order = rng.sample(parts.things, len(parts.things)) if rng.random() < 0.5 else parts.things
+    slots = _slots(task_type, parts, order, choose)
+    commands, statements = _patterns(task_type, parts)
+    form = rng.choice(commands + statements)
+    sentence = _render(form, slots, choose)
+    if form in commands:
+        wrappers = WRAPPERS if ":" in sentence else WRAPPERS + LATE_WRAPPERS
+        sentence = choose(wrappers).format(sentence)
+    return _finish(sentence, rng)
+
+
+def all_phrasings(task_type: str, goal: Goal) -> list[str]:
+    """Every pattern once, with the usual names and words."""
+    parts = _parts(goal)
+    slots = _slots(task_type, parts, parts.things, _usual)
+    forms = [form for group in _patterns(task_type, parts) for form in group]
+    return list(dict.fromkeys(_render(form, slots, _usual) for form in forms))
+
+
+def _usual(options: Sequence[T]) -> T:
+    return options[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a goal asks for: which things where, whether that place is turned on, what is held and what is sat on."""
+
+    things: tuple[tuple[str, int], ...]
+    place: str
+    inside: bool
+    runs: bool
+    book: str
+    seat: str
+
+
+def _parts(goal: Goal) -> _Parts:
+    atoms = [(predicate.split("_"), count) for predicate, count in goal if count > 0]
+    for words, _ in atoms:
+        if len(words) != _LENGTHS.get(words[0]):
+            raise DataError(f"unknown predicate {'_'.join(words)!r}; they begin with {', '.join(_LENGTHS)}")
+
+    def only(*relations: str) -> str:
+        last = {words[-1] for words, _ in atoms if words[0] in relations}
+        if len(last) > 1:
+            raise DataError(f"a sentence says one place, book or seat, not {', '.join(sorted(last))}")
+        return last.pop() if last else ""
+
+    things = tuple((words[1], count) for words, count in atoms if len(words) == 3)
+    place, machine = only("on", "inside"), only("turnOn")
+    if machine not in ("", place):
+        raise DataError(f"{machine} is to be turned on, but nothing goes into it")
+    return _Parts(things, place, bool(only("inside")), bool(machine), only("holds"), only("sit"))
+
+
+def _patterns(task_type: str, parts: _Parts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The commands and the statements that fit a task."""
+    if task_type not in TASK_TYPES:
+        raise DataError(f"unknown task type {task_type!r}; choose one of {', '.join(TASK_TYPES)}")
+    reads = task_type == "read_book"
+    if (bool(parts.book), bool(parts.seat)) != (reads, reads) or not (reads or parts.things):
+        needed = "a book and a seat" if reads else "things, and no book or seat"
+        raise DataError(f"the goal of a {task_type} needs {needed}")
+    if parts.runs and task_type != "put_dishwasher":
+        raise DataError(f"{task_type} turns nothing on, but the goal wants {parts.place} to run")
+    kind = "run_dishwasher" if parts.runs else "read_and_snack" if reads and parts.things else task_type
+    return _fitting(COMMANDS[kind], parts), _fitting(STATEMENTS[kind], parts)
+
+
+def _fitting(forms: tuple[str, ...], parts: _Parts) -> tuple[str, ...]:
+    """A single thing has no rest and is no list."""
+    single = len(parts.things) == 1
+    return tuple(form for form in forms if not (single and ("{rest}" in form or "{items}" in form)))
+
+
+def _render(form: str, slots: dict[str, str], choose: Choose) -> str:
+    return _WORD.sub(lambda match: choose(WORDS[match[1]]), form).format_map(slots)
+
+
+def _finish(sentence: str, rng: Random) -> str:
+    if rng.random() < 0.8:
+        sentence = _SENTENCE.sub(lambda match: match[0].upper(), sentence[0].upper() + sentence[1:])
+    if sentence.endswith("?"):
+        return sentence if rng.random() < 0.85 else sentence[:-1]
+    return sentence + "." if rng.random() < 0.7 else sentence
+
+
+def _slots(task_type: str, parts: _Parts, order: Sequence[tuple[str, int]], choose: Choose) -> dict[str, str]:
+    """What each slot says; names and styles are drawn once, so that a sentence sticks to them."""
+    kinds = [kind for kind, _ in order]
+    named = [(choose(names_for(kind, kinds)), count) for kind, count in order]
+    slots = _reading(parts, choose)
+    if not named:
+        return slots
+    style, item_style = choose(DETERMINERS), choose(ITEM_STYLES)
+    things = [_counted(name, count, _style(style, i, choose), choose) for i, (name, count) in enumerate(named)]
+    items = [_counted(name, count, item_style, choose) for name, count in named]
+    (name, count), *more = named
+    single = not more and count == 1 and plural(name) != name
+    slots |= _destination(task_type, parts, choose, bare=style == "bare")
+    return slots | {
+        "things": _listed(things, choose(LONG_JOINTS + JOINTS if len(things) > 2 else JOINTS)),
+        "first": things[0],
+        "rest": _listed(things[1:], JOINTS[0]),
+        "items": _listed(items, choose(ITEM_JOINTS)),
+        "them": "it" if single else "them",
+        "are": "is" if single else "are",
+    }
+
+
+def _destination(task_type: str, parts: _Parts, choose: Choose, bare: bool) -> dict[str, str]:
+    names = names_for(parts.place)
+    if _THE_TABLE.get(task_type) != parts.place:
+        names = tuple(name for name in names if name != "table")
+    name = choose(names)
+    place = name if bare and choose((False, True)) else f"the {name}"
+    words = ("in", "in", "in", "inside") if parts.inside else ("on", "on", "on", "on top of")
+    return {
+        "place": place,
+        "on": f"{choose(words)} {place}",
+        "onto": f"{choose((*words, f'{words[0]}to'))} {place}",
+        "to": f"to {place}",
+    }
+
+
+def _reading(parts: _Parts, choose: Choose) -> dict[str, str]:
+    slots = {}
+    if parts.book:
+        book = choose(names_for(parts.book))
+        slots["book"] = f"{choose((article(book), 'the', 'the', 'one', '1'))} {book}"
+    if parts.seat:
+        slots["seat"] = f"the {choose(names_for(parts.seat))}"
+    return slots
+
+
+def _listed(words: Sequence[str], joint: tuple[str, str]) -> str:
+    between, before_last = joint
+    return before_last.join(words) if len(words) < 3 else before_last.join((between.join(words[:-1]), words[-1]))
+
+
+def _style(style: str, position: int, choose: Choose) -> str:
+    """How a thing of a list is introduced: "once" is "the plate, fork and glass"."""
+    if style == "mixed":
+        return choose(("a", "the", "one", "1"))
+    if style == "once":
+        return "bare" if position else choose(("the", "a"))
+    return style
+
+
+def _counted(name: str, count: int, style: str, choose: Choose) -> str:
+    """A name with its determiner or its number."""
+    if style == "x":
+        return f"{count}x {name}"
+    if count > 1:
+        return f"{name} x{count}" if style == "times" else _several(name, count, style, choose)
+    if style == "the":
+        return f"the {name}"
+    if style == "a":
+        return f"{_indefinite(name, choose)} {name}"
+    if style in ("one", "1"):
+        return f"{style} {_countable(name, choose)}"
+    return name
+
+
+def _several(name: str, count: int, style: str, choose: Choose) -> str:
+    word = NUMBERS[count] if count < len(NUMBERS) else str(count)
+    number = str(count) if style == "1" else choose((word, word, str(count)))
+    if count == 2 and style == "a":
+        number = choose((number, number, number, "a couple of"))
+    noun = plural(_countable(name, choose))
+    return f"the {number} {noun}" if style == "the" and choose((False, True)) else f"{number} {noun}"
+
+
+def _indefinite(name: str, choose: Choose) -> str:
+    if plural(name) == name:
+        return "some"
+    return choose(("some", article(name))) if name in MEASURES else article(name)
+
+
+def _countable(name: str, choose: Choose) -> str:
+    """What a number can stand before: "chips" come in bags, juice in bottles or just so."""
+    measured = f"{MEASURES.get(name, 'set')} of {name}"
+    if plural(name) == name:
+        return measured
+    return choose((name, measured)) if name in MEASURES else name

@@ -1,0 +1,56 @@
+"""Files of one checked JSON line per episode that a stopped command goes on with.
+
+``FILE.jsonl`` belongs to the settings in ``FILE.jsonl.json``: its chain of checksums begins with them. ``FILE.end``
+tells how many lines there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import ConfigError
+from keep_agent.files import read_json
+from memory.files.atomic import sync, taken, write_atomic
+from memory.files.end_mark import MarkedFile, end_of, read_marked, read_marks
+from memory.files.json_lines import Chain, LineFile, encoded, read_lines
+
+REMEDY = "restore the file, or name another one"
+
+
+@contextmanager
+def begin_lines(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[LineFile, list[dict[str, Any]]]]:
+    """``path`` to append to, and what its whole lines hold; half a line at its end is cut off.
+
+    No other process can begin with it until the end of the context.
+
+    :raises ConfigError: it was made with another ``config``, or another process holds it
+    :raises DataError: a line is damaged or missing, or the file belongs to other settings
+    """
+    with path.open("ab") as held:
+        if taken(held):
+            raise ConfigError(f"{path} is being written by another process; wait for it, or stop it")
+        sync(path.parent)  # its name, if it is new
+        yield _begin(path, config)
+
+
+def _begin(path: Path, config: Mapping[str, Any]) -> tuple[LineFile, list[dict[str, Any]]]:
+    about, end, start = path.with_name(path.name + ".json"), end_of(path), Chain.bound(encoded(config))
+    new = not path.stat().st_size and not any(mark.count for mark in read_marks(path))
+    if new and not about.exists():
+        write_atomic(about, json.dumps(config, indent=1))
+    elif not about.exists() or read_json(about, f"delete it, {path} and {end}") != json.loads(json.dumps(config)):
+        raise ConfigError(
+            f"{path} was made with other settings, see {about.name}; name another file, or delete it, {about.name} and "
+            f"{end.name}"
+        )
+    if new:
+        return MarkedFile.begin(path, start), []
+    if not end.exists():  # an older version wrote it
+        lines = list(read_lines(path, REMEDY))
+        return LineFile(path, lines[-1] if lines else None), [line.value for line in lines]
+    lines = read_marked(path, start, about.name, REMEDY)
+    return MarkedFile(path, lines[-1] if lines else None, start), [line.value for line in lines]

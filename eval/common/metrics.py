@@ -1,0 +1,137 @@
+"""From results to the numbers of a summary; the definitions are in docs/evaluation.md."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from eval.common.intervals import Interval, share_interval
+from keep_agent.rollout.results import PARTS, EpisodeResult, StepNumbers, TaskOutcome
+
+
+def cluster_of(result: EpisodeResult) -> str:
+    """What results are resampled by: the trial, which several annotations share, or the stream's first task."""
+    return result.tasks[0].id or result.id
+
+
+def success_rate(tasks: Sequence[TaskOutcome]) -> float:
+    return sum(task.success for task in tasks) / len(tasks) if tasks else 0.0
+
+
+def goal_condition_rate(tasks: Sequence[TaskOutcome]) -> float:
+    """Goal conditions met / goal conditions asked, over all tasks."""
+    total = sum(task.total for task in tasks)
+    return sum(task.met for task in tasks) / total if total else 0.0
+
+
+def subgoal_success_rate(tasks: Sequence[TaskOutcome]) -> float:
+    """The mean over tasks of the share of goal conditions met: LoTA-Bench's measure for Watch-And-Help."""
+    return sum(task.met / task.total for task in tasks) / len(tasks) if tasks else 0.0
+
+
+def path_weighted_success(tasks: Sequence[TaskOutcome]) -> float | None:
+    """ALFRED's: success x min(1, L*/L), averaged with weight L*, the skills the scripted expert needs.
+
+    Tasks whose L* is unknown (never begun after a crash, or out of the expert's reach) fail, with the mean weight. None
+    where none is known.
+    """
+    known = [task for task in tasks if task.expert_steps]
+    if not known:
+        return None
+    weight = sum(task.expert_steps for task in known) * len(tasks) / len(known)
+    return sum(task.success * task.expert_steps**2 / max(task.steps, task.expert_steps) for task in known) / weight
+
+
+def summarize(results: Sequence[EpisodeResult]) -> dict[str, Any]:
+    """Outcome and cost of a run; crashed episodes stay in every denominator."""
+    tasks = [task for result in results for task in result.tasks]
+    steps = [step for result in results for step in result.steps]
+    by_type: dict[str, list[TaskOutcome]] = defaultdict(list)
+    for task in tasks:
+        by_type[task.type].append(task)
+    return {
+        "episodes": len(results),
+        "tasks": len(tasks),
+        "crashed": sum(result.crashed for result in results),
+        "restarted_episodes": sum(result.restarts > 0 for result in results),
+        "success_rate": success_rate(tasks),
+        "success_interval": success_interval(results),
+        "goal_condition_rate": goal_condition_rate(tasks),
+        "subgoal_success_rate": subgoal_success_rate(tasks),
+        "path_weighted_success": path_weighted_success(tasks),
+        "per_task_type": {name: _rates(members) for name, members in sorted(by_type.items())},
+        "stops": dict(sorted(Counter(task.stop for task in tasks).items())),
+        "steps": len(steps),
+        "steps_per_task": len(steps) / len(tasks) if tasks else 0.0,
+        "seconds": sum(result.seconds for result in results),
+        **costs([step for step in steps if step.layers]),
+    }
+
+
+def _rates(tasks: Sequence[TaskOutcome]) -> dict[str, Any]:
+    return {
+        "tasks": len(tasks),
+        "success_rate": success_rate(tasks),
+        "goal_condition_rate": goal_condition_rate(tasks),
+        "subgoal_success_rate": subgoal_success_rate(tasks),
+        "path_weighted_success": path_weighted_success(tasks),
+    }
+
+
+def success_interval(results: Sequence[EpisodeResult]) -> Interval:
+    samples: dict[str, list[float]] = defaultdict(list)
+    for result in results:
+        samples[cluster_of(result)] += [float(task.success) for task in result.tasks]
+    return share_interval(samples)
+
+
+def spread(values: Iterable[float]) -> dict[str, float] | None:
+    """Median, 95th percentile and mean; None of nothing."""
+    array = np.fromiter(values, float)
+    if not array.size:
+        return None
+    p50, p95 = np.percentile(array, [50, 95])
+    return {"p50": float(p50), "p95": float(p95), "mean": float(array.mean())}
+
+
+def costs(steps: Sequence[StepNumbers]) -> dict[str, Any]:
+    """Times and rows of the steps at which a model was asked."""
+
+    def total(of: Callable[[StepNumbers], float]) -> float:
+        return sum(of(step) for step in steps)
+
+    def ratio(top: float, bottom: float) -> float | None:
+        return top / bottom if bottom else None
+
+    count = len(steps)
+    memory = total(lambda s: s.memory_tokens)
+    return {
+        "ttft_ms": spread(s.ttft_ms for s in steps),
+        "ttft_parts_ms": {part: spread((s.parts or {}).get(part, 0.0) for s in steps) for part in PARTS},
+        "ttft_overlapped_ms": spread(s.ttft_overlapped_ms for s in steps),
+        "decision_ms": spread(s.decision_ms for s in steps),
+        "score_ms": spread(s.score_ms for s in steps),
+        "ttft_cold_ms": spread(s.ttft_ms for s in steps if s.cold),
+        "ttft_flip_ms": spread(s.ttft_ms for s in steps if s.flips and not s.cold),
+        "cold_steps": sum(s.cold for s in steps),
+        "flip_steps": sum(bool(s.flips) and not s.cold for s in steps),
+        "prompt_tokens": ratio(total(lambda s: s.prompt_tokens), count),
+        "fresh_tokens": ratio(total(lambda s: s.fresh_tokens), count),
+        "score_tokens": ratio(total(lambda s: s.score_tokens), count),
+        "invalidated_tokens": ratio(total(lambda s: s.invalidated_tokens), count),
+        "loaded_bytes": ratio(total(lambda s: s.loaded_bytes), count),
+        "encoded_token_layers": ratio(total(lambda s: s.encoded_token_layers), count),
+        "computed_ratio": ratio(total(lambda s: s.token_layers), total(lambda s: s.prompt_tokens * s.layers)),
+        "recomputed_ratio": ratio(
+            total(lambda s: s.recomputed_token_layers), total(lambda s: s.memory_tokens * (s.layers - 1))
+        ),
+        "kv_hit_rate": ratio(total(lambda s: s.hit_tokens), memory),
+        "prefix_hit_rate": ratio(total(lambda s: s.prefix_tokens), total(lambda s: s.prompt_tokens)),
+        "peak_request_tokens": max((s.request_tokens for s in steps), default=None),
+        "peak_live_tokens": max((s.live_tokens for s in steps), default=None),
+        "raw_kv_reads": ratio(total(lambda s: s.raw_reads), count),
+        "live_kv_reads": ratio(total(lambda s: s.live_reads), count),
+    }

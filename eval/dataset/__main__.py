@@ -1,0 +1,200 @@
+"""Rollouts for training: ``python -m eval.dataset --out FOLDER [--data json_2.1.0]``.
+
+The scripted expert acts in generated houses of both worlds and, where given, in ALFRED's official train split. Now
+and then it takes random steps, some in a row; the label stays the expert's, so that a planner learns to recover. What
+ALFRED's annotators wrote, step by step too, goes into lessons. A file NAME.json beside them says how they were made.
+
+With --acting a planner acts instead, and the labels are still the expert's: `--acting planner=prefix_cache model=RUN`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import track
+
+from envs.alfred.data.trajectories import Corpus
+from envs.alfred.language.lessons import told
+from envs.setting import OBSERVABILITIES
+from envs.worlds import WORLDS, World, world_of
+from eval.dataset.recorder import Recorder, Source
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.files import read_json
+from keep_agent.guard import guarded
+from memory.files.atomic import write_atomic
+from planners.base import Planner
+from planners.training.lessons import ENDING, Lesson, write_lessons
+from planners.training.rollout_files import write_rollouts
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+SETTINGS = ("lota+full", "grounded+partial")
+SKILLS = ("lota", "grounded")
+PER_FILE = 1000
+ACTED_PER_FILE = 50  # a planner is slow: less is lost when it is interrupted
+
+
+def generated(world: World, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
+    """Houses of a world's embedded train split, each with a ``stream`` of so many tasks.
+
+    0: two thirds single tasks, one third streams of up to four.
+    """
+    mixed = ((1, 0.0, 0.66), (2, 0.66, 0.78), (3, 0.78, 0.9), (4, 0.9, 1.0))
+    for length, low, high in ((stream, 0.0, 1.0),) if stream else mixed:
+        start = round(first * high) - round(first * low)
+        stop = start + round(count * high) - round(count * low)
+        episodes = world.training(None, stream=length, limit=max(1, stop))
+        yield from (Source(world, episodes[number : number + 1], wordings) for number in range(start, stop))
+
+
+def official(data: str) -> Iterator[Source]:
+    """Trials of ALFRED's official train split, each with all its annotations."""
+    world = world_of(WORLDS["alfred"])
+    episodes = world.training(data)
+    number = 0
+    for _, trial in groupby(episode.tasks[0].id for episode in episodes):
+        count = len(list(trial))
+        yield Source(world, episodes[number : number + count])
+        number += count
+
+
+def lessons(data: str) -> Iterator[Lesson]:
+    """All annotations of ALFRED's official train split, with what they mean."""
+    return (Lesson(one.text, one.goal, one.steps) for one in told(Corpus(data), "train"))
+
+
+def _write(out: Path, name: str, sources: Sequence[Source], recorder: Recorder) -> tuple[int, int]:
+    rollouts = [recorder.rollout(source) for source in sources]
+    kept = [r for r in rollouts if recorder.perturb or all(task.success for task in r.tasks)]
+    write_rollouts(out / f"{name}.jsonl.gz", kept)
+    return len(kept), sum(task.success for r in kept for task in r.tasks)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    skills, _, observability = text.partition("+")
+    if skills not in SKILLS or observability not in OBSERVABILITIES:
+        known = ", ".join(f"{s}+{o}" for s in SKILLS for o in OBSERVABILITIES)
+        raise ConfigError(f"--settings {text} is unknown; choose from {known}")
+    return skills, observability
+
+
+def _settings_of(overrides: Sequence[str]) -> DictConfig:
+    """The settings of `eval.alfred` for a planner that acts. Raises ConfigError for one without a model."""
+    from keep_agent.config.compose import (
+        compose_settings,  # here, as the next: the expert needs neither Hydra nor a model
+    )
+    from keep_agent.config.model_override import expand_model
+    from keep_agent.config.settings import check_settings
+
+    config = compose_settings("alfred", expand_model(overrides))
+    if config.planner.kind != "kv":
+        raise ConfigError(f"--acting {' '.join(overrides)} names no planner with a model; give planner=NAME model=RUN")
+    check_settings(config)
+    return config
+
+
+def _acting(config: DictConfig) -> Planner:
+    from eval.common.resume import use_threads  # here, as the next: the expert needs no torch
+    from keep_agent.config.factory import make_planner
+
+    use_threads(config)
+    return make_planner(config)
+
+
+def _made(file: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """How the rollouts are made. Raises ConfigError if the folder holds some made otherwise."""
+    made = {key: value for key, value in vars(args).items() if key not in ("out", "name", "data")}
+    made = {key: value for key, value in made.items() if key not in ("stream", "acting") or value}  # older folders
+    if args.worlds == ["alfred"]:
+        del made["worlds"]  # as in folders from before there was another
+    made["official"] = bool(args.data)
+    if file.exists() and (old := _settings_in(file)) != made:
+        keys = sorted(key for key in made.keys() | old.keys() if made.get(key) != old.get(key))
+        changed = ", ".join(f"{key}={made.get(key)} (was {old.get(key)})" for key in keys)
+        raise ConfigError(f"rollouts of {file} were made otherwise: {changed}; choose another --name or --out")
+    return made
+
+
+def _settings_in(file: Path) -> dict[str, Any]:
+    settings = read_json(file, "choose another --name or --out")
+    if not isinstance(settings, dict):
+        raise DataError(f"{file} holds no settings; choose another --name or --out")
+    return settings
+
+
+def run(args: argparse.Namespace) -> None:
+    settings, out = [_setting(text) for text in args.settings], Path(args.out)
+    for name, low in (("houses", 0), ("first", 0), ("trials", 0), ("wordings", 1), ("stream", 0)):
+        if (value := getattr(args, name)) is not None and value < low:
+            raise ConfigError(f"--{name} {value} is too few; use {low} or more")
+    if args.trials and not args.data:
+        raise ConfigError(f"--trials {args.trials} draws official trials; name them with --data, or leave it out")
+    if not 0 <= args.perturb <= 1:
+        raise ConfigError(f"--perturb {args.perturb} is no share; use 0 to 1")
+    record = out / f"{args.name}.json"
+    made, config = _made(record, args), _settings_of(args.acting) if args.acting else None
+    rng = random.Random(args.seed)
+    worlds = [world_of(WORLDS[name]) for name in args.worlds]
+    houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
+    sources = [source for found in houses for source in found]
+    if args.data:
+        trials = list(official(args.data))  # sorted by kind of task
+        sources += trials if args.trials is None else rng.sample(trials, min(args.trials, len(trials)))
+    rng.shuffle(sources)
+    size = ACTED_PER_FILE if args.acting else PER_FILE
+    jobs = [(s, number) for number in range(0, len(sources), size) for s in settings]
+    with ExitStack() as stack:
+        planner = stack.enter_context(closing(_acting(config))) if config else None
+        write_atomic(record, json.dumps(made, indent=1) + "\n")  # not before: what is refused made none
+        if args.data and not (file := out / f"{args.name}{ENDING}").exists():
+            print(f"{file.name}: {write_lessons(file, lessons(args.data))} annotations", flush=True)
+        for (skills, observability), number in track(jobs, description="rollouts"):
+            name = f"{args.name}-{skills}-{observability}-{number // size:03d}"
+            if (out / f"{name}.jsonl.gz").exists():
+                continue
+            recorder = Recorder(skills, observability, args.perturb, args.seed + number, planner)
+            kept, won = _write(out, name, sources[number : number + size], recorder)
+            print(f"{name}: {kept} houses, {won} tasks solved", flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
+    p.add_argument("--data", default="", help="official json_2.1.0 folder; its train split is added")
+    p.add_argument("--trials", type=int, default=None, help="so many official trials, drawn at random (default: all)")
+    p.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), help="generated worlds (default: all)")
+    p.add_argument("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
+    p.add_argument("--first", type=int, default=0, help="first generated house")
+    p.add_argument("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")
+    p.add_argument("--settings", nargs="+", default=list(SETTINGS), help="skills+observability")
+    p.add_argument(
+        "--perturb",
+        type=float,
+        default=0.07,
+        help="share of steps that begin a row of random ones, in perturbed rollouts (default 0.07)",
+    )
+    p.add_argument(
+        "--acting", nargs="+", default=[], metavar="KEY=VALUE", help="settings of a planner that acts (see eval.alfred)"
+    )
+    p.add_argument("--wordings", type=int, default=4, help="phrasings of each generated task")
+    p.add_argument("--name", default="rollouts", help="prefix of the files")
+    p.add_argument("--seed", type=int, default=0)
+    return p
+
+
+def main() -> None:
+    args = parser().parse_args()
+    sys.exit(guarded(lambda: run(args)))
+
+
+if __name__ == "__main__":
+    main()

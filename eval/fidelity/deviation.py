@@ -1,0 +1,218 @@
+"""Memory methods measured beside an acting expert: how far their logits are from transformers' own forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from omegaconf import DictConfig
+from torch.nn import functional as F
+
+from eval.fidelity.laws import plain_logits
+from keep_agent.config.examples import make_examples
+from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_episodes
+from keep_agent.config.planner_factory import format_of, make_method, plan_with
+from keep_agent.errors import ConfigError, KeepError
+from keep_agent.rollout.loop import run_episode
+from memory.engine.transformers.engine import Engine
+from memory.segments.sentence_encoder import make_encoder
+from planners.base import Decision, Finished
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from memory.reports.prefill import Prefill
+    from memory.stages import Layout
+    from planners.kv_planner import KVPlanner
+    from planners.prompts.styles import FactView
+
+
+def divergence(prefill: Prefill, reference: torch.Tensor) -> float:
+    """Nats, KL(reference || method) of the token behind the prompt; ``reference`` (vocabulary,) are logits."""
+    found = prefill.logits[0].double().log_softmax(-1)
+    return float(F.kl_div(found, reference.double().log_softmax(-1), reduction="sum", log_target=True))
+
+
+@dataclass
+class Deviation:
+    """Of one method from the plain forward of its own prompts: logits of the last prompt row, over all steps."""
+
+    model: str
+    method: str
+    steps: int = 0
+    max_abs: float = 0.0  # largest |difference| of a logit
+    largest: float = 0.0  # largest |logit| of the plain forward
+    sum_abs: float = 0.0  # of the steps' mean |difference|
+    sum_kl: float = 0.0  # nats, KL(plain || method)
+    same_token: int = 0
+    same_skill: int = 0
+    token_layers: int = 0
+    possible: int = 0  # prompt rows x layers
+
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+        """``reference`` (vocabulary,) are the plain forward's logits of the same prompt."""
+        found, plain = prefill.logits[0].double(), reference.double()
+        gap = (found - plain).abs()
+        self.steps += 1
+        self.max_abs = max(self.max_abs, float(gap.max()))
+        self.largest = max(self.largest, float(plain.abs().max()))
+        self.sum_abs += float(gap.mean())
+        self.sum_kl += divergence(prefill, plain)
+        self.same_token += int(found.argmax() == plain.argmax())
+        self.same_skill += choice.same
+        self.token_layers += prefill.counts.token_layers
+        self.possible += prefill.counts.prompt_tokens * prefill.counts.layers
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "method": self.method,
+            "steps": self.steps,
+            "max_abs": self.max_abs,
+            "mean_abs": self.sum_abs / self.steps,
+            "relative": self.max_abs / self.largest,
+            "kl": self.sum_kl / self.steps,
+            "same_token": self.same_token / self.steps,
+            "same_skill": self.same_skill / self.steps,
+            "computed_ratio": self.token_layers / self.possible,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A method's skill, that of the method it is compared with, and the one that is executed."""
+
+    skill: str
+    first: str
+    executed: str
+
+    @property
+    def same(self) -> bool:
+        return self.skill == self.first
+
+
+class Record(Protocol):
+    """What is kept of one method's prompts."""
+
+    def add(self, prefill: Prefill, reference: torch.Tensor, choice: Choice) -> None:
+        """``reference`` (vocabulary,) are the logits that the prompt's are held against."""
+        ...
+
+
+class Shadow:
+    """Several planners decide beside each other and are measured; one skill is executed."""
+
+    name = "shadow"
+
+    def __init__(
+        self,
+        engine: Engine,
+        planners: Mapping[str, KVPlanner],
+        records: Mapping[str, Record],
+        oracle: Oracle | None = None,
+        common: bool = False,
+    ) -> None:
+        """The first of ``planners`` is the one whose skills the others' are compared with.
+
+        With an ``oracle``, its skill is executed, and each planner's logits are held against the plain forward of its
+        own prompt. Without one the first planner leads: its skill is executed, and its logits are the reference of all.
+        So they are, with or without an oracle, where all have a ``common`` transcript, which goes on with what the
+        first planner wrote.
+        """
+        self.weights = engine.model_key
+        self._engine, self._planners, self._records, self._oracle = engine, planners, records, oracle
+        self._common = common
+
+    def reset(self, instruction: str, skills: str) -> None:
+        for planner in self._planners.values():
+            planner.reset(instruction, skills)
+
+    def observe(self, facts: Sequence[FactView]) -> None:
+        for planner in self._planners.values():
+            planner.observe(facts)
+
+    def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
+        plain: dict[tuple[tuple[int, int], ...], torch.Tensor] = {}  # most methods have the same prompt
+        leader, *others = self._planners.values()
+        if self._common:
+            leader.understand()  # before anything is measured: the others take over what it says
+        decisions = {}
+        for name, planner in self._planners.items():
+            if self._common:
+                planner.adopt(leader)  # what the task asks for, before this planner asks for itself
+            decisions[name] = planner.decide(admissible, info)
+        first = next(iter(decisions.values()))
+        executed = self._oracle(info) if self._oracle else first.skill
+        for name, decision in decisions.items():
+            own = self._oracle and not self._common
+            reference = self._plain(decision.prefill.layout, plain) if own else first.prefill.logits[0]
+            self._records[name].add(decision.prefill, reference, Choice(decision.skill, first.skill, executed))
+        if self._common:
+            for planner in others:
+                planner.adopt(leader)
+        return Decision(executed)
+
+    def _plain(self, layout: Layout, known: dict[tuple[tuple[int, int], ...], torch.Tensor]) -> torch.Tensor:
+        key = tuple(zip(layout.token_ids.tolist(), layout.positions.tolist(), strict=True))
+        if key not in known:
+            known[key] = plain_logits(self._engine, layout)
+        return known[key]
+
+    def feedback(self, skill: str, ok: bool, message: str) -> None:
+        for planner in self._planners.values():
+            planner.feedback(skill, ok, message)
+
+    def finish_task(self, result: Finished, following: str | None) -> None:
+        for planner in self._planners.values():
+            planner.finish_task(result, following)
+
+
+def make_planners(
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig]
+) -> dict[str, KVPlanner]:
+    """Planners of one setting that share the engine, the prompt format and the encoder."""
+    setting = next(iter(configs.values()))
+    examples = make_examples(setting.env, setting.prompt.examples, setting.eval.seed)
+    prompt_format = format_of(setting.prompt, engine.model, tokenizer, examples)
+    encoder = make_encoder(setting.prompt.encoder)
+    methods = {name: make_method(config.memory) for name, config in configs.items()}
+    return {name: plan_with(engine, methods[name], prompt_format, encoder, config) for name, config in configs.items()}
+
+
+def measure(
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, configs: Mapping[str, DictConfig], model: str
+) -> list[Deviation]:
+    """Deviations of the methods whose composed ``configs`` (of one setting) are given, with the engine's model.
+
+    :raises ConfigError: a method has no prompt that could be computed plainly
+    """
+    setting = next(iter(configs.values()))
+    found = {name: Deviation(model, name) for name in configs}
+    planners = make_planners(engine, tokenizer, configs)
+    for name, planner in planners.items():
+        if planner.session.method.capabilities.per_layer:
+            raise ConfigError(
+                f"--methods {name}: with memory.retrieval.layers=each every layer holds other rows, so there is no one "
+                "prompt for a plain forward; choose other layers, or hold it against full recomputation: planner=NAME"
+            )
+    shadow = Shadow(engine, planners, found, expert_oracle(setting.env))
+    for _ in play(shadow, setting):
+        """Every episode counts; nothing is left to do in between."""
+    return list(found.values())
+
+
+def play(shadow: Shadow, setting: DictConfig, first: int = 0) -> Iterator[int]:
+    """Play the episodes of a setting from number ``first`` on; yields the number of each before it begins.
+
+    :raises KeepError: with the traceback, if an episode crashes
+    """
+    episodes = make_episodes(setting.env, setting.eval)
+    env = make_env(setting.env, episodes)
+    for index in range(first, len(episodes)):
+        episode = episodes[index]
+        yield index
+        result, entries = run_episode(env, shadow, episode, index=index, skills=setting.env.skills, seed=index)
+        if result.crashed:
+            raise KeepError(entries[-1]["traceback"])

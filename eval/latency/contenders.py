@@ -1,0 +1,149 @@
+"""Contenders that are timed: planners with their memory methods, and the plain forward of transformers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from omegaconf import DictConfig
+
+from eval.common.variants import PLAIN
+from eval.latency.floor import plain_work, step_work
+from eval.latency.report.rows import Timed
+from eval.latency.script import Script, Step
+from eval.loading.layer_costs import Shape
+from keep_agent.config.planner_factory import make_method, plan_with
+from keep_agent.rollout.results import StepNumbers
+from keep_agent.rollout.step_numbers import step_numbers
+from memory.recompute.value_deviation import ValueDeviation
+from memory.segments.sentence_encoder import CachedEncoder
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from memory.engine.transformers.engine import Engine
+    from memory.segments.sentence_encoder import SentenceEncoder
+    from planners.prompts.formats import Format
+
+
+class Contender(Protocol):
+    name: str
+    prompt: str  # what it reads, as `Track` says
+
+    def begin(self, script: Script) -> None:
+        """Another episode: everything of the last one is forgotten."""
+        ...
+
+    def step(self, step: Step) -> Timed: ...
+
+    def stored(self) -> int | None:
+        """Bytes in its storage, if it has one."""
+        ...
+
+
+class OwnEncoder:
+    """Vectors cached by text for one contender alone: or the first to ask would pay for all."""
+
+    def __init__(self, inner: SentenceEncoder) -> None:
+        self.name = inner.name
+        self._inner = inner
+        self.forget()
+
+    def forget(self) -> None:
+        self._cached = CachedEncoder(self._inner)
+
+    def encode(self, texts: list[str]) -> NDArray[np.float32]:
+        return self._cached.encode(texts)
+
+
+class Planned:
+    """A planner, timed as `keep_agent.rollout.loop` times it: from the observation to the decision."""
+
+    def __init__(
+        self, name: str, config: DictConfig, engine: Engine, prompt_format: Format, encoder: SentenceEncoder
+    ) -> None:
+        """:raises KeepError: the method cannot be put together, or not with this model"""
+        self.name = name
+        self._encoder = OwnEncoder(encoder)
+        method = make_method(config.memory)
+        self._planner = plan_with(engine, method, prompt_format, self._encoder, config)
+        self.prompt = method.layout
+        self._shape, self._compares = Shape.of(engine), isinstance(method.recompute, ValueDeviation)
+        self.token_ids = torch.zeros(0, dtype=torch.long)  # of the last prompt
+        self.numbers = StepNumbers()
+
+    def begin(self, script: Script) -> None:
+        self._encoder.forget()
+        planner = self._planner
+        planner.reset(script.instruction, script.skills)
+        planner.write(script.aged)
+        for _ in range(script.age):
+            planner.session.advance()
+
+    def step(self, step: Step) -> Timed:
+        planner = self._planner
+        began = time.perf_counter()
+        planner.write(step.edits)
+        decision = planner.decide(step.admissible, {})
+        wall_ms = 1e3 * (time.perf_counter() - began)
+        self.numbers = step_numbers(decision, 0, wall_ms)
+        self.token_ids = decision.prefill.layout.token_ids
+        planner.feedback(step.skill, step.ok, step.message)
+        if step.finished is not None:
+            planner.finish_task(step.finished, step.following)
+        return Timed(self.numbers, step_work(self._shape, decision.prefill, self._compares))
+
+    def stored(self) -> int | None:
+        method = self._planner.session.method
+        goes_on = method.construction.assembly == "turns"  # its rows stay in a working cache
+        return None if goes_on else method.storage.stats().get("bytes")
+
+
+class Plain:
+    """The forward of transformers on the very prompt that ``reference`` had at the same step; it comes after that one.
+
+    It counts nothing else: neither memory nor the choice of segments.
+    """
+
+    name = PLAIN
+    prompt = "plain"
+
+    def __init__(self, engine: Engine, reference: Planned) -> None:
+        self._model, self._engine = engine.plain, engine
+        self._reference, self._shape = reference, Shape.of(engine)
+
+    def follows(self, other: object) -> bool:
+        """Is ``other`` the one whose prompt it reads?"""
+        return other is self._reference
+
+    def begin(self, script: Script) -> None:
+        """It remembers nothing."""
+
+    def step(self, step: Step) -> Timed:
+        reference, ids = self._reference.numbers, self._reference.token_ids
+        began = time.perf_counter()
+        self._engine.run(lambda: self._forward(ids))
+        took = 1e3 * (time.perf_counter() - began)
+        numbers = StepNumbers(
+            layers=self._shape.layers,
+            ttft_ms=took,
+            ttft_overlapped_ms=took,
+            prompt_tokens=len(ids),
+            memory_tokens=reference.memory_tokens,
+            fresh_tokens=len(ids),
+            token_layers=len(ids) * self._shape.layers,
+            cold=reference.cold,
+            flips=reference.flips,
+        )
+        return Timed(numbers, plain_work(self._shape, len(ids)))
+
+    @torch.inference_mode()
+    def _forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """(vocabulary,) logits behind the prompt, on the host: so the work is done."""
+        out = self._model(input_ids=ids[None], use_cache=True, logits_to_keep=1)
+        return out.logits[0, -1].float().cpu()
+
+    def stored(self) -> int | None:
+        return None

@@ -1,0 +1,148 @@
+"""From the steps of a cell to what the tables, the figure and the JSON say."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eval.common.variants import PLAIN
+from eval.latency.rates import Rates
+from eval.latency.report.growth import Growth, fit
+from eval.latency.report.rows import Cell, CellResult, Timed, Track
+from eval.latency.report.statistics import Ratio, Spread
+from keep_agent.rollout.results import PARTS
+
+BASES = ("full_recompute", "cacheblend", PLAIN)  # what others are compared with
+KINDS: Mapping[str, Callable[[Timed], bool]] = {
+    "all": lambda step: True,
+    "warm": lambda step: not step.numbers.cold,
+    "no_flip": lambda step: not step.numbers.cold and not step.numbers.flips,
+    "flip": lambda step: not step.numbers.cold and step.numbers.flips > 0,
+    "cold": lambda step: step.numbers.cold,
+}
+TIMES = ("ttft_ms", "ttft_overlapped_ms", "decision_ms", "score_ms")
+COUNTS = ("prompt_tokens", "memory_tokens", "fresh_tokens", "token_layers", "encoded_token_layers", "loaded_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """From the floor: its median in ms, and the medians of what a step took of its own floor, and of rows x layers."""
+
+    ms: float
+    times: float
+    of_rows: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One contender in one cell."""
+
+    name: str
+    prompt: str
+    refused: str = ""
+    times: Mapping[str, Mapping[str, Spread | None]] | None = None  # by TIMES, then by KINDS
+    parts: Mapping[str, float] | None = None  # p50 in ms, by PARTS
+    overhead: float = 0.0  # p50 in ms of update + retrieve + ask
+    counts: Mapping[str, float] | None = None  # mean per step, by COUNTS
+    computed_ratio: float = 0.0
+    encoded_rows: float = 0.0  # mean per step, in rows over all layers
+    ratios: Mapping[str, Ratio | None] | None = None  # by BASES
+    floor: Mapping[str, Distance | None] | None = None  # by KINDS
+    peak: int | None = None
+    peak_cold: int | None = None
+    stored: int | None = None
+
+    def spread(self, time: str = "ttft_ms", kind: str = "all") -> Spread | None:
+        return self.times[time][kind] if self.times is not None else None
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    id: str
+    cell: Cell
+    rates: Rates | None
+    standings: Sequence[Standing] = ()
+    refused: str = ""
+    kinds: Mapping[str, int] | None = None  # steps of each kind
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """Cells that differ in the number of segments alone."""
+
+    title: str
+    cells: Sequence[CellSummary]
+    growth: Mapping[str, Growth | None]  # by contender, of the p50 of ttft over all steps but the cold ones
+
+
+def summarize(results: Sequence[CellResult]) -> list[GroupSummary]:
+    """Groups in the order of their first cell."""
+    groups: dict[str, list[CellSummary]] = {}
+    for result in sorted(results, key=lambda result: result.index):
+        groups.setdefault(result.cell.group, []).append(summarize_cell(result))
+    return [GroupSummary(title, cells, _growths(cells)) for title, cells in groups.items()]
+
+
+def summarize_cell(result: CellResult) -> CellSummary:
+    rates = Rates.median(result.rates) if result.rates else None
+    ran = {track.name: track for track in result.tracks if track.steps and not track.refused}
+    standings = [_standing(track, ran, rates) for track in result.tracks]
+    first = next(iter(ran.values()), None)
+    kinds = {kind: sum(map(test, first.steps)) for kind, test in KINDS.items()} if first else None
+    return CellSummary(result.id, result.cell, rates, standings, result.refused, kinds)
+
+
+def _standing(track: Track, ran: Mapping[str, Track], rates: Rates | None) -> Standing:
+    if track.name not in ran or rates is None:
+        return Standing(track.name, track.prompt, track.refused)
+    steps = track.steps
+    own = [step.numbers.ttft_ms for step in steps]
+    bases = {base: [step.numbers.ttft_ms for step in ran[base].steps] if base in ran else [] for base in BASES}
+    return Standing(
+        name=track.name,
+        prompt=track.prompt,
+        times={time: {kind: _spread(steps, time, test) for kind, test in KINDS.items()} for time in TIMES},
+        parts={part: statistics.median(_part(step, part) for step in steps) for part in PARTS},
+        overhead=statistics.median(sum(_part(step, part) for part in ("update", "retrieve", "ask")) for step in steps),
+        counts={name: statistics.fmean(getattr(step.numbers, name) for step in steps) for name in COUNTS},
+        computed_ratio=statistics.fmean(step.numbers.computed_ratio for step in steps),
+        encoded_rows=statistics.fmean(step.numbers.encoded_token_layers / step.numbers.layers for step in steps),
+        ratios={base: Ratio.of(times, own) for base, times in bases.items()},
+        floor={kind: _distance(steps, rates, test) for kind, test in KINDS.items()},
+        peak=track.peak,
+        peak_cold=track.peak_cold,
+        stored=track.stored,
+    )
+
+
+def _part(step: Timed, part: str) -> float:
+    return (step.numbers.parts or {}).get(part, 0.0)
+
+
+def _spread(steps: Sequence[Timed], time: str, test: Callable[[Timed], bool]) -> Spread | None:
+    return Spread.of([getattr(step.numbers, time) for step in steps if test(step)])
+
+
+def _distance(steps: Sequence[Timed], rates: Rates, test: Callable[[Timed], bool]) -> Distance | None:
+    counted = [step for step in steps if test(step)]
+    if not counted:
+        return None
+    floors = [step.work.floor_ms(rates) for step in counted]
+    rows = [step.work.rows_ms(rates) for step in counted]
+    return Distance(statistics.median(floors), _times(counted, floors), _times(counted, rows))
+
+
+def _times(steps: Sequence[Timed], least: Sequence[float]) -> float:
+    """The median of how many times longer a step took."""
+    return statistics.median(step.numbers.ttft_ms / ms for step, ms in zip(steps, least, strict=True))
+
+
+def _growths(cells: Sequence[CellSummary]) -> dict[str, Growth | None]:
+    """Without cold steps: they encode the whole memory."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for cell in cells:
+        for standing in cell.standings:
+            found = standing.spread(kind="warm")
+            points.setdefault(standing.name, []).extend([(cell.cell.segments, found.p50)] if found else [])
+    return {name: fit(*zip(*found, strict=True)) if found else None for name, found in points.items()}

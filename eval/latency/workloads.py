@@ -1,0 +1,115 @@
+"""Workloads: a memory of a given size of which so much changes per step, made up or replayed from ALFRED."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from envs.alfred.language.names import OBJECT_NAMES, PLACE_NAMES
+from eval.latency.episode_scripts import Recordings
+from eval.latency.script import Script, Step, some
+from planners.prompts.styles import Edit, task_edit
+from planners.prompts.text import PROGRESS, clean
+
+REPLAYED = "alfred"  # churn of recorded episodes
+THINGS = tuple(sorted(name.lower() for name in OBJECT_NAMES))
+PLACES = tuple(sorted(name.lower() for name in PLACE_NAMES))
+STATES = ("", "clean", "hot", "cold", "sliced")
+ASIDE = ("",)  # the one candidate where nothing is to be scored: its end mark is all there is of it
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a workload is made from.
+
+    ``segments`` enter a prompt, ``store`` are remembered; ``churn`` of them change per step, or "alfred".
+    ``candidates`` are scored per step: all if None, none if 0. ``age``: steps after which a group is static.
+    """
+
+    segments: int
+    store: int
+    churn: int | str
+    steps: int
+    candidates: int | None
+    age: int
+    seed: int = 0
+
+
+def make_workload(plan: Plan, recordings: Recordings) -> list[Script]:
+    """Episodes of ``plan.steps`` steps in all."""
+    scripts = replayed(plan, recordings) if plan.churn == REPLAYED else [synthetic(plan, recordings)]
+    return [replace(script, steps=tuple(_asked(step, plan) for step in script.steps)) for script in scripts]
+
+
+def synthetic(plan: Plan, recordings: Recordings) -> Script:
+    """Finished tasks that never change, and as many objects, of which ``churn`` are somewhere else at every step.
+
+    Where more change than there are objects, tasks are rewritten, too. Instruction, skills and candidates are those of
+    the first recorded episode; the agent moves at every step. What the agent would write down of its own skills is
+    taken out again, so that the memory keeps its size.
+    """
+    rng, real = random.Random(f"{plan.seed} {plan.store} {plan.churn}"), recordings[0]
+    tasks = _finished(plan.store - plan.store // 2, recordings)
+    objects = [_object(number, rng) for number in range(1, plan.store // 2 + 1)]
+    steps = []
+    for number in range(plan.steps):
+        told = _changed(plan, objects, rng, recordings) if number else tuple(objects)
+        agent = Edit("agent", "agent", f"agent at {_place(rng)} holding nothing\n")
+        past = [Edit(f"did_{number - PROGRESS}", "history", None)] if number > PROGRESS else []
+        like = real.steps[number % len(real.steps)]
+        steps.append(Step((*past, *told, agent), like.admissible, like.skill))
+    return Script(real.instruction, real.skills, tuple(steps), tuple(tasks), plan.age)
+
+
+def replayed(plan: Plan, recordings: Recordings) -> list[Script]:
+    """Recorded episodes, each beside finished tasks where its house alone would not fill the prompt."""
+    scripts: list[Script] = []
+    while left := plan.steps - sum(len(script.steps) for script in scripts):
+        real = recordings[len(scripts)].first(left)
+        known = {edit.id for edit in real.steps[0].edits if edit.category != "agent" and edit.text is not None}
+        tasks = _finished(max(0, plan.store - len(known)), recordings)
+        scripts.append(replace(real, aged=tuple(tasks), age=plan.age))
+    return scripts
+
+
+def _asked(step: Step, plan: Plan) -> Step:
+    """With as many candidates as are to be scored."""
+    if plan.candidates == 0:
+        return replace(step, admissible=ASIDE)
+    return replace(step, admissible=some(step.admissible, step.skill, plan.candidates))
+
+
+def _finished(number: int, recordings: Recordings) -> list[Edit]:
+    """So many different tasks; their numbers are none that a planner gives."""
+    return [_task(index, index, recordings.instructions) for index in range(1, number + 1)]
+
+
+def _task(index: int, steps: int, instructions: Sequence[str]) -> Edit:
+    edit = task_edit(index, clean(instructions[index % len(instructions)]), True, steps)
+    return replace(edit, id=f"old_{edit.id}")
+
+
+def _object(number: int, rng: random.Random, old: Edit | None = None) -> Edit:
+    """A thing in some place, another than the ``old`` one."""
+    kind = THINGS[number % len(THINGS)]
+    name = f"{kind}_{1 + number // len(THINGS)}"
+    edit = old
+    while edit == old:
+        words = (kind, name, _place(rng), rng.choice(STATES))
+        edit = Edit(name, "object", " ".join(filter(None, words)) + "\n")
+    return edit
+
+
+def _place(rng: random.Random) -> str:
+    return f"{rng.choice(PLACES)}_{rng.randint(1, 9)}"
+
+
+def _changed(plan: Plan, objects: list[Edit], rng: random.Random, recordings: Recordings) -> Iterator[Edit]:
+    """The step's new versions; those of ``objects`` are written down there."""
+    tasks = plan.store - len(objects)
+    for index in rng.sample(range(len(objects)), min(plan.churn, len(objects))):
+        objects[index] = _object(index + 1, rng, objects[index])
+        yield objects[index]
+    for number in rng.sample(range(1, tasks + 1), min(max(0, plan.churn - len(objects)), tasks)):
+        yield _task(number, rng.randint(1000, 9999), recordings.instructions)

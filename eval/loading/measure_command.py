@@ -1,0 +1,131 @@
+"""``eval.pipeline --measure``: the engine itself, on random weights, over a throttled link, beside the simulator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from eval.common.tables import show
+from eval.loading.bench import Bench, Turns, threads
+from eval.loading.gantt import CHART, gantt
+from eval.loading.machines import link_named
+from eval.loading.prompt import Prompt, schedule_of
+from eval.loading.simulated_link import Link
+from eval.loading.tables import measured_sweep, measured_table
+from eval.loading.workload import AFTER, NARROW_OF
+from keep_agent.errors import ConfigError
+from memory.engine.models.load import load_model
+from memory.engine.transformers.engine import Engine
+from memory.files.atomic import write_atomic
+from memory.recompute.first_tokens import FirstTokens
+from memory.recompute.multi_hop import MultiHop
+from memory.recompute.none import Nothing
+from memory.recompute.schedule import Schedule
+from memory.recompute.value_deviation import ValueDeviation
+from memory.stages import Recompute
+
+RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True)
+class Over:
+    """All stages over one link. ``ratio``: loading's bytes take so many times as long as computing did alone."""
+
+    link: Link
+    ratio: float
+    turns: list[Turns]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        stages = [turns.record(self.link) for turns in self.turns]
+        return {"link": asdict(self.link), "ratio": self.ratio, "stages": stages}
+
+
+def report(arguments: argparse.Namespace, console: Console) -> None:
+    """Measure, show, and write if a folder is given.
+
+    :raises ConfigError: an option that makes no link, no turn, or no prompt
+    """
+    if arguments.repeats < 1:
+        raise ConfigError(f"--repeats {arguments.repeats} measures nothing; use 1 or more")
+    with threads(arguments.threads) as count:
+        bench = bench_of(arguments)
+        seconds, nbytes = bench.alone()
+        found = [_over(bench, link, arguments, console, seconds) for link in _links(arguments, seconds, nbytes)]
+    title = f"{arguments.model}, random weights, {count} threads, {bench.layout.rows} rows, {arguments.recompute}"
+    for over in found:
+        headline = f"{title}: {over.link.name}, loading {over.ratio:.2g} x computing"
+        show(measured_table(over.turns, over.link, headline), arguments.markdown, console)
+    if arguments.sweep:
+        points = [(over.ratio, over.link, over.turns) for over in found]
+        show(measured_sweep(points, f"{title}: other bandwidths"), arguments.markdown, console)
+    if arguments.out:
+        _write(arguments, found, seconds, title)
+        console.print(f"written to {arguments.out}")
+
+
+def _over(bench: Bench, link: Link, arguments: argparse.Namespace, console: Console, seconds: float) -> Over:
+    """All turns over ``link``; ``seconds`` is what computing takes alone."""
+    with console.status("") as status:
+        turns = bench.measure(
+            arguments.loading, link, arguments.repeats, lambda turn: status.update(f"{link.name}: turn {turn}")
+        )
+    return Over(link, turns[0].nbytes / link.bandwidth / seconds, turns)
+
+
+def bench_of(arguments: argparse.Namespace) -> Bench:
+    """Model and prompt that the options describe; blocks are encoded by the engine, each unit apart."""
+    model = load_model(arguments.model, init="random")
+    prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
+    schedule = schedule_of(arguments.recompute, arguments.schedule, arguments.average)
+    recompute_of(arguments.recompute, schedule)
+    with Engine(model, "inline") as engine:
+        layout = prompt.encoded(engine)
+    return Bench(
+        model,
+        layout,
+        lambda: recompute_of(arguments.recompute, schedule),
+        arguments.importance,
+        AFTER if arguments.recompute == "cacheblend" else NARROW_OF[arguments.importance],
+        None if arguments.chunk is None else 1e6 * arguments.chunk,
+    )
+
+
+def recompute_of(method: str, schedule: Schedule) -> Recompute:
+    """The stage of a method that `Prompt.active` plays."""
+    stages: dict[str, Recompute] = {
+        "keep": MultiHop(schedule),
+        "cacheblend": ValueDeviation(schedule.average, shape=schedule.shape),
+        "epic": FirstTokens(),
+        "full_reuse": Nothing(),
+    }
+    return stages[method]
+
+
+def _links(arguments: argparse.Namespace, seconds: float, nbytes: int) -> list[Link]:
+    """The one that was named, or of a bandwidth at which loading takes a ratio of computing."""
+    named = None if arguments.link is None else replace(link_named(arguments.link), per_copy=0.0)
+    if named and not arguments.sweep and arguments.ratio is None:
+        return [named]
+    if not nbytes:
+        raise ConfigError("nothing has to be loaded, so no bandwidth makes a ratio; let fewer rows be recomputed")
+    ratios: Sequence[float] = RATIOS if arguments.sweep else (1.0 if arguments.ratio is None else arguments.ratio,)
+    if min(ratios) <= 0:
+        raise ConfigError(f"--ratio {min(ratios):g} is no link; use more than 0")
+    speeds = [nbytes / (ratio * seconds) for ratio in ratios]
+    return [Link(f"{speed / 1e9:.3g} GB/s", speed, named.latency if named else 0.0) for speed in speeds]
+
+
+def _write(arguments: argparse.Namespace, found: Sequence[Over], seconds: float, title: str) -> None:
+    """Everything as JSON, and the typical turns over the first link as a chart."""
+    settings = {key: str(value) if key == "out" else value for key, value in vars(arguments).items()}
+    record = {"settings": settings, "computing": seconds, "links": [over.record for over in found]}
+    write_atomic(arguments.out / "pipeline.json", json.dumps(record, indent=1) + "\n")
+    middle = found[len(found) // 2]
+    pairs = [turns.typical for turns in middle.turns]
+    gantt([one for pair in pairs for one in (pair.measured, pair.simulated)], arguments.out / CHART, title)

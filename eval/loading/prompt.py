@@ -1,0 +1,104 @@
+"""A prompt of equal segments, and the rows that each method would compute of it: what is chosen is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from eval.loading.workload import METHODS
+from keep_agent.errors import ConfigError
+from memory.kv_cache.block import KVBlock
+from memory.recompute.first_tokens import FirstTokens
+from memory.recompute.schedule import Schedule
+from memory.recompute.value_deviation import ValueDeviation
+from memory.stages import Layout, Placement, Span, Unit
+
+if TYPE_CHECKING:
+    from memory.engine.transformers.engine import Engine
+
+
+def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:
+    """How the share that ``method`` computes falls, unless told otherwise."""
+    blend = ValueDeviation()
+    own = Schedule(blend.shape, blend.ratio) if method == "cacheblend" else Schedule()
+    return Schedule(shape or own.shape, own.average if average is None else average)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """``[units][query]``: ``segments`` of ``tokens`` rows each, ``together`` of them to a unit, all with a block."""
+
+    segments: int
+    tokens: int
+    query: int
+    together: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ConfigError(f"{name}={value} makes no prompt; use 1 or more")
+
+    @property
+    def memory(self) -> int:
+        return self.segments * self.tokens
+
+    @property
+    def rows(self) -> int:
+        return self.memory + self.query
+
+    def layout(self) -> Layout:
+        """Blocks are names without numbers: nothing here reads them."""
+        numbers = torch.arange(self.rows)
+        spans = tuple(Span(str(i), i * self.tokens, (i + 1) * self.tokens) for i in range(self.segments))
+        firsts = range(0, self.segments, self.together)
+        placements = tuple(self._place(spans[first : first + self.together]) for first in firsts)
+        owner = torch.where(numbers < self.memory, numbers // self.tokens, -1)
+        fresh = numbers >= self.memory
+        return Layout(numbers, numbers, 0, self.memory, placements, spans, owner, fresh)
+
+    def encoded(self, engine: Engine) -> Layout:
+        """The same with blocks that ``engine`` makes: row i is token i of its vocabulary.
+
+        :raises ConfigError: it has fewer tokens than the prompt has rows
+        """
+        if self.rows > engine.spec.vocab:
+            raise ConfigError(f"{self.rows} rows of a vocabulary of {engine.spec.vocab}; use fewer or shorter segments")
+        layout = self.layout()
+        blocks = engine.encode([(None, place.unit.token_ids) for place in layout.placements])
+        places = (replace(place, block=block) for place, block in zip(layout.placements, blocks, strict=True))
+        return replace(layout, placements=tuple(places))
+
+    def active(self, method: str, layers: int, schedule: Schedule, seed: int = 0) -> tuple[torch.Tensor, ...]:
+        """Sorted numbers of the rows active at each layer.
+
+        KEEP drops whole segments, CacheBlend rows, as many as ``schedule`` says and in an order drawn with ``seed``;
+        EPIC and full reuse choose before the first layer, and know no schedule.
+
+        :raises ConfigError: an unknown method
+        """
+        ways: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
+            "keep": lambda: self._falling(self.tokens, layers, schedule, seed),
+            "cacheblend": lambda: self._falling(1, layers, schedule, seed),
+            "epic": lambda: (FirstTokens().first(self.layout(), layers),) * layers,
+            "full_reuse": lambda: (torch.arange(self.memory, self.rows),) * layers,
+        }
+        if method not in ways:
+            raise ConfigError(f"recompute {method!r} is unknown: use one of {', '.join(METHODS)}")
+        return ways[method]()
+
+    def _falling(self, grain: int, layers: int, schedule: Schedule, seed: int) -> tuple[torch.Tensor, ...]:
+        """Ever fewer pieces of ``grain`` rows stay, beside the query."""
+        pieces = self.memory // grain
+        order = torch.randperm(pieces, generator=torch.Generator().manual_seed(seed))
+        rank = torch.argsort(order).repeat_interleave(grain)
+        rank = torch.cat([rank, torch.full((self.query,), -1)])
+        return tuple((rank < count).nonzero()[:, 0] for count in schedule.counts(layers, pieces))
+
+    def _place(self, spans: tuple[Span, ...]) -> Placement:
+        parts = [(span.segment, range(span.start, span.stop)) for span in spans]
+        unit = Unit.of("static_group" if self.together > 1 else "segment", parts)
+        nothing = torch.empty(0, 0, len(unit.token_ids), 0)
+        return Placement(unit, spans[0].start, KVBlock(spans[0].segment, nothing, nothing), hit=True)

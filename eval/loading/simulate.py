@@ -1,0 +1,73 @@
+"""Plays a loading stage against given times, exactly as the engine's loader would run it.
+
+Three workers: one computes, one (with ``narrow=beside_mlp``) chooses the next layer's rows, one moves slices. Where one
+waits for another, it is by KEEP's two rules (arXiv 2602.23592, section 5): importance of layer l and the slices of
+l + 1 come before computing l + 1, attention of l comes before importance of l.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from eval.loading.simulated_link import Courier, Link
+from eval.loading.timeline import COMPUTE, IMPORTANCE, Event, Timeline
+from eval.loading.workload import BEFORE, BESIDE, Work
+from keep_agent.errors import ConfigError
+from memory.stages import Loading, Transfer
+
+
+def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) -> Timeline:
+    """One prefill under ``loading``; jobs for layers whose turn has not come end after ``chunk`` bytes.
+
+    :raises ConfigError: it leaves a row without keys at some layer
+    """
+    courier = Courier(link, work.layers, work.row_bytes, chunk)
+    asked = _Asked(loading, work)
+    events: list[Event] = []
+    courier.submit(0, 0.0, asked.transfers(0))
+    due = 0.0
+    for layer in range(work.layers):
+        start = max(due, courier.arrival(layer))
+        events += _pieces(work, layer, start)
+        known, due = start + work.to_choice(layer), start + work.to_end(layer)
+        if layer + 1 < work.layers:
+            courier.submit(layer + 1, known if loading.overlaps else due, asked.transfers(layer + 1))
+    return Timeline.sorted([*events, *courier.jobs])
+
+
+def _pieces(work: Work, layer: int, start: float) -> list[Event]:
+    """The layer's attention, choice and MLP; a choice that takes no time does not show."""
+    attended, known = start + work.times.attention[layer], start + work.to_choice(layer)
+    chosen, mlp = work.times.importance[layer], work.times.mlp[layer]
+    fed = known if work.narrow == BEFORE else attended
+    lane = IMPORTANCE if work.narrow == BESIDE else COMPUTE
+    pieces = [
+        Event(COMPUTE, "attention", layer, start, attended),
+        Event(lane, "importance", layer, known - chosen, known),
+        Event(COMPUTE, "mlp", layer, fed, fed + mlp),
+    ]
+    return [piece for piece in pieces if chosen or piece.kind != "importance"]
+
+
+class _Asked:
+    """Asks the stage layer by layer, and sees to it that no row is forgotten."""
+
+    def __init__(self, loading: Loading, work: Work) -> None:
+        self._loading, self._work = loading, work
+        self._covered = np.zeros(work.resting.shape, bool)
+
+    def transfers(self, layer: int) -> list[Transfer]:
+        work = self._work
+        found = self._loading.schedule(work.layout, layer, work.active[layer], work.layers)
+        for transfer in found:
+            start = work.layout.placements[transfer.placement].start
+            self._covered[transfer.first : transfer.last, start + transfer.rows[0] : start + transfer.rows[1]] = True
+        missing = np.flatnonzero(work.resting[layer] & ~self._covered[layer])
+        if missing.size:
+            raise ConfigError(
+                f"{type(self._loading).__name__} left {missing.size} rows without keys at layer {layer}, first row "
+                f"{missing[0]}; every row that is not active must be transferred"
+            )
+        return found

@@ -1,0 +1,77 @@
+"""An agent's memory as one file: JSON on one line behind a line with its checksum."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import ConfigError, CorruptError, DataError
+from keep_agent.files import counted, parsed, reading, writing
+from memory.files.atomic import clean, write_atomic
+
+MAGIC = "keep-agent memory 1 sha256:"
+
+
+def memory_path(path: str | Path) -> Path:
+    """Raises ConfigError for what names no file."""
+    if not isinstance(path, str | Path) or not Path(path).name or "\0" in str(path):
+        raise ConfigError(f"path={path!r:.80}: name a file, such as 'kitchen.memory'")
+    return Path(path)
+
+
+def write_memory(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a whole file or nothing; folders on the way are made."""
+    write_packed(path, packed(state))
+
+
+def write_packed(path: Path, content: bytes) -> None:
+    """Write what `packed` gave, as `write_memory` does."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    clean(path.parent)  # of what a killed writer left half done
+    write_atomic(path, content)
+
+
+def read_memory(path: Path) -> dict[str, Any]:
+    """What `write_memory` wrote. Raises DataError for a file that is none, CorruptError for a damaged one."""
+    return unpacked(read_packed(path), str(path))
+
+
+def read_packed(path: Path) -> bytes:
+    """A file as it is, for `unpacked`. Raises DataError if it cannot be read."""
+    with reading(path, "give one that save() wrote"):
+        return path.read_bytes()
+
+
+def packed(state: Mapping[str, Any]) -> bytes:
+    body = json.dumps(state, separators=(",", ":"), ensure_ascii=False).encode()
+    return f"{MAGIC}{sha256(body).hexdigest()}\n".encode() + body + b"\n"
+
+
+def digest_of(content: bytes) -> bytes:
+    """The line of what `packed` gave that holds its checksum."""
+    return content.partition(b"\n")[0]
+
+
+def unpacked(content: bytes, name: str, most: int | None = None) -> dict[str, Any]:
+    """The state in ``content``, which is called ``name`` in errors.
+
+    :param most: values that it may have; commas and brackets in texts count, too
+    """
+    head, _, body = content.partition(b"\n")
+    if not head.startswith(MAGIC.encode()):
+        raise DataError(
+            f"{name} is no memory of an agent: it does not begin with {MAGIC!r}; give one that save() wrote"
+        )
+    body = body.removesuffix(b"\n")
+    if head.decode(errors="replace").removeprefix(MAGIC) != sha256(body).hexdigest():
+        raise CorruptError(f"{name} is damaged: its checksum is another; use an older copy")
+    if most is not None and (found := counted(body)) > most:
+        raise DataError(f"{name} holds {found} values, more than {most}; give one that save() wrote")
+    state = parsed(body, name, "use an older copy", finite=True)
+    if not isinstance(state, dict):
+        raise DataError(f"{name} is no memory of an agent; give one that save() wrote")
+    return state

@@ -1,0 +1,54 @@
+"""In-context examples: instructions of the train split with the scripted expert's plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig
+
+from envs.setting import Episode, Setting, demonstrated, succeeded
+from envs.splits import LAST_SEED
+from envs.worlds import World, without_simulator, world_of
+from keep_agent.errors import ConfigError
+from planners.base import DONE
+from planners.prompts.formats import Example
+
+POOL = 40  # training episodes to choose from
+LONGEST = 100  # skills
+
+
+def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
+    """``count`` examples from the train split of ``env.data``, task types in turn, so that each is shown early.
+
+    They are plans of the skills and rules that are played, and reach their goals. No example is a task that is played:
+    seeds are counted from the other end, so its house is another. Raises ConfigError if there are fewer, or where the
+    official train split itself is played.
+    """
+    if not count:
+        return []
+    world = world_of(env.id)
+    if world.learns_from_files and env.data is not None and env.split == "train":
+        raise ConfigError("env.split=train would be shown its own plans; play another split, or with prompt.examples=0")
+    by_type: dict[str, list[Example]] = {}
+    for kind, example in _plans(world, env, seed, max(POOL, 2 * count)):
+        by_type.setdefault(kind, []).append(example)
+    ranked = sorted((rank, kind) for kind, found in by_type.items() for rank in range(len(found)))
+    if len(ranked) < count:
+        raise ConfigError(f"prompt.examples={count}, but the train split offers {len(ranked)}; ask for fewer")
+    return [by_type[kind][rank] for rank, kind in ranked[:count]]
+
+
+def _plans(world: World, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
+    """Type and plan of the first task of training episodes, as far as the expert, who knows everything, solves it."""
+    setting = world.setting(**without_simulator(env) | {"observability": "full"})
+    for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):
+        example = _example(setting, episode)
+        if example is not None:
+            yield episode.tasks[0].type, example
+
+
+def _example(setting: Setting, episode: Episode) -> Example | None:
+    home, task = setting.begin(episode), episode.tasks[0]
+    plan = demonstrated(setting, home, task, LONGEST)
+    solved = plan[-1] == DONE and succeeded(setting, home, task)
+    return Example(task.instruction, tuple(plan)) if solved else None

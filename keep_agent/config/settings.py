@@ -1,0 +1,121 @@
+"""Settings that are numbers, switches or words, checked before anything is loaded or built."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from envs.worlds import without_simulator, world_of
+from keep_agent.config.model_names import check_encoder, check_model
+from keep_agent.config.setting_types import check_groups, check_kinds
+from keep_agent.errors import ConfigError, did_you_mean
+from keep_agent.options import check_device
+from keep_agent.rollout.frames import ENDINGS
+from keep_agent.rollout.wandb_logging import MODES
+from memory.config.choices import (
+    CONTEXTS,
+    DTYPES,
+    IMPORTANCE,
+    INITS,
+    LAYOUTS,
+    QUANTIZATIONS,
+    REDUCTIONS,
+    TRANSPORTS,
+)
+from memory.config.component_names import check_classes
+from planners.base import POLICIES
+from planners.prompts.formats import FORMATS
+from planners.prompts.styles import STYLES
+
+LEAST = {
+    "env.stream": 1,
+    "env.limit": 1,
+    "env.max_steps": 1,
+    "eval.episodes": 1,
+    "eval.seed": 0,
+    "eval.threads": 1,
+    "eval.workers": 1,
+    "prompt.budget": 1,
+    "prompt.examples": 0,
+}
+MOST = {"eval.threads": 4096}
+OPTIONAL = ("env.limit", "env.max_steps", "eval.episodes", "eval.threads", "eval.workers")  # null: we choose
+SWITCHES = ("eval.trace", "eval.progress")
+OWN_SWITCHES = ("planner.retry", "prompt.goal")  # null, or not there: what a planner or model does by itself
+MODEL, DEVICE, ENCODER = "model.name", "model.device", "prompt.encoder"
+PLACES = (MODEL, ENCODER)  # which a folder can be
+# Ray's nodes may have PLACES that are not here, and say so if they lack one.
+LAUNCHER, RAY = "eval.launcher", "ray"
+WORDS = {
+    "engine.importance": IMPORTANCE,
+    "engine.transport": TRANSPORTS,
+    "eval.frames": tuple(ENDINGS),
+    LAUNCHER: ("local", RAY),
+    "memory.context": CONTEXTS,
+    "memory.layout": LAYOUTS,
+    "model.dtype": ("auto", *DTYPES),
+    "model.init": INITS,
+    "model.quantization": QUANTIZATIONS,
+    "planner.policy": POLICIES,
+    "planner.reduce": REDUCTIONS,
+    "prompt.format": FORMATS,
+    "prompt.style": tuple(STYLES),
+    "wandb.mode": MODES,
+}
+OR_NULL = ("eval.frames", "eval.launcher", "model.quantization")
+
+
+def check_settings(
+    config: DictConfig,
+    least: Mapping[str, int] = LEAST,
+    optional: Collection[str] = OPTIONAL,
+    switches: Collection[str] = SWITCHES,
+) -> None:
+    """Raises ConfigError that names the setting, its value and what it may be."""
+    check_groups(OmegaConf.to_container(config, resolve=True))
+    for key, bound in least.items():
+        value = OmegaConf.select(config, key)
+        if value is None and key in optional:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+            null = ", or null" if key in optional else ""
+            raise ConfigError(f"{key}={value} does not work; give a whole number from {bound} on{null}")
+        if value > MOST.get(key, value):
+            raise ConfigError(f"{key}={value} is too many; give {MOST[key]} at most")
+    for key in (*switches, *OWN_SWITCHES):
+        value = OmegaConf.select(config, key)
+        if not isinstance(value, bool) and (value is not None or key in switches):
+            raise ConfigError(f"{key}={value} does not work; give true or false")
+    named = (*WORDS, DEVICE) if OmegaConf.select(config, LAUNCHER) == RAY else (*WORDS, DEVICE, *PLACES)
+    for key in named:
+        if (node := OmegaConf.select(config, key.rpartition(".")[0])) and key.rpartition(".")[2] in node:
+            check_word(key, OmegaConf.select(config, key))
+    check_values(config)
+    if "env" in config:
+        world_of(config.env.id).setting(**without_simulator(config.env))
+
+
+def check_values(config: DictConfig) -> None:
+    """Raises ConfigError for a value of another kind than its setting's, or a component that cannot be one."""
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)
+    check_kinds(plain)
+    check_classes(plain.get("memory"), "memory")
+
+
+def check_word(key: str, value: Any) -> None:
+    """Raises ConfigError for the value of a setting that takes certain words, and not this one; for the name of a
+    model, encoder or device that none can have.
+    """
+    if key == MODEL and isinstance(value, str):
+        check_model(value)
+    if key == ENCODER and isinstance(value, str) and value:
+        check_encoder(value)
+    if key == DEVICE and isinstance(value, str):
+        check_device(key, value)
+    words = WORDS.get(key)
+    if words is None or value in words or (value is None and key in OR_NULL):
+        return
+    null = " or null" if key in OR_NULL else ""
+    raise ConfigError(f"{key}={value} does not work; give {', '.join(words)}{null}{did_you_mean(str(value), words)}")

@@ -1,0 +1,93 @@
+"""Message classes from their text, without catkin. Their md5 sums are those of a compiled package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from keep_agent.robots.ros.debian_import import ros1
+from keep_agent.robots.ros.message_texts import PACKAGE, PLAN_SERVICE, REPORT_SERVICE, TASK_ACTION
+
+RULE = "\n" + "=" * 80 + "\n"  # between definitions, as rosmsg prints them
+PARTS = "\n---\n"
+STANDARD = ("std_msgs/Header", "actionlib_msgs/GoalID", "actionlib_msgs/GoalStatus")
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """``task`` for an action server or client, ``plan`` and ``report`` for service servers and clients."""
+
+    task: type[Any]
+    plan: type[Any]
+    report: type[Any]
+
+
+@cache
+def classes() -> Classes:
+    """Ours. Raises NotInstalled without ROS 1."""
+    return Classes(
+        action(f"{PACKAGE}/Task", TASK_ACTION),
+        service(f"{PACKAGE}/Plan", PLAN_SERVICE),
+        service(f"{PACKAGE}/Report", REPORT_SERVICE),
+    )
+
+
+def action(name: str, text: str) -> type[Any]:
+    """What actionlib takes for the specification of ``name`` ("package/Task"), from the text of its .action file."""
+    goal, result, feedback = _split(text, 3)
+    header = "Header header\n"
+    status = f"{header}actionlib_msgs/GoalStatus status\n"
+    definitions = {
+        f"{name}Action": _fields(
+            {f"{name}ActionGoal": "action_goal", f"{name}ActionResult": "action_result"}
+            | {f"{name}ActionFeedback": "action_feedback"}
+        ),
+        f"{name}ActionGoal": f"{header}actionlib_msgs/GoalID goal_id\n{name}Goal goal\n",
+        f"{name}ActionResult": f"{status}{name}Result result\n",
+        f"{name}ActionFeedback": f"{status}{name}Feedback feedback\n",
+        f"{name}Goal": goal,
+        f"{name}Result": result,
+        f"{name}Feedback": feedback,
+    }
+    return _generate(definitions | {known: _text_of(known) for known in STANDARD})[f"{name}Action"]
+
+
+def service(name: str, text: str) -> type[Any]:
+    """What rospy takes for the class of the service ``name``, from the text of its .srv file."""
+    request, response = _split(text, 2)
+    made = _generate({f"{name}Request": request, f"{name}Response": response})
+    parts = {"_request_class": made[f"{name}Request"], "_response_class": made[f"{name}Response"]}
+    return type(name.replace("/", "_"), (), {"_type": name, "_md5sum": _md5_of_service(name, text), **parts})
+
+
+def _fields(fields: Mapping[str, str]) -> str:
+    return "".join(f"{kind} {field}\n" for kind, field in fields.items())
+
+
+def _split(text: str, parts: int) -> list[str]:
+    """The parts of a .srv or .action file, which may be empty."""
+    found = f"\n{text}".split(PARTS)
+    if len(found) != parts:
+        raise ValueError(f"{text!r} has {len(found)} parts with --- between them; it needs {parts}")
+    return [part.strip("\n") + "\n" for part in found]
+
+
+def _text_of(name: str) -> str:
+    package, _, kind = name.partition("/")
+    return getattr(ros1(f"{package}.msg"), kind)._full_text.split(RULE)[0]
+
+
+def _generate(definitions: Mapping[str, str]) -> dict[str, type[Any]]:
+    """Classes by type name; the first definition is the one that needs the others."""
+    dynamic = ros1("genpy.dynamic")
+    names = list(definitions)
+    text = RULE.join([definitions[names[0]], *(f"MSG: {name}\n{definitions[name]}" for name in names[1:])])
+    return dynamic.generate_dynamic(names[0], text)
+
+
+def _md5_of_service(name: str, text: str) -> str:
+    loader, gentools = ros1("genmsg.msg_loader"), ros1("genmsg.gentools")
+    context = loader.MsgContext.create_default()
+    return gentools.compute_md5(context, loader.load_srv_from_string(context, text, name))

@@ -1,0 +1,178 @@
+"""A robot behind a rosbridge as a `SkillExecutor`."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Condition, Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from keep_agent.agent.request_validation import on_one_line
+from keep_agent.errors import ConfigError, DataError
+from keep_agent.robots.errors import RobotError, RobotTimeout, SkillLost
+from keep_agent.robots.facts import read_facts
+from keep_agent.robots.ros.message_fields import text_of
+from keep_agent.robots.ros.message_texts import PACKAGE
+from keep_agent.robots.rosbridge.connection import Bridge, string_type, typed
+from keep_agent.robots.rosbridge.skill_clients import (
+    Fields,
+    Kind,
+    PendingSkill,
+    Ros1Action,
+    Ros2Action,
+    ServiceCall,
+    SkillClient,
+)
+
+if TYPE_CHECKING:
+    from envs.fact import Fact
+    from envs.outcome import Outcome
+
+MOST = 100_000  # facts that wait to be asked for; of more the oldest are dropped
+
+
+class RosbridgeExecutor:
+    """Skills by ``kind`` under ``name``; facts and skills as JSON in std_msgs/String.
+
+    ``skills`` are always the same, or the name of a topic that says which can be done now: a JSON array, latched.
+    ``facts`` is the topic of `keep_agent.robots.facts`. ``type`` is the action's or service's; by default ours.
+    ``timeout``: seconds until the skills have to be known. ``silence``: seconds after which a skill that was cancelled,
+    and of which nothing is heard, counts as lost. Whatever got lost is cancelled before anything else begins.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        skills: Sequence[str] | str,
+        *,
+        kind: Kind = "ros2_action",
+        name: str = "/execute_skill",
+        type: str = "",
+        facts: str = "/facts",
+        fields: Fields | None = None,
+        cancel: str = "",
+        timeout: float = 10.0,
+        silence: float = 30.0,
+    ) -> None:
+        self.bridge, self.timeout, self.silence = bridge, timeout, silence
+        self._news = Condition()
+        self._facts: deque[Fact] = deque(maxlen=MOST)
+        self._skills: tuple[str, ...] | None = None
+        self._pending: PendingSkill | None = None
+        self._sending = Lock()
+        self._astray = False  # whether what was begun last may still go on
+        self._client = _client_of(bridge, kind, name, type, fields or Fields(), cancel)
+        text = string_type("ros2" if kind == "ros2_action" or type.count("/") > 1 else "ros1")
+        bridge.subscribe(facts, text, self._on_facts)
+        if isinstance(skills, str):
+            bridge.subscribe(skills, text, self._on_skills)
+        else:
+            self._skills = tuple(skills)
+        bridge.on_lost(self._on_lost)
+        bridge.on_ready(lambda: Thread(target=self._recall, daemon=True).start())
+
+    def skills(self) -> Sequence[str]:
+        """Raises ConnectionLost, or RobotTimeout if the robot has not said what it can do."""
+        self.bridge.check()
+        with self._news:
+            if not self._news.wait_for(lambda: self._skills is not None, self.timeout):
+                raise RobotTimeout(f"the robot at {self.bridge.where} did not name its skills in {self.timeout:g} s")
+            return self._skills or ()
+
+    def observe(self) -> Sequence[Fact]:
+        """Raises ConnectionLost: a robot that cannot be seen is not to be moved."""
+        self.bridge.check()
+        with self._news:
+            facts = list(self._facts)
+            self._facts.clear()
+        return facts
+
+    def execute(self, skill: str, feedback: Callable[[str], None]) -> Outcome:
+        """Raises ConnectionLost if there is none, SkillLost if it breaks meanwhile."""
+        pending = PendingSkill(skill, feedback)
+        with self._news:
+            if self._pending is not None:
+                raise RobotError(f"{skill!r} cannot begin before {self._pending.skill!r} has ended: cancel that")
+            self._pending = pending
+        try:
+            self.bridge.check()
+            with self._sending:
+                self._cancel_astray()
+                self._client.begin(pending)
+            return pending.future.result()
+        except SkillLost:
+            self._astray = True
+            self._recall()  # the connection may be back by now
+            raise
+        finally:
+            pending.over()
+            with self._news:
+                self._pending = None
+
+    def cancel(self) -> None:
+        """Raises ConnectionLost, or RobotError where this robot cannot be told."""
+        pending = self._pending
+        if pending is not None:
+            self.bridge.check()
+            self._client.cancel()
+            pending.cancelled(self.silence)
+
+    def _recall(self) -> None:
+        """Cancel what got lost, as soon as the robot can be told."""
+        with self._sending:
+            self._cancel_astray()
+
+    def _cancel_astray(self) -> None:
+        """Under the lock: what is begun next must not be what is cancelled."""
+        if self._astray and self.bridge.connected:
+            self._astray = False
+            with suppress(RobotError):  # a service that cannot be cancelled, or the connection is gone again
+                self._client.cancel()
+
+    def _on_facts(self, message: Any) -> None:
+        facts = read_facts(text_of(message, "data"))
+        with self._news:
+            self._facts.extend(facts)
+            self._news.notify_all()
+
+    def _on_skills(self, message: Any) -> None:
+        skills = read_skills(text_of(message, "data"))
+        with self._news:
+            self._skills = skills
+            self._news.notify_all()
+
+    def _on_lost(self) -> None:
+        pending = self._pending
+        if pending is not None:
+            pending.fail(
+                SkillLost(
+                    f"the connection to the rosbridge at {self.bridge.where} broke while {pending.skill!r} was carried "
+                    "out: the robot may still be moving"
+                )
+            )
+
+
+def read_skills(text: str) -> tuple[str, ...]:
+    """Of a JSON array of strings. Raises DataError for anything else."""
+    try:
+        skills = json.loads(text)
+    except (ValueError, RecursionError):
+        skills = None
+    if not isinstance(skills, list) or not all(isinstance(one, str) and one and on_one_line(one) for one in skills):
+        raise DataError(f"skills are a JSON array of texts of one line, not {text:.80}")
+    return tuple(skills)
+
+
+def _client_of(bridge: Bridge, kind: Kind, name: str, type: str, fields: Fields, cancel: str) -> SkillClient:
+    match kind:
+        case "ros2_action":
+            return Ros2Action(bridge, name, type or typed(PACKAGE, "action", "Task", "ros2"), fields)
+        case "ros1_action":
+            return Ros1Action(bridge, name, type or f"{PACKAGE}/TaskAction", fields)
+        case "service":
+            if not type:
+                raise ConfigError("kind=service needs the type of the service, such as type='my_robot/DoSkill'")
+            return ServiceCall(bridge, name, type, fields, cancel)
+    raise ConfigError(f"kind={kind!r} is unknown; use ros2_action, ros1_action or service")

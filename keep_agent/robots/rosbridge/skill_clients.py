@@ -1,0 +1,239 @@
+"""Clients that carry a skill out over a rosbridge: by a ROS 2 action, a ROS 1 action, or a service."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from threading import Event, Timer
+from typing import Any, Literal, Protocol
+
+from envs.outcome import Outcome, failed
+from keep_agent.errors import DataError
+from keep_agent.robots.errors import RobotError, SkillLost
+from keep_agent.robots.ros.message_fields import Listener, flag_of, member, text_of
+from keep_agent.robots.rosbridge.connection import Bridge
+
+log = logging.getLogger(__name__)
+HALT = 2.0  # seconds for the answer of a service that cancels
+Kind = Literal["ros2_action", "ros1_action", "service"]
+SUCCEEDED = 4
+# of action_msgs/GoalStatus, ROS 2
+STATUSES = {
+    0: "unknown",
+    1: "accepted",
+    2: "executing",
+    3: "canceling",
+    SUCCEEDED: "succeeded",
+    5: "cancelled",
+    6: "aborted",
+}
+# of actionlib_msgs/GoalStatus, ROS 1
+REACHED = 3
+ENDS = {2: "preempted", REACHED: "no", 4: "aborted", 5: "rejected", 8: "recalled", 9: "lost"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Names of the fields in a robot's messages. The defaults are those of our own action.
+
+    :param ok: the field that says whether the skill worked. None for a type without such a field, as an empty response
+        (std_srvs/Empty) or an empty result (move_base) is: the skill has worked if the service answers, or the action's
+        status is "succeeded"
+    """
+
+    skill: str = "task"  # of the goal, or the request
+    ok: str | None = "success"  # of the result, or the response
+    message: str = "report"
+    feedback: str = "current_status"
+
+    def goal(self, skill: str) -> dict[str, str]:
+        return {self.skill: skill}
+
+    def outcome(self, values: Any, ended_well: bool, otherwise: str) -> Outcome:
+        """The outcome that a result or response tells. One that does not tell whether the skill worked is a failure.
+
+        :param ended_well: what the protocol says; the result may only contradict a success
+        :param otherwise: the message of a failure that comes without one
+        """
+        try:
+            ok = ended_well and (self.ok is None or flag_of(values, self.ok))
+        except DataError as error:
+            return failed(f"the robot does not say whether it worked: {error}, or name its field with Fields(ok=...)")
+        said = values if isinstance(values, Mapping) else {self.message: values or None}
+        message = text_of(said, self.message)
+        return Outcome(True, message) if ok else failed(message or otherwise)
+
+    def sentence(self, values: Any) -> str:
+        return text_of(values, self.feedback)
+
+
+TRIGGERED = Fields(message="message")  # the response of std_srvs/Trigger
+
+
+class PendingSkill:
+    """One skill under way. Whoever settles it first is right."""
+
+    def __init__(self, skill: str, feedback: Callable[[str], None]) -> None:
+        self.skill, self.feedback = skill, feedback
+        self.future: Future[Outcome] = Future()
+        self._patience: Timer | None = None
+
+    def cancelled(self, seconds: float) -> None:
+        """The robot was told to end it. Without a word of it for so long it counts as lost."""
+        if self._patience is None:
+            error = SkillLost(
+                f"{self.skill!r} was cancelled {seconds:g} s ago and nothing was heard of it since: the robot may "
+                "still be moving"
+            )
+            self._patience = Timer(seconds, self.fail, (error,))
+            self._patience.daemon = True
+            self._patience.start()
+
+    def over(self) -> None:
+        """Nobody waits any more."""
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def settle(self, outcome: Outcome) -> None:
+        with suppress(InvalidStateError):
+            self.future.set_result(outcome)
+
+    def fail(self, error: Exception) -> None:
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
+
+
+class SkillClient(Protocol):
+    def begin(self, pending: PendingSkill) -> None:
+        """Returns at once; ``pending`` is settled later, on another thread."""
+        ...
+
+    def cancel(self) -> None:
+        """Tell the robot to end what was begun last. May take some seconds."""
+        ...
+
+
+class RunningGoal:
+    """The goal that was sent last. ``path`` leads to a goal's name in what is heard of it."""
+
+    def __init__(self, *path: str) -> None:
+        self._path, self._last = path, ("", None)
+
+    @property
+    def name(self) -> str:
+        """Empty before the first."""
+        return self._last[0]
+
+    def begin(self, pending: PendingSkill) -> str:
+        self._last = f"keep_agent-{token_hex(8)}", pending
+        return self.name
+
+    def hearing(self, listener: Callable[[PendingSkill, Mapping[str, Any]], None]) -> Listener:
+        """Hands on what is about this goal. Raises DataError for a message without a goal's name."""
+
+        def heard(message: Any) -> None:
+            name, (own, pending) = member(message, *self._path), self._last
+            if name == own and pending is not None:
+                listener(pending, message)
+
+        return heard
+
+
+class Ros2Action:
+    """``send_action_goal`` and ``cancel_action_goal``. A result ends its skill, whatever its fields hold."""
+
+    def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
+        self.bridge, self.name, self.kind, self.fields = bridge, name, kind, fields
+        self._goal = RunningGoal("id")
+        bridge.hear("action_feedback", self._goal.hearing(self._feedback))
+        bridge.hear("action_result", self._goal.hearing(self._result))
+
+    def begin(self, pending: PendingSkill) -> None:
+        goal = {"action": self.name, "action_type": self.kind, "args": self.fields.goal(pending.skill)}
+        self.bridge.send("send_action_goal", id=self._goal.begin(pending), feedback=True, **goal)
+
+    def cancel(self) -> None:
+        if self._goal.name:
+            self.bridge.send("cancel_action_goal", id=self._goal.name, action=self.name)
+
+    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+        pending.feedback(self.fields.sentence(message.get("values")))
+
+    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+        values, status = message.get("values"), message.get("status")
+        if status is None and isinstance(values, Mapping):
+            status = values.get("status")  # where an older rosbridge puts it
+        known = type(status) is int and status in STATUSES
+        well = known and status == SUCCEEDED and message.get("result") is not False
+        word = f"the robot says {STATUSES[status] if known else repr(status)[:80]}"
+        pending.settle(self.fields.outcome(values, well, word))
+
+
+class Ros1Action:
+    """actionlib's topics. The library's client tells nobody how a goal ended, and trips over one without a result."""
+
+    def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields) -> None:
+        self.bridge, self.fields = bridge, fields
+        self._goals = bridge.publisher(f"{name}/goal", f"{kind}Goal")
+        self._cancels = bridge.publisher(f"{name}/cancel", "actionlib_msgs/GoalID")
+        self._goal = RunningGoal("status", "goal_id", "id")
+        bridge.subscribe(f"{name}/feedback", f"{kind}Feedback", self._goal.hearing(self._feedback))
+        bridge.subscribe(f"{name}/result", f"{kind}Result", self._goal.hearing(self._result))
+
+    def begin(self, pending: PendingSkill) -> None:
+        name, now = self._goal.begin(pending), time.time()
+        stamp = {"secs": int(now), "nsecs": int(now % 1 * 1e9)}
+        self._goals.publish({"goal_id": {"id": name, "stamp": stamp}, "goal": self.fields.goal(pending.skill)})
+
+    def cancel(self) -> None:
+        if self._goal.name:
+            self._cancels.publish({"id": self._goal.name, "stamp": {"secs": 0, "nsecs": 0}})
+
+    def _feedback(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+        pending.feedback(self.fields.sentence(message.get("feedback")))
+
+    def _result(self, pending: PendingSkill, message: Mapping[str, Any]) -> None:
+        status = message["status"].get("status")
+        known = type(status) is int and status in ENDS
+        word = text_of(message["status"], "text") or f"the robot says {ENDS[status] if known else repr(status)}"
+        pending.settle(self.fields.outcome(message.get("result", {}), known and status == REACHED, word))
+
+
+class ServiceCall:
+    """A service that returns when the skill is done. It can only be cancelled where another service does that."""
+
+    def __init__(self, bridge: Bridge, name: str, kind: str, fields: Fields, cancel: str = "") -> None:
+        self.bridge, self.fields = bridge, fields
+        service = bridge.library.Service
+        self._service = service(bridge.ros, name, kind)
+        self._cancel = service(bridge.ros, cancel, "std_srvs/Trigger") if cancel else None
+
+    def begin(self, pending: PendingSkill) -> None:
+        self._service.call(
+            self.bridge.library.ServiceRequest(self.fields.goal(pending.skill)),
+            lambda response: pending.settle(self.fields.outcome(response, True, "the robot does not say why")),
+            lambda error: pending.settle(failed(str(error) or "the service failed")),
+        )
+
+    def cancel(self) -> None:
+        """Raises RobotError where nothing can be done but to wait."""
+        if self._cancel is None:
+            raise RobotError(f"service {self._service.name} cannot be cancelled: name one that does it (cancel=...)")
+        answered = Event()
+
+        def hear(outcome: Outcome) -> None:
+            if not outcome.ok:
+                log.warning("service %s does not cancel: %s", self._cancel.name, outcome.message)
+            answered.set()
+
+        self._cancel.call(
+            self.bridge.library.ServiceRequest(),
+            lambda response: hear(TRIGGERED.outcome(response, True, "the robot does not say why")),
+            lambda error: hear(failed(str(error))),
+        )
+        answered.wait(HALT)  # what is begun next must not be what it ends

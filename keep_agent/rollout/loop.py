@@ -1,0 +1,183 @@
+"""The one rollout loop: any world, any planner, one episode at a time."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keep_agent.errors import EpisodeError, ModelError
+from keep_agent.rollout.results import EpisodeResult, StepNumbers, TaskOutcome
+from keep_agent.rollout.step_numbers import step_numbers
+from keep_agent.rollout.trace import crash_entry, episode_entry, marks, step_entry, task_entry
+from planners.base import DONE, Decision, Finished, Planner
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from keep_agent.rollout.frames import Frames
+
+
+class Episode(Protocol):
+    """What the loop reads of a world's episode; each task has id, type and instruction."""
+
+    id: str
+    tasks: tuple[Any, ...]
+
+
+class Watcher(Protocol):
+    """Looks on while episodes run: a progress bar, a viewer. Must not disturb."""
+
+    def step(self, episode: str, number: int, skill: str) -> None: ...
+
+
+@dataclass
+class Rollout:
+    """One episode in the making: what happened so far, and the trace entries it leaves."""
+
+    index: int
+    id: str
+    plan: tuple[Any, ...]  # the episode's tasks
+    frames: Frames | None = None  # where its pictures go
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[StepNumbers] = field(default_factory=list)
+    outcomes: list[TaskOutcome] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)  # of the demonstration, for the tasks begun so far
+    error: str = ""
+    restarts: int = 0  # of the simulator, so far
+
+    @property
+    def task(self) -> int:
+        return len(self.outcomes)
+
+    def marks(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+        """What a simulator adds to the trace: the picture, and whether it was restarted since the last entry."""
+        before, self.restarts = self.restarts, info.get("restarts", 0)
+        picture = observation.get("frame")
+        kept = self.frames is not None and picture is not None
+        frame = self.frames.add(len(self.steps), picture) if kept else ""
+        return marks(frame, self.restarts > before)
+
+    def finish(self, result: Any, last_skill: str) -> TaskOutcome:
+        """Book the world's verdict on the present task."""
+        stop = "success" if result.success else "done" if last_skill == DONE else "max_steps"
+        outcome = self._outcome(result.task, result.success, result.met, result.total, result.steps, stop)
+        self.outcomes.append(outcome)
+        self.entries.append(task_entry(self.id, self.task - 1, outcome))
+        return outcome
+
+    def crash(self, error: Exception, met: int, total: int) -> None:
+        """The present task and all that would have followed are failures: they stay in the denominator.
+
+        Behind the last task, it is that one.
+        """
+        self.error = traceback.format_exception_only(error)[-1].strip()
+        self.entries.append(crash_entry(self.id, self.task, traceback.format_exc()))
+        if self.task == len(self.plan):
+            self.outcomes[-1] = replace(self.outcomes[-1], success=False, stop="crash")
+        for number, task in enumerate(self.plan[self.task :]):
+            here = number == 0
+            steps = sum(step.task == self.task for step in self.steps)
+            met, total = (met, total) if here else (0, 1)
+            self.outcomes.append(self._outcome(task, False, met, total, steps, "crash"))
+
+    def result(self, start: float) -> EpisodeResult:
+        """All of it; ``start`` is what `perf_counter` said before the reset."""
+        outcomes, steps, seconds = tuple(self.outcomes), tuple(self.steps), time.perf_counter() - start
+        return EpisodeResult(self.index, self.id, outcomes, steps, seconds, self.error, self.restarts)
+
+    def _outcome(self, task: Any, success: bool, met: int, total: int, steps: int, stop: str) -> TaskOutcome:
+        length = self.lengths[self.task] if self.task < len(self.lengths) else 0
+        return TaskOutcome(task.id, task.type, task.instruction, success, met, total, steps, length, stop)
+
+
+def run_episode(
+    env: gymnasium.Env,
+    planner: Planner,
+    episode: Episode,
+    *,
+    index: int,
+    skills: str,
+    seed: int,
+    demonstrate: Callable[[Mapping[str, Any]], int] | None = None,
+    watcher: Watcher | None = None,
+    frames: Frames | None = None,
+) -> tuple[EpisodeResult, list[dict[str, Any]]]:
+    """Play one episode; returns its result and its trace entries.
+
+    ``demonstrate`` tells from a task's first ``info`` how many skills a demonstration takes, for path weighting.
+    ``frames`` takes the pictures that observations hold under "frame"; without it they are not kept.
+    An error while resetting the world is the user's (bad data) and is raised, unless it is an EpisodeError. That, and
+    whatever goes wrong later, is a failed episode with its traceback in the trace. A ModelError passes through, for it
+    says nothing of the planner; so does KeyboardInterrupt.
+    """
+    start = time.perf_counter()
+    rollout = Rollout(index, episode.id, episode.tasks, frames)
+    try:
+        observation, info = _begin(env, rollout, episode, skills, seed)
+    except EpisodeError as error:
+        rollout.entries.append(episode_entry(index, episode, skills))
+        rollout.crash(error, 0, 1)
+        return rollout.result(start), rollout.entries
+    try:
+        planner.reset(observation["instruction"], skills)
+        over = False
+        while not over:
+            if demonstrate is not None and len(rollout.lengths) == rollout.task:
+                rollout.lengths.append(demonstrate(info))
+            observation, info, over = _turn(env, planner, rollout, observation, info)
+            if watcher is not None:
+                watcher.step(rollout.id, len(rollout.steps), rollout.entries[-1].get("skill", ""))
+    except ModelError:
+        raise
+    except Exception as error:  # any planner or world may be under test here
+        begun = info["task_index"] == rollout.task  # else the one before was booked, and the next never came up
+        rollout.crash(error, *(info["goal"] if begun else (0, 1)))
+    return rollout.result(start), rollout.entries
+
+
+def _begin(
+    env: gymnasium.Env, rollout: Rollout, episode: Episode, skills: str, seed: int
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The world at the episode's start, with the first entry of its trace."""
+    observation, info = env.reset(seed=seed, options={"episode": episode})
+    opening = episode_entry(rollout.index, episode, skills, info.get("notes"))
+    rollout.entries.append(opening | rollout.marks(observation, info))
+    return observation, info
+
+
+def _turn(
+    env: gymnasium.Env, planner: Planner, rollout: Rollout, observation: Mapping[str, Any], info: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any], bool]:
+    """Observe, decide, act, learn what became of it."""
+    facts = info["facts"]
+    began = time.perf_counter()
+    planner.observe(facts)
+    decision: Decision = planner.decide(info["skills"], info)
+    wall_ms = 1e3 * (time.perf_counter() - began)
+    following, _, terminated, truncated, after = env.step(decision.skill)
+    ok, message = after["outcome_ok"], following["feedback"]
+    planner.feedback(decision.skill, after.get("told_ok", ok), message)
+    numbers = step_numbers(decision, rollout.task, wall_ms)
+    rollout.steps.append(numbers)
+    done = after.get("task_done")
+    entry = step_entry(
+        rollout.id,
+        numbers,
+        info["step"],
+        instruction=observation["instruction"],
+        facts=facts,
+        decision=decision,
+        ok=ok,
+        message=message,
+        goal=after["goal"] if done is None else (done.met, done.total),
+    )
+    rollout.entries.append(entry | rollout.marks(following, after))
+    over = terminated or truncated
+    if done is not None:
+        outcome = rollout.finish(done, decision.skill)
+        next_instruction = None if over else following["instruction"]
+        planner.finish_task(Finished(outcome.instruction, outcome.success, outcome.steps), next_instruction)
+    return following, after, over

@@ -1,0 +1,141 @@
+"""Weights & Biases: config, metrics per episode, summary, a table of episodes, and the trace as an artifact.
+
+A key has one meaning: what is logged per episode begins with ``episode/`` and has no summary, the summary holds the
+keys of ``summary.json``, and the table is ``tables/episodes``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keep_agent.errors import ConfigError, check_choice
+from keep_agent.rollout.results import EpisodeResult
+from memory.files.atomic import write_atomic
+
+if TYPE_CHECKING:
+    import wandb
+
+ID = "wandb/id"  # in the run folder
+EPISODE, INDEX, TABLE = "episode/", "episode/index", "tables/episodes"
+MODES = ("disabled", "offline", "online")
+COLUMNS = ("index", "episode", "task", "type", "instruction", "success", "stop", "met", "total", "steps", "ttft_ms")
+
+
+class RunLog(Protocol):
+    """Somewhere a run is told about."""
+
+    def episode(self, result: EpisodeResult) -> None: ...
+
+    def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None: ...
+
+
+class NoLog:
+    """Tells nobody."""
+
+    def episode(self, result: EpisodeResult) -> None:
+        """Nobody listens."""
+
+    def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None:
+        """Nobody listens."""
+
+
+class WandbLog:
+    """One W&B run; made by `open_log`."""
+
+    def __init__(self, run: wandb.Run) -> None:
+        self._run = run
+        run.define_metric(f"{EPISODE}*", step_metric=INDEX, summary="none")  # or the last one's would be the run's
+
+    def episode(self, result: EpisodeResult) -> None:
+        """Metrics of one finished episode, at its index."""
+        self._run.log({f"{EPISODE}{key}": value for key, value in _metrics(result).items()})
+
+    def finish(self, summary: Mapping[str, Any], results: Sequence[EpisodeResult], trace: Path) -> None:
+        """Summary, table and artifact; ends the W&B run."""
+        import wandb
+
+        self._run.log({TABLE: wandb.Table(columns=list(COLUMNS), data=_rows(results))})
+        self._run.summary.update({key: value for key, value in summary.items() if key not in ("config", "versions")})
+        if trace.exists():
+            artifact = wandb.Artifact(f"trace-{self._run.id}", type="trace")
+            artifact.add_file(str(trace))
+            self._run.log_artifact(artifact)
+        self._run.finish()
+
+
+def _metrics(result: EpisodeResult) -> dict[str, float]:
+    """What one episode came to; times and rows only where a model was asked."""
+    asked = [step for step in result.steps if step.layers]
+    metrics = {
+        "index": result.index,
+        "success": sum(task.success for task in result.tasks) / len(result.tasks),
+        "goal_conditions": sum(task.met for task in result.tasks) / max(sum(t.total for t in result.tasks), 1),
+        "steps": len(result.steps),
+        "crashed": int(result.crashed),
+        "seconds": result.seconds,
+    }
+    if asked:
+        metrics["ttft_ms"] = sum(step.ttft_ms for step in asked) / len(asked)
+        metrics["decision_ms"] = sum(step.decision_ms for step in asked) / len(asked)
+        metrics["computed_ratio"] = sum(step.computed_ratio for step in asked) / len(asked)
+    return metrics
+
+
+def _rows(results: Sequence[EpisodeResult]) -> list[list[Any]]:
+    return [
+        [
+            *(result.index, result.id, number, task.type, task.instruction, task.success, task.stop),
+            *(task.met, task.total, task.steps, _mean_ttft(result, number)),
+        ]
+        for result in results
+        for number, task in enumerate(result.tasks)
+    ]
+
+
+def _mean_ttft(result: EpisodeResult, task: int) -> float | None:
+    times = [step.ttft_ms for step in result.steps if step.task == task and step.layers]
+    return sum(times) / len(times) if times else None
+
+
+def _run_id(folder: Path) -> str:
+    """The id of a run folder's W&B run, or a new one: a resumed run goes on under it."""
+    path = folder / ID
+    return path.read_text(encoding="utf-8") if path.exists() else uuid.uuid4().hex[:12]
+
+
+def check_mode(mode: str) -> None:
+    """Raises ConfigError for a mode W&B does not know."""
+    check_choice("wandb.mode", mode, MODES)
+
+
+def open_log(settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path) -> RunLog:
+    """A log for ``wandb.mode``; offline files go under ``folder/wandb``. Raises ConfigError if W&B cannot start."""
+    check_mode(settings["mode"])
+    if settings["mode"] == "disabled":
+        return NoLog()
+    import wandb
+
+    quiet = wandb.Settings(
+        silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True
+    )
+    try:
+        run = wandb.init(
+            project=settings["project"],
+            entity=settings["entity"],
+            group=settings["group"],
+            name=settings["name"] or folder.name,
+            id=_run_id(folder),
+            resume="allow",
+            mode=settings["mode"],
+            dir=folder,
+            config=dict(config),
+            settings=quiet,
+        )
+    except wandb.Error as error:
+        message = " ".join(str(error).split())
+        raise ConfigError(f"W&B did not start ({message}); log in, or use wandb.mode=offline or disabled") from error
+    write_atomic(folder / ID, run.id)  # W&B has made the folder
+    return WandbLog(run)

@@ -1,0 +1,102 @@
+"""Requests to planning agents and their answers, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from keep_agent.agent.types import Decision
+from keep_agent.server.limits.strict_models import Items, Strict
+
+ROBOT = {"id": "agent", "category": "agent", "type": "agent", "place": "counter_1"}
+MUG = {"id": "mug_1", "category": "object", "type": "mug", "place": "cabinet_1", "states": ["dirty"]}
+CABINET = {"id": "cabinet_1", "category": "receptacle", "type": "cabinet", "states": ["closed"]}
+SKILLS = ["go to cabinet 1", "open cabinet 1", "done"]
+SUMMARY = ("queued_ms", "timings", "counts", "ahead")
+Detail = Literal["none", "summary", "full"]
+
+
+def _example(**values: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+class Create(Strict):
+    model_config = _example(id="kitchen")
+    id: StrictStr = Field(description="1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'", max_length=64)
+
+
+class FactRow(Strict):
+    """One thing as the robot knows it; what is left out is unknown or false."""
+
+    model_config = _example(**MUG)
+    id: StrictStr = Field(description="Its name: type and number")
+    category: Literal["object", "receptacle", "agent"]
+    type: StrictStr
+    place: StrictStr | None = Field(None, description="The receptacle it is in or on; 'agent' if the robot holds it")
+    holds: StrictStr | None = Field(None, description="What the agent holds")
+    states: Items[StrictStr] = Field([], description="Words such as open, hot, clean, unseen")
+    gone: StrictBool = Field(False, description="It no longer exists")
+    sees: Items[StrictStr] = Field([], description="What lies before the agent")
+
+
+class Observe(Strict):
+    model_config = _example(facts=[ROBOT, CABINET, MUG])
+    facts: Items[FactRow]
+
+
+class Plan(Strict):
+    model_config = _example(instruction="put the mug on the table", skills=SKILLS)
+    instruction: StrictStr
+    skills: Items[StrictStr] = Field(description="Those that make sense now")
+    after: StrictInt | None = Field(
+        None, description="The last decision you know, 0 before the first: a plan asked again is not made twice then"
+    )
+    trace: Detail = Field("summary", description="How much the answer tells about how the prompt came about")
+    stream: StrictBool = Field(False, description="Answer with server-sent events: ready, then decision")
+
+
+class Report(Strict):
+    model_config = _example(ok=False, message="the cabinet is locked", number=3)
+    ok: StrictBool
+    message: StrictStr = Field("", description="Why it did not work")
+    number: StrictInt | None = Field(None, description="Of the decision; then reporting twice does no harm")
+
+
+class Finish(Strict):
+    model_config = _example(success=True)
+    success: StrictBool
+
+
+class About(BaseModel):
+    id: str
+    segments: int
+    decisions: int
+
+
+class Listed(BaseModel):
+    agents: list[str]
+
+
+class Decided(BaseModel):
+    skill: str
+    scores: list[tuple[str, float]]
+    number: int
+    trace: dict[str, Any]
+    warnings: list[str] = Field([], description="What the plan lacked, such as a fact about the agent itself")
+
+
+def decided(decision: Decision, detail: Detail) -> dict[str, Any]:
+    return {
+        "skill": decision.skill,
+        "scores": [[skill, round(score, 4)] for skill, score in decision.scores],
+        "number": decision.number,
+        "trace": shown(decision.trace, detail),
+        "warnings": list(decision.warnings),
+    }
+
+
+def shown(trace: Mapping[str, Any], detail: Detail) -> dict[str, Any]:
+    wanted = {"none": (), "summary": SUMMARY, "full": tuple(trace)}[detail]
+    return {key: trace[key] for key in wanted if key in trace}

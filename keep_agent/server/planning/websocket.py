@@ -1,0 +1,125 @@
+"""``/v1/agents/{agent}/socket``: one connection for a robot's whole day; each message is answered by type."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Annotated, Any, Literal
+
+import anyio
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from keep_agent.errors import KeepError
+from keep_agent.server.auth.access_rules import AGENTS, Caller
+from keep_agent.server.auth.revocable_websocket import POLICY
+from keep_agent.server.auth.tokens import OPEN, Access
+from keep_agent.server.error_handlers import Refused, answer_to, body_of, described, expected, kind_of, status_of
+from keep_agent.server.limits.concurrency_limiter import Gate
+from keep_agent.server.limits.json_scan import check_json
+from keep_agent.server.limits.websocket_inbox import Inbox
+from keep_agent.server.planning.routes import Planner, tell
+from keep_agent.server.planning.schemas import Finish, Observe, Plan, Report
+from keep_agent.server.settings import Settings
+
+
+class ObserveMessage(Observe):
+    type: Literal["observe"]
+
+
+class PlanMessage(Plan):
+    type: Literal["plan"]
+
+
+class ReportMessage(Report):
+    type: Literal["report"]
+
+
+class FinishMessage(Finish):
+    type: Literal["finish"]
+
+
+Message = Annotated[ObserveMessage | PlanMessage | ReportMessage | FinishMessage, Field(discriminator="type")]
+TOLD = {"observe": "observed", "report": "reported", "finish": "finished"}  # how each is answered
+MESSAGE: TypeAdapter[BaseModel] = TypeAdapter(Message)
+
+
+class SocketRoutes:
+    def __init__(self, planner: Planner, settings: Settings) -> None:
+        most = settings.sockets
+        self._planner, self._limits = planner, settings.limits
+        self._agents = Gate(most, settings.agent_sockets, "websockets")
+        self._tokens = Gate(most, max(1, most * 3 // 4), "websockets", "this token")
+        self.router = APIRouter(tags=["planning"])
+        self.router.add_api_websocket_route(f"{AGENTS}/{{agent}}/socket", self.talk)
+
+    async def talk(self, socket: WebSocket, agent: str, caller: Caller) -> None:
+        async with AsyncExitStack() as held:
+            try:
+                await self._enter(agent, caller, held)
+            except KeepError as error:
+                await socket.send_denial_response(answer_to(socket.url.path, error))
+                return
+            await socket.accept()
+            inbox = Inbox(self._limits.body_bytes)
+            listening = asyncio.create_task(self._listen(socket, inbox))
+            held.callback(listening.cancel)
+            with suppress(WebSocketDisconnect):
+                async for content in inbox:
+                    await self._answer(socket, agent, content)
+
+    async def _enter(self, agent: str, caller: Access, held: AsyncExitStack) -> None:
+        """Take a share of the websockets, and wake the agent. Raises KeepError."""
+        token = None if caller is OPEN else caller.name  # without tokens there is nobody to share with
+        await held.enter_async_context(self._tokens.entered(token))
+        await held.enter_async_context(self._agents.entered(agent))
+        async with self._planner.gate.entered(agent):
+            await self._planner.on(agent, lambda one: None)
+
+    async def _listen(self, socket: WebSocket, inbox: Inbox) -> None:
+        """Take what comes while other messages are answered: behind an unread one no sign of life would be seen."""
+        try:
+            while (message := await socket.receive())["type"] != "websocket.disconnect":
+                await inbox.put(message.get("bytes") or (message.get("text") or "").encode("utf-8", "surrogatepass"))
+        finally:
+            await inbox.end()
+
+    async def _answer(self, socket: WebSocket, agent: str, content: bytes) -> None:
+        try:
+            asked = self._read(content)
+            async with self._planner.gate.entered(agent):
+                async for name, data in self._events(agent, asked):
+                    await self._send(socket, {"type": name, **data})
+        except Exception as error:
+            refused = expected(error)
+            if refused is None:
+                raise
+            said = body_of(socket.url.path, status_of(refused), kind_of(refused), str(refused))
+            await self._send(socket, {"type": "error", "status": status_of(refused), **said})
+
+    async def _send(self, socket: WebSocket, message: Mapping[str, Any]) -> None:
+        """Raises WebSocketDisconnect where the peer does not take it in time: it holds a share of what all need."""
+        try:
+            with anyio.fail_after(self._limits.send_seconds):
+                await socket.send_text(json.dumps(message))
+        except TimeoutError:
+            raise WebSocketDisconnect(POLICY) from None
+
+    def _read(self, content: bytes) -> BaseModel:
+        if len(content) > self._limits.body_bytes:
+            raise Refused(f"a message of {len(content)} bytes is too long; use up to {self._limits.body_bytes}")
+        check_json(content, self._limits.depth, self._limits.values)
+        try:
+            return MESSAGE.validate_json(content)
+        except ValidationError as error:
+            raise Refused(described(error.errors(include_input=False, include_url=False))) from None
+
+    async def _events(self, agent: str, asked: BaseModel) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        if isinstance(asked, PlanMessage):
+            async for event in self._planner.plan(agent, asked):
+                yield event
+        else:
+            await self._planner.on(agent, lambda one: tell(one, asked))
+            yield TOLD[asked.type], {}

@@ -1,0 +1,41 @@
+"""Plays a scenario beside everybody else: its turns go by way of the scheduler that conversations use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from keep_agent.scenarios.runner import Answer, Player
+from keep_agent.server.chat.turn import GenerationRequest, Prefilled, Turn
+from keep_agent.server.error_handlers import Unavailable
+from memory.engine.models.special_tokens import SpecialTokens
+from memory.engine.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPlayer(Player):
+    """``begins`` hears of each turn before it runs, so that it can be cancelled; a cancelled one is not said."""
+
+    scheduler: Scheduler
+    prompt_chars: int
+    begins: Callable[[Turn], None]
+
+    def _answer(self, memory: str, text: str, max_tokens: int) -> Answer:
+        heard: list[Prefilled | str] = []
+        request = GenerationRequest(memory, lambda: text, max_tokens, persist=False)
+        special = SpecialTokens(frozenset(self.stops))
+        turn = Turn(self.memories, self.scheduler, special, request, self.prompt_chars, heard.append)
+        self.begins(turn)
+        ended = turn.run()
+        if ended.reason == "cancelled" or turn.prefilled is None:
+            raise Unavailable("the turn was given up, the server is closing: play the scenario anew")
+        return Answer(
+            text="".join(piece for piece in heard if isinstance(piece, str)),
+            kind=turn.prefilled.kind,
+            origin=turn.prefilled.origin,
+            kept=turn.prefilled.kept,
+            new=turn.prefilled.new,
+            generated=ended.generated,
+            ttft_ms=ended.ttft_ms or 0.0,
+            decode_ms=ended.decode_ms,
+        )

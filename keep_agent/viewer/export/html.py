@@ -1,0 +1,96 @@
+"""An episode as one HTML file: the player, its steps and pictures, and nothing that is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import json
+from base64 import b64encode
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from keep_agent.errors import DataError
+from keep_agent.files import refuse_folder
+from keep_agent.viewer.pictures import KINDS, picture
+from keep_agent.viewer.runs import Run
+from keep_agent.viewer.step_model import overview, step_json
+from keep_agent.viewer.trace_index import EpisodeIndex
+from memory.files.atomic import write_atomic
+
+STATIC = Path(__file__).parents[1] / "static"
+SCOPE = "keep-viewer/"  # what the modules are called in the file
+ALONE = ("step_view.js", "index.js")  # of the served pages
+PAGE = Template("""\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+body { margin: 0; }
+$style
+</style>
+<script type="importmap">$imports</script>
+<div id="player"><noscript>This page draws itself with JavaScript.</noscript></div>
+<script type="text/plain" id="steps">$steps</script>
+<script type="module">
+import { playEmbedded } from "${scope}embedded.js";
+playEmbedded(document.getElementById("player"), "steps");
+</script>
+</html>
+""")
+
+
+def write_html(run: Run, episode: EpisodeIndex, path: Path) -> Path:
+    """Write an episode's page; the path. Raises ConfigError for a folder, DataError for what cannot be shown."""
+    refuse_folder(path, "episode.html")
+    write_atomic(path, page(run, episode))
+    return path
+
+
+def page(run: Run, episode: EpisodeIndex) -> str:
+    """The whole file. Steps travel compressed, as base64: no text of a run is ever markup in it."""
+    label = " · ".join(word for word in (run.method, episode.key, run.path.resolve().name) if word)
+    return PAGE.substitute(
+        title=html.escape(label),
+        style=(STATIC / "viewer.css").read_text(encoding="utf-8"),
+        imports=json.dumps({"imports": _modules()}),
+        steps=_packed(_content(run, episode, label)),
+        scope=SCOPE,
+    )
+
+
+def _content(run: Run, episode: EpisodeIndex, label: str) -> dict[str, Any]:
+    """Each step is JSON of its own, so that a long episode is not parsed at once."""
+    steps = (step_json(run, episode, number) for number in range(len(episode.places)))
+    return {
+        "label": label,
+        "overview": dict(overview(run, episode)),
+        "steps": list(steps),
+        "pictures": {number: _data_url(run, name) for number, name in episode.frames.items()},
+    }
+
+
+def _data_url(run: Run, name: str) -> str:
+    """A picture's bytes as an address; empty for one that is not there, which the page then says."""
+    try:
+        path = picture(run.path, name)
+    except DataError:
+        return ""
+    return f"data:{KINDS[path.suffix]};base64,{b64encode(path.read_bytes()).decode()}"
+
+
+def _packed(content: dict[str, Any]) -> str:
+    raw = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return b64encode(gzip.compress(raw, mtime=0)).decode()
+
+
+def _modules() -> dict[str, str]:
+    """The page's modules as addresses that hold their own source, by the names they import each other by."""
+    found = {}
+    for file in sorted(STATIC.glob("*.js")):
+        if file.name not in ALONE:
+            source = file.read_text(encoding="utf-8").replace('from "./', f'from "{SCOPE}')
+            found[SCOPE + file.name] = f"data:text/javascript;base64,{b64encode(source.encode()).decode()}"
+    return found

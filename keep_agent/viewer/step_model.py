@@ -1,0 +1,156 @@
+"""A step as a page draws it: plain data, made of its entry and of what was told before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from keep_agent.files import unpacking
+from keep_agent.rollout.results import PARTS, shallow
+from keep_agent.rollout.trace import Entry
+from keep_agent.viewer.episode_filters import row
+from keep_agent.viewer.runs import Run
+from keep_agent.viewer.segments import SegmentView, segment_views
+from keep_agent.viewer.trace_index import EpisodeIndex
+from keep_agent.viewer.world import World, world
+
+
+@dataclass(frozen=True, slots=True)
+class PromptView:
+    """How the prompt was made. Times in ms since the first load or computation; rows are prompt rows."""
+
+    rows: int
+    context: int  # rows before the memory
+    query: int  # first row of the query
+    active_rows: tuple[int, ...]  # per layer
+    segments: tuple[SegmentView, ...]
+    units: int
+    units_hit: int
+    hops: tuple[Entry, ...]  # layer, hops, edges
+    loads: tuple[Sequence[Any], ...]  # first layer, layer after the last, start, end, bytes
+    computes: tuple[Sequence[Any], ...]  # layer, piece, start, end
+    flips: tuple[Entry, ...]
+    cold: bool
+    parts: tuple[tuple[str, float], ...]  # of the time to the first token
+    ttft_ms: float
+    score_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step. ``number`` counts from 0 over the whole episode, ``step`` within its task."""
+
+    number: int
+    task: int
+    step: int
+    instruction: str
+    skill: str
+    ok: bool
+    message: str
+    goal: tuple[int, int] | None
+    understood: str  # what the model says that the instruction asks for
+    focus: str
+    scores: tuple[tuple[str, float], ...]
+    prompt: PromptView | None  # None: no model decided
+    world: World
+    before: int | None  # number of the picture before the skill (-1: at the reset), and after it
+    after: int | None
+    restarted: bool
+    end: Entry | None  # the task's outcome, if it ended here
+    crash: str  # the traceback, if the episode ended in one behind this step
+
+    def to_json(self) -> str:
+        """One object, without spaces. Raises ValueError for numbers that JSON does not have."""
+        return json.dumps(self, default=shallow, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def step_view(run: Run, episode: EpisodeIndex, step: int) -> StepView:
+    """Raises DataError for a step that is not there, or whose entry lacks what it must have."""
+    entry = run.index.entry(episode, step)
+    with _shown(run, episode, step):
+        return _view(episode, step, entry)
+
+
+def step_json(run: Run, episode: EpisodeIndex, step: int) -> str:
+    """`StepView.to_json` of a step. Raises DataError as `step_view` does, and for what JSON does not have."""
+    view = step_view(run, episode, step)
+    with _shown(run, episode, step):
+        return view.to_json()
+
+
+@contextmanager
+def _shown(run: Run, episode: EpisodeIndex, step: int) -> Iterator[None]:
+    with unpacking(f"{run.index.path}:{episode.places[step].number}", "no step that can be shown", "run it again"):
+        yield
+
+
+def _view(episode: EpisodeIndex, step: int, entry: Entry) -> StepView:
+    told, extra = episode.outlines[step], entry.get("extra", {})
+    return StepView(
+        number=step,
+        task=told.task,
+        step=told.step,
+        instruction=str(entry.get("instruction", "")),
+        skill=told.skill,
+        ok=told.ok,
+        message=str(entry.get("message", "")),
+        goal=told.goal,
+        understood=str(extra.get("understood", "")),
+        focus=str(extra.get("focus", "")),
+        scores=tuple((str(skill), float(score)) for skill, score in entry.get("scores", ())),
+        prompt=_prompt(entry, episode, step) if "segments" in entry else None,
+        world=world(episode.facts, step),
+        before=step - 1 if step - 1 in episode.frames else None,
+        after=step if step in episode.frames else None,
+        restarted=told.restarted,
+        end=_end(episode, step),
+        crash=_crash(episode, step),
+    )
+
+
+def _prompt(entry: Entry, episode: EpisodeIndex, step: int) -> PromptView:
+    timings, units = entry.get("timings", {}), entry.get("units", ())
+    return PromptView(
+        rows=len(entry["token_ids"]),
+        context=entry["context"],
+        query=entry["query"],
+        active_rows=tuple(entry["active_rows"]),
+        segments=segment_views(entry, episode.texts, step),
+        units=len(units),
+        units_hit=sum(unit["hit"] for unit in units),
+        hops=tuple(entry.get("hops", ())),
+        loads=tuple(entry.get("loads", ())),
+        computes=tuple(entry.get("computes", ())),
+        flips=tuple(entry.get("flips", ())),
+        cold=bool(entry.get("cold")),
+        parts=tuple((part, timings[part]) for part in PARTS if part in timings),
+        ttft_ms=timings.get("ttft", 0.0),
+        score_ms=timings.get("score", 0.0),
+    )
+
+
+def _end(episode: EpisodeIndex, step: int) -> Entry | None:
+    """The outcome of a task behind its last step."""
+    task = episode.outlines[step].task
+    following = episode.outlines[step + 1].task if step + 1 < len(episode.outlines) else None
+    return next((end for end in episode.ends if end.get("task") == task), None) if following != task else None
+
+
+def _crash(episode: EpisodeIndex, step: int) -> str:
+    last = step == len(episode.places) - 1
+    return str(episode.crash.get("traceback", "")) if last and episode.crash else ""
+
+
+def overview(run: Run, episode: EpisodeIndex, since: int = 0) -> Mapping[str, Any]:
+    """What a page needs before any step: the episode, and the outlines of its steps from ``since`` on."""
+    told = asdict(row(run.key, run.method, episode))
+    return told | {
+        "outlines": [asdict(step) for step in episode.outlines[since:]],
+        "since": since,
+        "problem": run.index.problem,
+        "crash": str(episode.crash.get("traceback", "")) if episode.crash else "",
+        "opening": -1 if -1 in episode.frames else None,
+    }

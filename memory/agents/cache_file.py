@@ -1,0 +1,102 @@
+"""A packed cache as the file of an agent: blocks are mapped as they are, nothing is unpacked or built anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from keep_agent.errors import ConfigError, CorruptError, DataError
+from memory.engine.models.model_spec import ModelSpec
+from memory.files.block_file import BlockFile
+from memory.kv_cache.quantization import Packed, PackFormat
+from memory.kv_cache.quantized import BLOCK, Extent, PackedCache
+
+PARTS = ("codes", "scale", "bias")
+OPEN = "open"  # the rows that make up no page yet, as they were computed
+
+
+def header_of(cache: PackedCache) -> dict[str, Any]:
+    """What the tensors do not say."""
+    dropped = torch.nonzero(~cache.live)[:, 0].tolist()
+    return {"format": asdict(cache.format), "packed": cache.packed, "ids": list(cache.tokens), "dropped": dropped}
+
+
+def tensors_of(cache: PackedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
+
+    Blocks are copied, for forks may go on in the last one meanwhile: what is written has to be what its checksum is of.
+    Behind the packed rows there are zeros, whatever forks put there. The cache itself must not go on.
+    """
+    blocks = -(-cache.packed // BLOCK)
+    for extent in cache.extents:
+        if extent.check is not None:  # or damage would get a checksum of its own
+            extent.check(0, extent.blocks)
+    tensors = {}
+    for side in ("k", "v"):
+        parts = [getattr(extent, side).tensors for extent in cache.extents]
+        for index, name in enumerate(PARTS):
+            if parts:
+                tensors[f"{side}.{name}"] = _copied([part[index] for part in parts], blocks, cache.packed % BLOCK)
+    rows = cache.next_position - cache.packed
+    return tensors, {OPEN: cache.open[..., :rows, :].cpu()}
+
+
+def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
+    """The first ``blocks`` of them all, of the last one only as many rows as ``last`` says, unless that is 0."""
+    kept, base = [], 0
+    for part in parts:
+        kept.append(part[: max(0, blocks - base)])  # a pass that failed may have left room of which nothing is taken
+        base += part.shape[0]
+    copy = torch.cat(kept).cpu()
+    if last:
+        copy[-1, ..., copy.shape[-2] * last // BLOCK :, :] = 0
+    return copy
+
+
+def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> PackedCache:
+    """The cache a file holds, for the model it was made with. Whole blocks stay mapped, checked when first read.
+
+    :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
+    :raises DataError: it lacks something that this version needs
+    """
+    try:
+        format, packed = PackFormat(**file.header["format"]), int(file.header["packed"])
+        ids, dropped, open_rows = list(file.header["ids"]), file.header["dropped"], file.extra(OPEN)
+    except (KeyError, TypeError, ConfigError) as error:
+        raise DataError(f"{file.path} holds no packed rows of this version ({error!r}); delete it") from error
+    cache = PackedCache(spec, format, device)
+    room = list(cache.open.shape)
+    room[-2] = len(ids) - packed
+    if file.blocks != -(-packed // BLOCK) or list(open_rows.shape) != room or open_rows.dtype != spec.dtype:
+        raise CorruptError(
+            f"{file.path}: {file.blocks} blocks and {list(open_rows.shape)} open numbers of {open_rows.dtype} do not "
+            f"hold {packed} and {len(ids) - packed} rows of this model; delete it"
+        )
+    if packed:
+        _add_blocks(cache, file, packed)
+    cache.open[..., : room[-2], :] = open_rows.to(device)
+    cache.adopt(ids, packed, dropped)
+    return cache
+
+
+def _add_blocks(cache: PackedCache, file: BlockFile, packed: int) -> None:
+    """The file's whole blocks as they lie there, and a copy of the last one if it has room."""
+    empty = Extent.empty(1, cache.spec, cache.format, cache.device)
+    k, v = (_mapped(like, file, side, cache.device) for like, side in ((empty.k, "k"), (empty.v, "v")))
+    whole = packed // BLOCK
+    if whole:
+        cache.extents.append(Extent(k[:whole], v[:whole], file.verify, taken=whole * BLOCK))
+    if packed % BLOCK:
+        cache.extents.append(Extent(k, v, file.verify).copy(whole, whole + 1))
+
+
+def _mapped(like: Packed, file: BlockFile, side: str, device: torch.device) -> Packed:
+    """Keys or values of the file, laid out as ``like``."""
+    tensors: Mapping[str, torch.Tensor] = {name: file.tensor(f"{side}.{name}") for name in PARTS}
+    for due, (name, found) in zip(like.tensors, tensors.items(), strict=True):
+        if (found.shape[1:], found.dtype) != (due.shape[1:], due.dtype):
+            raise CorruptError(f"{file.path}: {side}.{name} {tuple(found.shape)} does not fit this model; delete it")
+    return like.with_tensors(*(found.to(device) for found in tensors.values()))

@@ -1,0 +1,74 @@
+"""Names of components: the classes that a config may name, told apart without importing anything."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import ConfigError
+
+TARGET = "_target_"
+STAGES = ("retrieval", "construction", "recompute", "loading", "retention", "storage")
+METHOD = "memory.method.MemoryMethod"
+PARTS = ("memory.kv_cache.pinned_blocks.FrozenPool", "memory.segments.graph.Grouping")
+
+
+def is_own(name: str) -> bool:
+    """Is it the dotted name of a class in a file of one of the six stages, or of another part of a method?"""
+    words = name.split(".")
+    in_a_stage = len(words) == 4 and words[0] == "memory" and words[1] in STAGES
+    return name in (METHOD, *PARTS) or (in_a_stage and all(word.isidentifier() for word in words))
+
+
+def check_names(values: Any, known: Collection[str] = (), source: str = "this config") -> None:
+    """Raises ConfigError unless every class named in ``values``, at any depth, is ours or one of ``known``.
+
+    For values that were read from a file; nothing is imported.
+    """
+    for place, name in named_classes(values):
+        if not isinstance(name, str) or not (is_own(name) or name in known):
+            raise ConfigError(
+                f"{source} names {name!r} under {place}, which is no component of this package; if it is a class of "
+                f"yours, give {place}={name}, or what chose it, on the command line too"
+            )
+
+
+def check_classes(values: Any, place: str = "") -> None:
+    """Raises ConfigError for a class named in ``values``, at any depth, that cannot be a component, by its name alone.
+
+    Nothing is imported, torch least of all: a class that is there is looked at when it is made.
+    """
+    for key, name in named_classes(values, place):
+        if not isinstance(name, str) or not all(word.isidentifier() for word in name.split(".")) or "." not in name:
+            raise ConfigError(f"{key}={name!r} is no dotted name of a class: give one, such as {METHOD}")
+        if not _is_there(name):
+            raise ConfigError(
+                f"{key}={name!r} is no component: name a class with the methods of a stage, such as those in "
+                f"memory/{', memory/'.join(STAGES)}, or one of a module of yours that can be found from here"
+            )
+
+
+def _is_there(name: str) -> bool:
+    """Whether it is one of our classes, or of a package that can be found; the standard library has no components."""
+    package, *inner, last = name.split(".")
+    if package != "memory":
+        return package not in sys.stdlib_module_names and (package in sys.modules or find_spec(package) is not None)
+    file = Path(__file__).parents[1].joinpath(*inner).with_suffix(".py")
+    return is_own(name) and file.is_file() and bool(re.search(rf"^class {last}\b", file.read_text("utf-8"), re.M))
+
+
+def named_classes(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every ``_target_`` at any depth, with its dotted key."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            below = f"{place}.{key}".lstrip(".")
+            if key == TARGET:
+                yield below, value
+            yield from named_classes(value, below)
+    elif isinstance(values, list):
+        for number, value in enumerate(values):
+            yield from named_classes(value, f"{place}.{number}")

@@ -1,0 +1,172 @@
+"""Witness of the passes over a cache, for a retention stage: late queries, and how much attention rows had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from memory.engine.attention.kernels import Asked, Block, block_probabilities
+
+Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # places and queries of a witness
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The attention that some rows gave to the rows they saw, summed over layers and heads."""
+
+    places: torch.Tensor  # (n,) positions of those that gave
+    seen: torch.Tensor  # (m,) positions of those that received
+    weights: torch.Tensor  # (n, m) float32
+
+    def before(self, position: int) -> Given:
+        """Without the rows from ``position`` on."""
+        rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.seen))
+        return Given(self.places[:rows], self.seen[:columns], self.weights[:rows, :columns].clone())
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Takes the weights of one block after another and adds up their sums over heads."""
+
+    blocks: Sequence[Block]
+    totals: torch.Tensor  # (query rows, key rows) float32
+    taken: list[int]  # how many blocks have come
+
+    def append(self, weights: torch.Tensor) -> None:
+        """``weights`` (heads, rows, keys) of the next block."""
+        block = self.blocks[len(self.taken)]
+        self.taken.append(weights.shape[-1])
+        sums, totals = weights.sum(0, dtype=torch.float32), self.totals[block.q0 : block.q1]
+        totals[:, : block.prefix] += sums[:, : block.prefix]
+        body = sums[:, block.prefix :][:, : totals.shape[1] - block.k0]  # the columns behind the last row are padding
+        totals[:, block.k0 : block.k0 + body.shape[1]] += body
+
+
+class Witness:
+    """Looks on while rows are appended to one cache. Positions, not rows, name what it saw.
+
+    Attention is kept by the row that gave it, so that rows which are taken back take back what they gave as well. That
+    is one float32 for every row computed and live row it saw: less than their keys and values, unless most of a long
+    prompt stays live.
+
+    :param recent: of so many last rows the queries are kept
+    :param mass: whether to add up the attention every row receives, over layers, heads and querying rows
+    :param windows: per layer its sliding window, as `ModelSpec.windows`; empty: no layer has one
+    """
+
+    def __init__(self, recent: int = 0, mass: bool = False, windows: Sequence[int | None] = ()) -> None:
+        self.recent, self.wants_mass, self._windows = recent, mass, windows
+        self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
+        self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
+        self.asked: dict[int, Asked] = {}  # per layer: how it makes weights of scores
+        self._settled: Sight = self.places, {}  # what was seen when a turn was over
+        self._given: list[Given] = []  # in order; the last one grows while its pass is under way
+
+    @contextmanager
+    def watching(self, positions: torch.Tensor, count: int) -> Iterator[None]:
+        """A pass as `begin` takes it; one that fails, when some layers have seen it and others not, leaves no trace."""
+        before = self.places, dict(self.queries)
+        self.begin(positions, count)
+        try:
+            yield
+        except BaseException:
+            self.places, self.queries = before
+            self._take_back(int(positions[-count]))
+            raise
+
+    def begin(self, positions: torch.Tensor, count: int) -> None:
+        """A pass over the last ``count`` of the rows at ``positions`` begins."""
+        new = positions[-count:]
+        self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
+        if self.wants_mass:
+            self._take_back(int(new[0]))  # of a pass over the same rows that never became part of the cache
+            self._given.append(Given(new, positions, _zeros(positions, count, positions.numel())))
+
+    def columns(self, blocks: Sequence[Block]) -> Columns | None:
+        """Where this pass's weights go, if they are wanted."""
+        if not self.wants_mass:
+            return None
+        return Columns(blocks, self._given[-1].weights, [])
+
+    def see(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        keys: torch.Tensor | None,
+        columns: Columns | None,
+        scale: float,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> None:
+        """One layer's rotated queries (1, heads, rows, head_dim) and keys (1, kv_heads, keys, head_dim).
+
+        Keys are needed where ``columns`` are to be filled.
+        """
+        self.asked[layer] = Asked(scale, self._windows[layer] if self._windows else None, softcap, sinks)
+        if self.recent:
+            new = query[0, :, -self.recent :]
+            old = self.queries.get(layer)
+            kept = new if old is None else torch.cat([old, new], 1)
+            self.queries[layer] = kept[:, -self.places.numel() :].clone()
+        if columns is None:
+            return
+        if not columns.taken:  # this device's kernel keeps no weights
+            for block in columns.blocks:
+                columns.append(block_probabilities(query * scale, block.take(keys[0]), block, softcap, sinks))
+
+    def mass(self, positions: torch.Tensor) -> torch.Tensor:
+        """(rows,) float32 attention that the rows at ``positions`` received from all rows that were not taken back."""
+        total = _zeros(positions, int(positions[-1]) + 1 if positions.numel() else 0)
+        for given in self._given:
+            here = given.seen < total.numel()
+            total.index_add_(0, given.seen[here], given.weights[:, here].sum(0))
+        return total[positions]
+
+    def settle(self) -> None:
+        """A turn is over: should rows be taken back that come from here on, these are the last queries again."""
+        self._settled = self.places, dict(self.queries)
+
+    def cut(self, position: int) -> None:
+        """Forget the rows from ``position`` on, and what they gave to others."""
+        places, queries = self._settled = _before(position, *self._settled)
+        self.places, self.queries = _before(position, self.places, self.queries)
+        if places.numel() and not (self.places == places[0]).any():  # rows that are gone had taken the room of these
+            older = places < self.places[0] if self.places.numel() else places < position
+            self.places = torch.cat([places[older], self.places])[-self.recent :]
+            for layer, kept in queries.items():
+                both = torch.cat([kept[:, older], self.queries[layer]], 1)
+                self.queries[layer] = both[:, -self.places.numel() :].clone()
+        self._take_back(position)
+
+    def drop(self, live: torch.Tensor) -> None:
+        """Only the rows at positions ``live`` are left to receive; what the others gave them stays."""
+        if not self._given:
+            return
+        places = torch.cat([given.places for given in self._given])
+        weights, first = _zeros(live, places.numel(), live.numel()), 0
+        for given in self._given:
+            last, columns = first + given.places.numel(), torch.searchsorted(given.seen, live)
+            here = torch.nonzero(torch.isin(live, given.seen))[:, 0]
+            weights[first:last, here] = given.weights[:, columns[here]]
+            first = last
+        self._given = [Given(places, live, weights)]
+
+    def _take_back(self, position: int) -> None:
+        """Attention given by the rows from ``position`` on has not been given."""
+        while self._given and int(self._given[-1].places[-1]) >= position:
+            last = self._given.pop()
+            if int(last.places[0]) < position:
+                self._given.append(last.before(position))
+
+
+def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float32, device=like.device)
+
+
+def _before(position: int, places: torch.Tensor, queries: dict[int, torch.Tensor]) -> Sight:
+    """Without the rows from ``position`` on."""
+    kept = places < position
+    return places[kept], {layer: rows[:, kept] for layer, rows in queries.items()}

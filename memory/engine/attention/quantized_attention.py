@@ -1,0 +1,103 @@
+"""One query row per request over packed keys and values: codes enter the products, scales and biases the results.
+
+A number is scale * code + bias, so a product over a group is scale * (product with the codes) + bias * (sum of the
+other factor). Codes are exact in every dtype. Numbers are never unpacked, which takes most of a decoding step's time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch.nn import functional
+
+from memory.kv_cache.quantization import Grid, Packed
+
+
+def takes(packed: Packed, dtype: torch.dtype) -> bool:
+    """Whether this serves ``packed``: not where groups run along tokens, nor where float32 is too coarse."""
+    return packed.grid.span == 1 and dtype != torch.float64
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Every query head in ``count`` parts, one per group of numbers that its KV head touches.
+
+    ``groups`` (heads * count,) is the part's group, ``mask`` (heads * count, width) 1 where the group lies in the head.
+    """
+
+    count: int
+    groups: torch.Tensor
+    mask: torch.Tensor
+
+    def spread(self, x: torch.Tensor) -> torch.Tensor:
+        """(requests, heads, n) once per part."""
+        return x if self.count == 1 else x.repeat_interleave(self.count, 1)
+
+    def summed(self, x: torch.Tensor) -> torch.Tensor:
+        """(requests, heads * count, n) by head."""
+        return x if self.count == 1 else x.unflatten(1, (-1, self.count)).sum(2)
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Scales or biases (requests, tokens, groups) by part, (requests, heads * count, tokens)."""
+        return x.mT.index_select(1, self.groups)
+
+
+@lru_cache(64)
+def _parts(heads: int, kv_heads: int, head_dim: int, grid: Grid, device: torch.device) -> _Parts:
+    place = torch.arange(grid.width, device=device)
+    owner = torch.arange(heads, device=device) // (heads // kv_heads)
+    group, inside = place // grid.size, place // head_dim == owner[:, None]
+    first, last = owner * head_dim // grid.size, ((owner + 1) * head_dim - 1) // grid.size
+    count = int((last - first).max()) + 1
+    groups = first[:, None] + torch.arange(count, device=device)  # one that the head does not touch has an empty mask
+    mask = inside[:, None] & (group == groups[..., None])
+    return _Parts(count, groups.clamp(max=grid.width // grid.size - 1).flatten(), mask.flatten(0, 1).float())
+
+
+def packed_scores(q: torch.Tensor, k: Packed) -> torch.Tensor:
+    """(requests, heads, tokens) float32 of queries (requests, heads, head_dim) and ``k`` (requests, kv_heads, ...)."""
+    parts = _parts(q.shape[1], k.kv_heads, k.head_dim, k.grid, q.device)
+    wide = functional.pad(parts.spread(q).repeat(1, 1, k.kv_heads), (0, k.grid.width - k.kv_heads * k.head_dim))
+    wide *= parts.mask
+    scale, bias = _affine(k)
+    found = torch.bmm(wide, _centred(k, q.dtype).mT).float()
+    found.mul_(parts.of(scale)).add_(parts.of(bias).mul_(wide.float().sum(-1, keepdim=True)))
+    return parts.summed(found)
+
+
+def packed_mix(weights: torch.Tensor, v: Packed, dtype: torch.dtype) -> torch.Tensor:
+    """(requests, heads, head_dim) float32: ``weights`` (requests, heads, tokens) times the values."""
+    parts = _parts(weights.shape[1], v.kv_heads, v.head_dim, v.grid, weights.device)
+    scale, bias = _affine(v)
+    wide = parts.spread(weights)
+    found = torch.bmm((wide * parts.of(scale)).to(dtype), _centred(v, dtype)).float()
+    found.add_((wide * parts.of(bias)).sum(-1, keepdim=True)).mul_(parts.mask)
+    heads = found[..., : v.kv_heads * v.head_dim].unflatten(-1, (v.kv_heads, v.head_dim))
+    return parts.summed(heads.sum(-2))
+
+
+def _affine(packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and bias (requests, tokens, groups) float32 that go with `_centred` codes."""
+    scale = packed.scale.float()
+    return scale, packed.bias + scale * _centre(packed.grid.bits)
+
+
+def _centre(bits: int) -> int:
+    return 1 << bits - 1
+
+
+def _centred(packed: Packed, dtype: torch.dtype) -> torch.Tensor:
+    """Codes (requests, tokens, width) less half of their range: the smaller they are, the less is rounded."""
+    codes, grid = packed.codes, packed.grid
+    if grid.bits == 8:
+        return _signed(codes.clone(), 8).to(dtype)
+    numbers = torch.empty(*codes.shape[:-1], grid.width, dtype=dtype, device=codes.device)
+    numbers[..., : grid.width // 2] = _signed(codes & 15, 4)
+    numbers[..., grid.width // 2 :] = _signed(codes >> 4, 4)
+    return numbers
+
+
+def _signed(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    return codes.sub_(_centre(bits)).view(torch.int8)  # uint8 wraps around: read as int8 it is the difference

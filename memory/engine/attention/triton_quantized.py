@@ -1,0 +1,179 @@
+"""Packed keys and values on a GPU: a Triton kernel unpacks them in registers, and no unpacked number is written out.
+
+It sums up what `tiles` sums up with torch, over one tile at a time. Import it only where `tiles.reads_packed` holds.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import JITFunction
+
+from memory.engine.attention.kernels import Block
+from memory.kv_cache.quantization import Packed
+
+DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+WIDEST = 256  # numbers of a head: more do not fit into a GPU's shared memory
+OLDEST = 8, 0  # compute capability that multiplies bfloat16
+FEW, SPLITS = 64, 8  # so few query rows keep a GPU busy only if several programs share the keys
+KEYS = 32  # unpacked at a time: twice as many, and a program runs out of registers
+
+
+def serves(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether the kernel runs on ``device`` (or in Triton's interpreter) and takes queries of this kind.
+
+    Raises what Triton raises where it finds no driver or no C compiler.
+    """
+    return dtype in DTYPES and head_dim <= WIDEST and _runs_on(device)
+
+
+@lru_cache(16)
+def _runs_on(device: torch.device) -> bool:
+    if _interpreted():
+        return True
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < OLDEST:
+        return False
+    triton.runtime.driver.active.get_current_target()
+    return True
+
+
+def _interpreted() -> bool:
+    return not isinstance(_see, JITFunction)
+
+
+class Sums:
+    """Softmax sums of scaled queries ``q`` (requests, heads, rows, head_dim) over the packed keys seen so far.
+
+    The query heads of one KV head are rows of one product, and every split of a tile's keys has sums of its own:
+    ``top``, ``mass`` (splits, requests, heads, rows, 1) and ``out`` (splits, requests, heads, rows, head_dim) float32.
+    """
+
+    def __init__(self, q: torch.Tensor, kv_heads: int) -> None:
+        requests, heads, rows, _ = q.shape
+        self._q, self._products, self._folded = q.contiguous(), requests * kv_heads, heads // kv_heads * rows
+        self.splits = SPLITS if self._folded <= FEW else 1
+        self.out = q.new_zeros(self.splits, *q.shape, dtype=torch.float32)
+        self.mass = self.out.new_zeros(*self.out.shape[:-1], 1)
+        self.top = torch.full_like(self.mass, float("-inf"))
+
+    def see(
+        self, k: Packed, v: Packed, first: int, last: int, block: Block, column: int, softcap: float | None
+    ) -> None:
+        """Go on over the rows ``first:last`` of ``k``, ``v`` (requests, kv_heads, n, head_dim).
+
+        They are the block's columns from ``column`` on.
+        """
+        q, dim = self._q, k.head_dim
+        bias = None if block.bias is None else block.bias.contiguous()
+        columns = 0 if bias is None else bias.shape[-1]
+        free = block.prefix + block.k1 - block.k0 - columns - column  # columns from here on without a bias
+        shared = bias is None or bias.dim() == 2
+        wide = max(triton.next_power_of_2(dim), 16)
+        tiling = _tiling(self._folded, wide, q.dtype)
+        part = triton.cdiv(triton.cdiv(last - first, self.splits), KEYS) * KEYS
+        grid = triton.cdiv(self._folded, tiling["ROWS"]), self._products, self.splits
+        with torch.cuda.device_of(q):  # Triton starts kernels on the current device
+            _see[grid](
+                q,
+                *(x.contiguous() for x in (*k.tensors, *v.tensors)),
+                q if bias is None else bias,
+                *(self.top, self.mass, self.out),
+                *(self._folded, q.shape[2], k.tokens, first, last, part),
+                *(first + free, columns, 0 if shared else q.shape[2] * columns, softcap or 1.0),
+                K_WIDTH=k.grid.width,
+                K_SIZE=k.grid.size,
+                K_SPAN=k.grid.span,
+                V_WIDTH=v.grid.width,
+                V_SIZE=v.grid.size,
+                BITS=k.grid.bits,
+                KV_HEADS=k.kv_heads,
+                DIM=dim,
+                WIDE=wide,
+                BIASED=bias is not None,
+                CAPPED=softcap is not None,
+                FACTOR=tl.float32 if _interpreted() else DTYPES[q.dtype],  # the interpreter multiplies no bfloat16
+                STEP=KEYS,
+                **tiling,
+            )
+
+
+def _tiling(folded: int, wide: int, dtype: torch.dtype) -> dict[str, int]:
+    """What spills hardly any register, within the 99 KiB of shared memory of the smallest GPUs served."""
+    if wide > 128 or dtype == torch.float32:
+        return {"ROWS": 32, "num_warps": 8, "num_stages": 1}
+    few = folded <= 16
+    return {"ROWS": 16 if few else 64, "num_warps": 4 if few else 8, "num_stages": 2}
+
+
+@triton.jit
+def _unpacked(codes, scale, bias, tokens, numbers, mask, WIDTH: tl.constexpr, SIZE: tl.constexpr, SPAN: tl.constexpr, BITS: tl.constexpr):  # fmt: skip # noqa: E501
+    """``numbers`` (n,) of the flattened heads of ``tokens`` (m,): float32 (m, n), 0 where not ``mask``."""
+    half = WIDTH // 2  # in 4 bits byte i holds the numbers i (low) and i + half (high)
+    places = numbers % half if BITS == 4 else numbers
+    found = tl.load(codes + tokens[:, None] * (WIDTH * BITS // 8) + places[None, :], mask, 0).to(tl.int32)
+    if BITS == 4:
+        found = (found >> tl.where(numbers < half, 0, 4)[None, :]) & 15
+    group = (tokens // SPAN)[:, None] * (WIDTH // SIZE) + (numbers // SIZE)[None, :]
+    steps, lowest = tl.load(scale + group, mask, 0).to(tl.float32), tl.load(bias + group, mask, 0).to(tl.float32)
+    return found.to(tl.float32) * steps + lowest
+
+
+RUNTIME = ["folded", "rows", "tokens", "first", "last", "part", "free", "columns", "bias_request"]
+
+
+@triton.jit(do_not_specialize=RUNTIME)  # lengths change with every pass: no kernel for each
+def _see(
+    q,  # (products, folded, DIM), a product is a request's KV head
+    k_codes, k_scale, k_bias, v_codes, v_scale, v_bias,
+    bias,  # (requests, rows, columns), requests ``bias_request`` apart
+    top, mass, out,  # (splits, products, folded), (splits, products, folded, DIM)
+    folded, rows, tokens, first, last, part, free, columns, bias_request, softcap,
+    K_WIDTH: tl.constexpr, K_SIZE: tl.constexpr, K_SPAN: tl.constexpr, V_WIDTH: tl.constexpr, V_SIZE: tl.constexpr,
+    BITS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr,
+    BIASED: tl.constexpr, CAPPED: tl.constexpr, FACTOR: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """``ROWS`` query rows of one product over one split of the keys ``first:last``, ``STEP`` of them at a time."""
+    rounded: tl.constexpr = q.dtype.element_ty  # what a cache that rests unpacked would have multiplied
+    product, split = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    request = product // KV_HEADS
+    place = request * tokens  # of a request's first row; offsets from there on take 32 bits
+    k_codes += place * (K_WIDTH * BITS // 8)
+    v_codes += place * (V_WIDTH * BITS // 8)
+    k_groups, v_groups = place // K_SPAN * (K_WIDTH // K_SIZE), place * (V_WIDTH // V_SIZE)
+    k_scale, k_bias, v_scale, v_bias = k_scale + k_groups, k_bias + k_groups, v_scale + v_groups, v_bias + v_groups
+    m, d = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
+    numbers = (product % KV_HEADS).to(tl.int32) * DIM + d
+    held, inside = m < folded, d < DIM
+    both = held[:, None] & inside[None, :]
+    queries = tl.load(q + (product * folded + m)[:, None] * DIM + d[None, :], both, 0).to(FACTOR)
+    at = (split * tl.num_programs(1) + product) * folded + m
+    cells = at[:, None] * DIM + d[None, :]
+    highest, total = tl.load(top + at, held, float("-inf")), tl.load(mass + at, held, 0)
+    mixed = tl.load(out + cells, both, 0)
+    biases = bias + request * bias_request + (m % rows)[:, None] * columns
+    start = first + split * part
+    stop = tl.minimum(start + part, last)
+    for low in range(start, stop, STEP):
+        n = low + tl.arange(0, STEP)
+        seen = n < stop
+        mask = seen[:, None] & inside[None, :]
+        keys = _unpacked(k_codes, k_scale, k_bias, n, numbers, mask, K_WIDTH, K_SIZE, K_SPAN, BITS)
+        scores = tl.dot(queries, tl.trans(keys.to(rounded).to(FACTOR)), input_precision="ieee")
+        if CAPPED:
+            scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)
+        if BIASED:
+            behind = (n - free)[None, :]
+            scores += tl.load(biases + behind, held[:, None] & seen[None, :] & (behind >= 0), 0).to(tl.float32)
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        finite = tl.where(higher == float("-inf"), 0, higher)  # rows that have seen no key yet
+        weights, kept = tl.exp(scores - finite[:, None]), tl.exp(highest - finite)
+        values = _unpacked(v_codes, v_scale, v_bias, n, numbers, mask, V_WIDTH, V_SIZE, 1, BITS)
+        found = tl.dot(weights.to(rounded).to(FACTOR), values.to(rounded).to(FACTOR), input_precision="ieee")
+        total, mixed, highest = total * kept + tl.sum(weights, 1), mixed * kept[:, None] + found, higher
+    tl.store(top + at, highest, held)
+    tl.store(mass + at, total, held)
+    tl.store(out + cells, mixed, both)

@@ -1,0 +1,271 @@
+"""Load a model for the engine: supported families only, safetensors only, and only what fits."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from keep_agent.errors import ConfigError, ModelError, check_choice
+from keep_agent.files import LOADING, loading, reason
+from memory.config.choices import DTYPES, INITS
+from memory.engine.attention.function import NAME
+from memory.engine.cpu.allocator import freed_at_once
+from memory.engine.cpu.prepacked_weights import prepack
+from memory.engine.models.capacity import Weights, check_capacity
+from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
+from memory.engine.models.model_path import check_place, refuse_adapter
+from memory.engine.models.model_shapes import SHAPES
+from memory.engine.models.model_spec import ModelSpec, check_supported, make_spec
+from memory.engine.models.quantized_weights import Packing, find_packing, settle
+from memory.engine.transformers.decoder import Decoder
+
+UNUSED = (  # in names of tensors without which a model computes the same
+    ".rotary_emb.",  # computed from the config
+    ".k_scale", ".v_scale",  # for keys and values in 8 bits, which the engine does not keep
+    ".v_head.", ".mtp.",  # heads beside the language model's: of a reward, of tokens further ahead
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model the engine owns, and the files it was loaded from (None for random weights)."""
+
+    name: str
+    decoder: Decoder
+    files: ModelFiles | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        return self.files.folder if self.files else None
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.decoder.spec
+
+    @property
+    def module(self) -> PreTrainedModel:
+        return self.decoder.module
+
+
+def load_model(
+    name_or_path: str | Path,
+    dtype: str | torch.dtype = "bfloat16",
+    device: str | torch.device = "cpu",
+    init: str = "pretrained",
+    seed: int = 0,
+    quantization: str | None = None,
+) -> LoadedModel:
+    """Load ``name_or_path`` (a folder, a hub name; with ``init="random"`` also a named shape or a config.json).
+
+    :param quantization: ``"bnb-4bit"`` or ``"bnb-8bit"`` packs the weights of a full-precision checkpoint while they
+        are read; AWQ, GPTQ and bitsandbytes checkpoints say themselves how they are packed.
+    :raises ModelError: unsupported family, missing or corrupt weights.
+    :raises CapacityError: the model does not fit into the device's memory.
+    :raises ConfigError: an unknown setting, or quantised weights whose package is not installed.
+    """
+    name, dtype, device = str(name_or_path), parse_dtype(dtype), torch.device(device)
+    check_choice("model.init", init, INITS)
+    with loading(f"model {name!r}", "fetch or build it again, or check its config.json"), freed_at_once():
+        if init == "random":
+            return _random(name, dtype, device, seed, quantization)
+        return _pretrained(name, dtype, device, quantization)
+
+
+def from_config(
+    config: PretrainedConfig,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    seed: int = 0,
+    name: str = "random",
+) -> LoadedModel:
+    """Random weights of any supported configuration; equal seeds give equal weights."""
+    config, where = _private(config), torch.device(device)
+    check_capacity(name, _weights(_skeleton(config), dtype), where)
+    with LOADING, torch.random.fork_rng([where] if where.type == "cuda" else []), where:
+        torch.manual_seed(seed)
+        module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=NAME)
+    return wrap(module, name, f"random:{seed}:{where.type}")
+
+
+def wrap(module: PreTrainedModel, name: str, revision: str, files: ModelFiles | None = None) -> LoadedModel:
+    """Take over a model built with our attention; ``revision`` names its weights, ``files`` are those it came from."""
+    module.eval().requires_grad_(False)
+    spec = make_spec(module, revision, files.key if files else "")
+    prepack(module.model.layers)
+    return LoadedModel(name, Decoder(module, spec), files)
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """``"bfloat16"`` or ``torch.bfloat16`` as a torch dtype."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    check_choice("model.dtype", dtype, DTYPES)
+    return getattr(torch, dtype)
+
+
+def _random(name: str, dtype: torch.dtype, device: torch.device, seed: int, quantization: str | None) -> LoadedModel:
+    if name in SHAPES:
+        values = dict(SHAPES[name])
+        config = AutoConfig.for_model(values.pop("model_type"), **values)
+    else:
+        config = _config(name)
+    if find_packing(name, config, quantization):
+        raise ConfigError(f"model {name!r}: random weights are not quantised; use model.init=pretrained.")
+    return from_config(config, dtype, str(device), seed, name)
+
+
+def _pretrained(name: str, dtype: torch.dtype, device: torch.device, quantization: str | None) -> LoadedModel:
+    if name in SHAPES and not Path(name).exists():
+        raise ModelError(f"{name!r} names a shape without weights; use model.init=random, or a folder or hub name.")
+    config = _private(_config(name))
+    packing, skeleton = find_packing(name, config, quantization), _skeleton(config)
+    if packing:
+        packing.check(name, dtype, device)
+        packing.check_layers(name, skeleton)
+    check_capacity(name, _weights(skeleton, dtype, packing), device)
+    folder = _folder(name)
+    refuse_adapter(folder)
+    files = model_files(folder)
+    module, report = _read(files, dtype, device, packing)
+    _check_report(files, report)
+    loaded = wrap(module, name, files.weights_key, files)
+    if packing:
+        with packing.explain(folder, device):
+            settle(module, dtype)
+    return loaded
+
+
+def _read(
+    files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model on its device, and transformers' report of what it found."""
+    with files.view() as view:  # with its configuration: the one that a hub gave before may be outdated
+        return _read_view(view, files, dtype, device, packing)
+
+
+def _read_view(
+    view: Path, files: ModelFiles, dtype: torch.dtype, device: torch.device, packing: Packing | None
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    config = _private(_config(str(view)))
+    read = partial(
+        MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained,
+        None,  # no folder: it would be mapped
+        config=config,
+        state_dict=files.tensors(),
+        generation_config=_generation(files.folder / GENERATION),
+        dtype=dtype,
+        attn_implementation=NAME,
+        trust_remote_code=False,
+        ignore_mismatched_sizes=True,  # reported, and refused with names instead of a bare RuntimeError
+        output_loading_info=True,
+    )
+    if packing is None:
+        module, report = read()
+        return module.to(device), report
+    with packing.explain(files.folder, device), redirect_stdout(sys.stderr):  # gptqmodel greets where commands report
+        return read(**packing.loading(device, dtype))
+
+
+def _generation(file: Path) -> GenerationConfig | None:
+    """What a file says of generating; None without one. Raises ModelError for a damaged one."""
+    if not file.is_file():
+        return None
+    with loading(file, "fetch it again"):
+        return GenerationConfig.from_dict(json.loads(file.read_text("utf-8")))
+
+
+def _check_report(files: ModelFiles, report: dict[str, Any]) -> None:
+    """Refuse weights that are not those of config.json; what transformers reports as loaded anew is random."""
+    folder = files.folder
+    misshaped = [
+        f"{key} is {_shape(found)} but should be {_shape(due)}" for key, found, due in report["mismatched_keys"]
+    ]
+    tensors = files.tensors() if report["unexpected_keys"] else {}
+    unknown = [f"{key} has no place in it" for key in report["unexpected_keys"] if not _unused(key, tensors)]
+    bad = sorted([*(f"{key} is missing" for key in report["missing_keys"]), *misshaped, *unknown])
+    if bad:
+        raise ModelError(
+            f"the weights in {folder} do not fit {folder / 'config.json'}: {len(bad)} tensors are missing, too many or "
+            f"have another shape, first {bad[0]}; fetch the model again, or put config.json and weights of one model "
+            "there."
+        )
+
+
+def _unused(key: str, tensors: Mapping[str, Any]) -> bool:
+    """Does the model compute the same without this tensor? GPTQ's tools write zeros where there is no bias."""
+    if any(name in f".{key}" for name in UNUSED):
+        return True
+    tensor = tensors.get(key) if key.endswith(".bias") else None
+    return tensor is not None and (0 in tensor.get_shape() or not tensor[...].any())
+
+
+def _shape(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def _config(name: str) -> PretrainedConfig:
+    """Configuration of a folder, a config.json or a hub name."""
+    path = Path(name)
+    check_place(name)
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except StrictDataclassError as error:  # it is there, but contradicts itself
+        file = path / "config.json" if path.is_dir() else path
+        cause = " ".join(str(error).split())
+        raise ModelError(
+            f"{file} is not a valid model configuration ({cause}); correct it, or fetch it again."
+        ) from error
+    except Exception as error:  # of whatever a damaged file makes of the library
+        raise ModelError(
+            f"no usable model configuration for {name!r} ({reason(error)}); give a folder with config.json, a hub "
+            f"name, or with model.init=random one of {', '.join(SHAPES)}."
+        ) from error
+
+
+def _private(config: PretrainedConfig) -> PretrainedConfig:
+    """A copy that nobody else changes, of a family the engine supports."""
+    check_supported(config)
+    return copy.deepcopy(config)
+
+
+def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
+    """The model in full precision, without storage."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
+
+
+def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | None = None) -> Weights:
+    """What the weights take once they are loaded."""
+    count, plain = sum(p.numel() for p in skeleton.parameters()), str(dtype).removeprefix("torch.")
+    if packing is None:
+        return Weights(count, count * dtype.itemsize, plain)
+    return Weights(count, packing.stored_bytes(skeleton, dtype), f"{packing} and {plain}")
+
+
+def _folder(name: str) -> Path:
+    """Where the files of ``name`` lie, fetched from the hub if it is not a folder."""
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model"]))
+    except (OSError, HfHubHTTPError) as error:
+        raise ModelError(f"cannot fetch model {name!r} ({reason(error)}); check its name and the network.") from error

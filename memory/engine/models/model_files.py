@@ -1,0 +1,152 @@
+"""Model files: which files of a folder a model is loaded from, checked and hashed before that.
+
+Libraries look for more in a folder than a model's weights (a single file before shards, shards of a distributed run,
+adapters), and for other things with every version. So they are given a view of the folder that holds the hashed files
+and no others, and the tensors of the weights one by one: what is hashed is what is loaded. Nothing is mapped, so what
+becomes of the files afterwards does not reach the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from safetensors import SafetensorError
+
+from keep_agent.errors import ModelError
+from memory.engine.models.model_path import CONFIG
+from memory.files.checksums import CHECKSUMS, check_sums, digests_of, read_sums, sha256
+from memory.files.tensor_file import open_tensors
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
+BESIDE = (  # patterns of what is loaded with the weights
+    CONFIG, GENERATION, INDEX, "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*",
+    "merges.txt", "tekken.json", "*.model", "*.tiktoken", "chat_template*", "additional_chat_templates/*",
+)  # fmt: skip
+FOREIGN = ("*.bin", "*.pt", "*.gguf")  # weights in formats that are not loaded
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model as they were when they were hashed."""
+
+    folder: Path
+    weights: tuple[Path, ...]
+    digests: Mapping[Path, str]  # SHA-256 of every file that is loaded, weights included
+    stamps: Mapping[Path, tuple[int, ...]]  # change when a file does
+
+    @property
+    def weights_key(self) -> str:
+        """Hash of the weights alone."""
+        return self._key(self.weights)
+
+    @property
+    def key(self) -> str:
+        """Hash of every file that is loaded."""
+        return self._key(self.digests)
+
+    def _key(self, files: Iterable[Path]) -> str:
+        named = sorted((path.relative_to(self.folder).as_posix(), self.digests[path]) for path in files)
+        return sha256(json.dumps(named).encode())
+
+    def tensors(self) -> dict[str, Any]:
+        """Slices of safetensors by name: each reads its tensor from the weights when it is indexed."""
+        files = [open_tensors(path) for path in self.weights]
+        return {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118
+
+    @contextmanager
+    def view(self) -> Iterator[Path]:
+        """A temporary folder with links to these files, to load from.
+
+        :raises ModelError: one of them is no longer what was hashed when the block ends
+        """
+        with TemporaryDirectory(prefix="keep-agent-") as name:
+            for path in self.digests:
+                link = Path(name) / path.relative_to(self.folder)
+                link.parent.mkdir(exist_ok=True, parents=True)
+                link.symlink_to(path.absolute())
+            yield Path(name)
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raises ModelError if one of the files is no longer what was hashed."""
+        for path, stamp in self.stamps.items():
+            if not path.is_file() or _stamp(path) != stamp:
+                raise ModelError(f"{path} was changed while the model was loaded; load it again once it is complete.")
+
+
+def model_files(folder: Path) -> ModelFiles:
+    """The files that a model is loaded from, checked against ``SHA256SUMS`` where the folder has one.
+
+    :raises ModelError: weights are missing, ambiguous or corrupt, or a file has another checksum; it is named
+    """
+    weights = weight_files(folder)
+    beside = (path for pattern in BESIDE for path in sorted(folder.glob(pattern)) if path.is_file())
+    loaded = list(dict.fromkeys([*weights, *beside]))
+    stamps = {path: _stamp(path) for path in loaded}
+    digests = digests_of([*loaded, *read_sums(folder / CHECKSUMS)])
+    check_sums(folder / CHECKSUMS, digests)
+    for path in weights:
+        _check_header(path)
+    return ModelFiles(folder, tuple(weights), {path: digests[path] for path in loaded}, stamps)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder.
+
+    :raises ModelError: there are none, they could be two models, or one that the index names is missing
+    """
+    single, index = folder / WEIGHTS, folder / INDEX
+    shards = _shards(index) if index.is_file() else []
+    if single.is_file() and set(shards) - {WEIGHTS}:
+        raise ModelError(
+            f"{folder} has weights twice, in {WEIGHTS} and in the shards that {INDEX} names; remove those that are not "
+            "meant."
+        )
+    if shards:
+        return [_present(folder / name) for name in shards]
+    if single.is_file():
+        return [single]
+    others = [path.name for pattern in FOREIGN for path in sorted(folder.glob(pattern))]
+    hint = f" (found {others[0]}: convert it to safetensors first)" if others else ""
+    raise ModelError(f"{folder} has no {WEIGHTS}{hint}; only safetensors weights are loaded.")
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        outside = [name for name in shards if ".." in Path(name).parts or Path(name).is_absolute()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{index} is not a valid weight index ({error}); fetch the model again.") from error
+    if outside:
+        raise ModelError(f"{index} names {outside[0]!r}, which is not in its folder; fetch the model again.")
+    if not shards:
+        raise ModelError(f"{index} names no weight files; fetch the model again.")
+    return shards
+
+
+def _present(path: Path) -> Path:
+    if not path.is_file():
+        raise ModelError(f"weight file {path} is named by the index but missing; fetch the model again.")
+    return path
+
+
+def _check_header(path: Path) -> None:
+    """Raises ModelError for a file that is truncated or no safetensors."""
+    try:
+        with open_tensors(path):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"weight file {path} is corrupt ({error}); fetch or build it again.") from error
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Identity, size and times of a file. Nobody can set its ctime back: it tells of writing that kept the others."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

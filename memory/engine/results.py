@@ -1,0 +1,93 @@
+"""What a forward reports about itself. Times are seconds of ``time.perf_counter``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.dense import WorkingCache
+
+
+@dataclass(frozen=True, slots=True)
+class LoadInterval:
+    """One job of the link: slices of layers ``[first, last)``, each a contiguous run, into the working cache."""
+
+    first: int
+    last: int
+    start: float
+    end: float
+    nbytes: int
+    runs: int = 0  # of rows; each is moved for keys and for values
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInterval:
+    """A piece of a layer: its ``attention``, the ``importance`` that chooses the next layer's rows, or its ``mlp``.
+
+    Where rows are chosen by attention mass alone, those that stay attend behind the choice: as part of the ``mlp``.
+    """
+
+    layer: int
+    start: float
+    end: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """How a recompute stage came to its choice at one layer; segment -1 is the query."""
+
+    layer: int
+    hops: int
+    edges: tuple[tuple[int, int, float], ...]
+
+
+@dataclass
+class PrefillTrace:
+    """Counts and times of one prefill. Rows are prompt rows, the context prefix and the query included."""
+
+    rows: int
+    active_rows: list[int] = field(default_factory=list)  # per layer: fresh and recomputed
+    recomputed_rows: list[int] = field(default_factory=list)  # per layer: memory rows that had a block
+    last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
+    hops: list[Hops] = field(default_factory=list)
+    slots: list[tuple[int, ...]] = field(default_factory=list)  # per layer: numbers of the blocks in the slots, if any
+    loads: list[LoadInterval] = field(default_factory=list)
+    computes: list[ComputeInterval] = field(default_factory=list)
+    timings: dict[str, float] = field(default_factory=dict)  # load: time spent waiting for transfers; prefill: the rest
+
+    @property
+    def token_layers(self) -> int:
+        return sum(self.active_rows)
+
+    @property
+    def computed_ratio(self) -> float:
+        """Token-layers / (prompt rows x layers)."""
+        return self.token_layers / (self.rows * len(self.active_rows))
+
+    @property
+    def loaded_bytes(self) -> int:
+        return sum(load.nbytes for load in self.loads)
+
+
+@dataclass(frozen=True)
+class PrefillResult:
+    """The prompt's last logits (1, vocab) in float32, its working cache, and the trace."""
+
+    logits: torch.Tensor
+    cache: WorkingCache
+    trace: PrefillTrace
+    encoded: tuple[KVBlock, ...] = ()  # blocks of the units that it carried
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """Log-likelihood per candidate (sum or mean over its tokens), and the trie rows that were computed.
+
+    -inf: certainly not among the best, and no others were wanted.
+    """
+
+    scores: torch.Tensor
+    computed_tokens: int

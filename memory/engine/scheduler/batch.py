@@ -1,0 +1,199 @@
+"""Greedy decoding of several agents at once: one forward over one row of each, every agent at its own position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.attention.function import Asked
+from memory.engine.attention.masks import MaskPlan, causal_plan
+from memory.engine.attention.rope import Angles
+from memory.engine.scheduler.batched_cache import Gathered
+from memory.engine.scheduler.batched_paged import GatheredPaged
+from memory.engine.scheduler.batched_quantized import GatheredPacked
+from memory.engine.transformers.decoder import Decoder
+from memory.engine.transformers.finite_logits import check_finite
+from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.quantized import PackedCache
+
+Member = PackedCache | PagedCache
+
+
+def kind(cache: WorkingCache) -> object:
+    """Caches of one kind can be in one batch: packed alike, or with their rows in one pool.
+
+    :raises ConfigError: a cache that is neither packed nor paged
+    """
+    if isinstance(cache, PackedCache):
+        return cache.format
+    if isinstance(cache, PagedCache):
+        return id(cache.pool)
+    raise ConfigError(f"a {type(cache).__name__} holds one prompt: batches are made of packed or paged caches")
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step gave: ``logits`` (members, vocab), and by member what kept it from taking its row."""
+
+    logits: torch.Tensor
+    errors: dict[int, Exception]
+
+
+class Batch:
+    """Caches that decode together. They are referred to, never copied, and may join and leave between steps.
+
+    A member has at all times what one-by-one decoding would have given it, and may be read, forked and cut in between.
+    """
+
+    def __init__(self, decoder: Decoder, members: Iterable[Member] = ()) -> None:
+        self._decoder = decoder
+        self._members: list[Member] = []
+        self._order: list[int] = []  # members, the longest first
+        self._rows: Gathered | None = None  # of members in that order; None: made by the next step
+        for member in members:
+            self.join(member)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def members(self) -> Sequence[Member]:
+        return tuple(self._members)
+
+    def join(self, cache: Member) -> None:
+        """Take another agent in, behind the others.
+
+        :raises ConfigError: it is in this batch already, or of another kind than its members
+        """
+        if any(member is cache for member in self._members):
+            raise ConfigError("this cache is in the batch already: fork it to go on from it twice")
+        if kind(cache) != kind(self._members[0] if self._members else cache):
+            raise ConfigError("caches of one batch are packed in one format or lie in one pool: make a batch per kind")
+        self._part()
+        self._members.append(cache)
+
+    def extract(self, number: int) -> Member:
+        """Take a member out, with everything that was appended; those behind it move up."""
+        self._part()
+        return self._members.pop(number)
+
+    def step(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Append one token to each member; float32 (or wider) logits (members, vocab) behind them.
+
+        An error of one member is raised when the others have their rows, as is a ModelError for logits that are not
+        finite.
+        """
+        done = self.advance(token_ids)
+        for error in done.errors.values():
+            raise error
+        check_finite(done.logits, self._decoder.spec.dtype, *self._members)
+        return done.logits
+
+    @torch.inference_mode()
+    def advance(self, token_ids: Sequence[int]) -> Stepped:
+        """The same, with the errors of single members beside the logits, which may not be finite.
+
+        :raises CapacityError: there is no room for the rows; no member has changed
+        """
+        if len(token_ids) != len(self._members) or not token_ids:
+            raise ConfigError(f"{len(token_ids)} tokens for {len(self)} members: give one for each of at least one")
+        for member in self._members:
+            member.reserve(1, lasting=True)
+        ids = torch.tensor([token_ids[i] for i in self._ordered()], device=self._decoder.device)
+        places = torch.tensor([self._members[i].next_position for i in self._order], device=ids.device)
+        logits = self._forward(ids, places)
+        errors = {}
+        for row, number in enumerate(self._order):
+            own = slice(row, row + 1)
+            try:
+                self._members[number].extend(places[own], logits[own], ids[own])
+            except Exception as error:
+                errors[number] = error
+        return Stepped(logits[torch.tensor(self._order, device=ids.device).argsort()], errors)
+
+    def _forward(self, ids: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Logits of rows of ``ids`` (members,) at positions ``places``, in the order of the gathered rows."""
+        decoder, rows = self._decoder, self._rows
+        assert rows is not None
+        at = decoder.rope.at(places, max(member.next_position for member in self._members) + 1)
+        angles = {key: (cos.transpose(0, 1), sin.transpose(0, 1)) for key, (cos, sin) in at.items()}
+        rows.begin()
+        with ExitStack() as watched:
+            watches = self._watches(places, watched)
+            hidden = decoder.run(decoder.embed(ids).transpose(0, 1), _Pass(angles, rows, watches))
+            logits = decoder.head(hidden[:, -1])
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _watches(self, places: torch.Tensor, watched: ExitStack) -> list[_Watch]:
+        """Counts what the pass reads, and prepares those who look on, for as long as the pass is ``watched``."""
+        watches = []
+        for number, member in enumerate(self._members[i] for i in self._order):
+            visible = member.end_at(member.length + 1)
+            if member.witness is not None:
+                positions = torch.cat([member.positions, places[number : number + 1]])
+                watched.enter_context(member.witness.watching(positions, 1))
+                row = torch.tensor([member.length], device=places.device)
+                plan = causal_plan(row, positions, self._decoder.spec.dtype)
+                watches.append(_Watch(number, member, visible, plan))
+        return watches
+
+    def _ordered(self) -> list[int]:
+        """Members in the order of the gathered rows, which are made anew where they no longer fit."""
+        if self._rows is None or not self._rows.whole:
+            self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
+            members = [self._members[i] for i in self._order]
+            rows = GatheredPacked if isinstance(members[0], PackedCache) else GatheredPaged
+            self._rows = rows(members, self._decoder.spec.heads)
+        return self._order
+
+    @torch.inference_mode()
+    def _part(self) -> None:
+        if self._rows is not None:
+            self._rows.end()
+            self._rows = None
+
+
+def merge(decoder: Decoder, caches: Sequence[Member]) -> Batch:
+    """A batch of ``caches``: nothing is unpacked, padded or moved but the last rows, those of no whole page yet."""
+    return Batch(decoder, caches)
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """A member's witness looks on as it would alone."""
+
+    number: int
+    member: Member
+    visible: int
+    plan: MaskPlan
+
+    def see(self, layer: int, query: torch.Tensor, asked: Asked) -> None:
+        witness, keys, columns = self.member.witness, None, None
+        if not self.member.tiled and witness.wants_mass:
+            columns = witness.columns(self.plan.blocks(asked.window))
+            keys, _ = self.member.read(layer, self.visible)
+        own = query[self.number : self.number + 1]
+        witness.see(layer, own, keys, columns, asked.scale, asked.softcap, asked.sinks)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """State of one forward over a row of each member."""
+
+    angles: Angles
+    rows: Gathered
+    watches: Sequence[_Watch]
+    bare: bool = False
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked
+    ) -> torch.Tensor:
+        self.rows.write(layer, key[:, :, 0], value[:, :, 0])
+        for watch in self.watches:
+            watch.see(layer, query, asked)
+        return self.rows.attend(layer, query, asked)

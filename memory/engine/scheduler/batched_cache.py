@@ -1,0 +1,115 @@
+"""Rows of several caches side by side, for passes over one row of each: packed ones stay packed, nothing is merged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+import torch
+
+from memory.engine.attention.function import Asked
+from memory.engine.attention.masks import bias_of
+from memory.engine.attention.quantized_attention import packed_mix, packed_scores, takes
+from memory.engine.cpu import half_precision_matmul as products
+from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.quantization import Packed
+
+KEYS, VALUES = 0, 1
+C = TypeVar("C", bound=WorkingCache)
+Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (requests, kv_heads, rows, head_dim)
+
+
+class Gathered(ABC, Generic[C]):
+    """What a pass reads of ``members`` and writes to them.
+
+    The columns of its attention are numbered through all runs; a run holds some requests, one after another. Members
+    that are sorted, the longest first, share their tiles best.
+    """
+
+    def __init__(self, members: Sequence[C], heads: int) -> None:
+        self.members, self._heads = tuple(members), heads
+        self._bias: dict[int | None, torch.Tensor] = {}  # by window, (requests, 1, columns)
+
+    def begin(self) -> None:
+        """A pass begins; every member has room for a row."""
+        self._bias.clear()
+
+    def end(self) -> None:
+        """The members part: give them what lies here."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the members are as this left them, but for passes over single rows."""
+        return True
+
+    @abstractmethod
+    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store the rows ``k``, ``v`` (requests, kv_heads, head_dim), keys rotated."""
+
+    @abstractmethod
+    def runs(self, layer: int, side: int, window: int | None) -> Iterator[tuple[int, int, Run]]:
+        """First request, first column, and keys or values (``side``) of one run after another."""
+
+    @abstractmethod
+    def visible(self, window: int | None) -> torch.Tensor:
+        """(requests, columns) bool."""
+
+    def attend(self, layer: int, query: torch.Tensor, asked: Asked) -> torch.Tensor:
+        """Attention of rotated ``query`` (requests, heads, 1, head_dim): (requests, 1, heads, head_dim)."""
+        dtype, q = query.dtype, query[:, :, 0] * asked.scale
+        bias = self._biased(asked.window, torch.promote_types(dtype, torch.float32))
+        scores = bias.new_zeros(len(self.members), self._heads, bias.shape[-1])
+        for first, column, run in self.runs(layer, KEYS, asked.window):
+            found = _scores(q[first:], run)
+            scores[first : first + found.shape[0], :, column : column + found.shape[2]] = found
+        weights = _weights(scores, bias, asked)
+        out = torch.zeros_like(q, dtype=bias.dtype)
+        for first, column, run in self.runs(layer, VALUES, asked.window):
+            last, rows = first + (run.shape[0] if isinstance(run, Packed) else run.shape[1]), run.shape[2]
+            out[first:last] += _mix(weights[first:last, :, column : column + rows], run, dtype)
+        return out.to(dtype)[:, None]
+
+    def _biased(self, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        if window not in self._bias:
+            self._bias[window] = bias_of(self.visible(window), dtype)[:, None]
+        return self._bias[window]
+
+
+def _weights(scores: torch.Tensor, bias: torch.Tensor, asked: Asked) -> torch.Tensor:
+    """Softmax of ``scores`` (requests, heads, columns); sinks, one logit per head, take mass and give nothing."""
+    if asked.softcap is not None:
+        scores.div_(asked.softcap).tanh_().mul_(asked.softcap)
+    scores += bias
+    if asked.sinks is None:
+        return scores.softmax(-1)
+    column = asked.sinks.to(scores.dtype)[:, None].expand(*scores.shape[:2], 1)
+    return torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+
+
+def _scores(q: torch.Tensor, run: Run) -> torch.Tensor:
+    """(requests, heads, rows) of scaled queries (requests or more, heads, head_dim)."""
+    if isinstance(run, Packed):
+        if takes(run, q.dtype):
+            return packed_scores(q[: run.shape[0]], run)
+        run = run.unpack(q.dtype).transpose(0, 1)
+    return products.scores(_by_kv_head(q[: run.shape[1]], run), run).transpose(0, 1).flatten(1, 2)
+
+
+def _mix(weights: torch.Tensor, run: Run, dtype: torch.dtype) -> torch.Tensor:
+    """(requests, heads, head_dim): ``weights`` (requests, heads, rows) times the run's values."""
+    if isinstance(run, Packed):
+        if takes(run, dtype):
+            return packed_mix(weights, run, dtype)
+        run = run.unpack(dtype).transpose(0, 1)
+    return products.mix(_by_kv_head(weights.to(dtype), run), run).transpose(0, 1).flatten(1, 2)
+
+
+def _by_kv_head(x: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
+    """(requests, heads, n) as (kv_heads, requests, heads / kv_heads, n)."""
+    return x.unflatten(1, (run.shape[0], -1)).transpose(0, 1)
+
+
+def requests_at(counts: Sequence[int], column: int) -> int:
+    """How many requests a run from ``column`` on must hold, so that none is left out that reaches it."""
+    return max(i + 1 for i, count in enumerate(counts) if count > column)

@@ -1,0 +1,295 @@
+"""Requests of many agents on one model: decoding goes on while long prompts are computed chunk by chunk (Semantic)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import torch
+
+from keep_agent.errors import ConfigError, ModelError
+from memory.engine.scheduler.batch import Member, kind
+from memory.engine.scheduler.batch_groups import Teams
+from memory.engine.scheduler.request_stream import Reason, Request, Stream, Tokens
+from memory.engine.transformers.append import Chunking, Extension
+from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.finite_logits import most_likely
+
+Done = Callable[[Stream, Reason], None]
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """What a turn may do.
+
+    :param chunking: rows of a prefill's chunks while nobody else is served
+    :param few: rows of a chunk otherwise; a request of no more new tokens is warm and need not queue
+    :param warm: warm requests a turn takes at most
+    :param batch: sequences that decode at once; others go on when one of them has ended
+    """
+
+    chunking: Chunking = field(default_factory=Chunking)
+    few: int = 256
+    warm: int = 4
+    batch: int = 16
+
+    def __post_init__(self) -> None:
+        if min(self.few, self.warm, self.batch) < 1:
+            raise ConfigError(f"few={self.few}, warm={self.warm}, batch={self.batch}: each must be 1 or more")
+
+
+@dataclass(frozen=True)
+class _Shared(Chunking):
+    """Small chunks while ``crowded()``."""
+
+    few: int = 256
+    crowded: Callable[[], bool] = bool
+
+    def size(self, cached: int, left: int) -> int:
+        size = super().size(cached, left)
+        return min(self.few, size) if self.crowded() else size
+
+
+@dataclass(eq=False)
+class _Job:
+    stream: Stream
+    done: Done | None
+    extension: Extension | None = None
+    token: int = -1  # the one to be appended next
+    begun: bool = False
+
+    @property
+    def request(self) -> Request:
+        return self.stream.request
+
+    @property
+    def names(self) -> set[object]:
+        """What no other job may use meanwhile."""
+        return {self.request.agent, id(self.request.cache)}
+
+
+class Scheduler:
+    """Every turn: a token for each sequence that decodes, one chunk of the prefill queue, then new requests.
+
+    The queue goes round: a request of c chunks among n has its first token within n * c turns of its first chunk. Warm
+    requests are computed in the turn that takes them, in order of arrival. Requests of one agent (or one cache) run one
+    after another, those of different agents together. What happens depends only on which requests and cancellations
+    there are when a turn begins. Turns run on the engine's worker; plans of others come in between.
+
+    A request that is cancelled or fails leaves its cache with the rows computed so far: whole chunks of its tokens, or
+    all of them and every token of its stream but the last. Nothing is cut back: what is there is exact, and a later
+    request may go on from it.
+
+    :param automatic: turns follow each other while there is work; else `turn` and `run_until_idle` make them
+    """
+
+    def __init__(self, engine: Engine, pacing: Pacing | None = None, automatic: bool = True) -> None:
+        self.turns = 0
+        self._pacing, self._automatic = pacing or Pacing(), automatic
+        self._engine, self._decoder = engine, engine.decoder
+        own = self._pacing.chunking
+        self._chunking = _Shared(1, own.steps, own.rest, self._pacing.few, self._crowded)
+        self._arrived: deque[_Job] = deque()
+        self._waiting: list[_Job] = []  # for the end of another request of the same agent
+        self._warm: deque[_Job] = deque()
+        self._queue: deque[_Job] = deque()
+        self._active: list[_Job] = []
+        self._teams = Teams(self._decoder)
+        self._busy: set[object] = set()
+        self._idle = threading.Condition()
+        self._driven = self._closed = self._ending = False
+
+    def submit(
+        self,
+        agent: str,
+        cache: Member,
+        token_ids: Tokens,
+        max_new_tokens: int,
+        stop_ids: Collection[int] = (),
+        done: Done | None = None,
+    ) -> Stream:
+        """Append ``token_ids`` to ``cache`` and go on greedily; tokens come from the stream.
+
+        :param done: called on the worker when the request has ended, for whatever reason, before its stream tells and
+            before the agent's next request begins. Its error becomes the stream's
+        :raises ModelError: after ``close``, of the scheduler or the engine
+        """
+        kind(cache)
+        stream = Stream(Request(agent, cache, token_ids, max_new_tokens, frozenset(stop_ids)), self.turns)
+        with self._idle:
+            if self._closed:
+                raise ModelError("this scheduler is closed; build a new one.")
+            if self._automatic and not self._driven:
+                self._engine.submit(self._drive)
+                self._driven = True
+            self._arrived.append(_Job(stream, done))
+            cache.requests += 1
+        return stream
+
+    def turn(self) -> bool:
+        """Make one turn; returns whether there is more to do."""
+        return self._engine.run(self._turn)
+
+    def run_until_idle(self) -> None:
+        """Serve, or wait for, everything that was submitted."""
+        if not self._automatic:
+            while self.turn():
+                pass
+            return
+        with self._idle:
+            self._idle.wait_for(lambda: not self._driven)
+
+    def close(self, cancel: bool = False) -> None:
+        """Take no more requests, and finish (or ``cancel``) those there are. May be called twice."""
+        with self._idle:
+            self._closed, self._ending = True, self._ending or cancel
+        self.run_until_idle()
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close(cancel=kind is not None)
+
+    def _drive(self) -> None:
+        """A turn, and then the next: by way of the engine's queue, so that others have theirs."""
+        try:
+            self._turn()
+        except Exception as error:
+            self._abandon(error)
+        while True:
+            with self._idle:  # who submits from here on is seen, or drives
+                self._driven = bool(self._arrived) or any(self._jobs())
+                if not self._driven:
+                    self._idle.notify_all()
+                    return
+                try:
+                    self._engine.submit(self._drive)
+                    return
+                except Exception as error:  # most likely the engine was closed: nobody shall wait forever
+                    closed = error
+            self._abandon(closed)
+
+    def _abandon(self, error: Exception) -> None:
+        """Nothing works any more: tell everybody."""
+        with self._idle:
+            self._waiting += self._arrived
+            self._arrived.clear()
+        for job in list(self._jobs()):
+            self._end(job, Reason.ERROR, error)
+
+    def _jobs(self) -> Iterator[_Job]:
+        """All that were there when the turn began and have not ended."""
+        for jobs in (self._active, self._queue, self._warm, self._waiting):
+            yield from jobs
+
+    def _turn(self) -> bool:
+        self.turns += 1
+        with self._idle:
+            self._waiting += self._arrived
+            self._arrived.clear()
+        for job in list(self._jobs()):
+            if job.stream.cancelled or self._ending:
+                self._end(job, Reason.CANCELLED)
+        self._decode()
+        if self._queue:
+            self._compute(self._queue.popleft())
+        self._accept()
+        return bool(self._arrived) or any(self._jobs())
+
+    def _end(self, job: _Job, reason: Reason, error: Exception | None = None) -> None:
+        for jobs in (self._active, self._queue, self._warm, self._waiting):
+            if job in jobs:
+                jobs.remove(job)
+        with self._idle:
+            job.request.cache.requests -= 1
+        try:
+            if job.begun:
+                self._busy -= job.names
+                self._teams.leave(job.request.cache)
+        except Exception as failed:
+            reason, error = Reason.ERROR, failed
+        try:
+            if job.done is not None:
+                job.done(job.stream, reason)
+        except Exception as failed:
+            reason, error = Reason.ERROR, failed
+        job.stream.end(reason, self.turns, error)
+
+    # -- decoding ------------------------------------------------------------------------------------------------------
+
+    def _decode(self) -> None:
+        """One token for each of the first sequences."""
+        jobs = self._active[: self._pacing.batch]
+        found = self._teams.step([job.request.cache for job in jobs], [job.token for job in jobs])
+        for job, result in zip(jobs, found, strict=True):
+            if isinstance(result, Exception):
+                self._end(job, Reason.ERROR, result)
+            elif len(job.stream) == job.request.max_new_tokens:
+                self._end(job, Reason.LENGTH)
+            else:
+                self._offer(job, result)
+
+    def _offer(self, job: _Job, logits: torch.Tensor) -> bool:
+        """Take the most likely token (vocab,); returns whether it is to be appended."""
+        try:
+            job.token = most_likely(logits, self._decoder.spec.dtype, job.request.cache)
+        except Exception as error:  # a GPU's errors surface where it is waited for
+            self._end(job, Reason.ERROR, error)
+            return False
+        if job.token in job.request.stop_ids:
+            self._end(job, Reason.STOP)
+            return False
+        job.stream.emit(job.token, self.turns)
+        return True
+
+    # -- prefill -------------------------------------------------------------------------------------------------------
+
+    def _crowded(self) -> bool:
+        """Whether somebody else is served, or about to be."""
+        return bool(self._queue or self._active or self._warm) or any(map(self._is_free, self._waiting))
+
+    def _is_free(self, job: _Job) -> bool:
+        return not self._busy & job.names
+
+    def _compute(self, job: _Job) -> None:
+        """One chunk of a job that no list holds."""
+        extension = job.extension
+        try:
+            left = extension.step()
+            done = None if left else extension.result()
+        except Exception as error:
+            self._end(job, Reason.ERROR, error)
+            return
+        if done is None:
+            self._queue.append(job)
+            return
+        job.stream.trace, job.extension = done.trace, None
+        if self._offer(job, done.logits[-1]):
+            self._active.append(job)
+
+    def _accept(self) -> None:
+        """Begin what waits for nobody, and compute the first of the warm requests."""
+        for job in list(self._waiting):
+            if self._is_free(job):
+                self._waiting.remove(job)
+                self._begin(job)
+        for _ in range(min(self._pacing.warm, len(self._warm))):
+            self._compute(self._warm.popleft())
+
+    def _begin(self, job: _Job) -> None:
+        job.begun = True
+        self._busy |= job.names
+        request = job.request
+        try:
+            given = request.token_ids
+            ids = given(request.cache) if callable(given) else given
+            ids = torch.as_tensor(ids, dtype=torch.long, device=self._decoder.device)
+            job.extension = Extension(self._decoder, request.cache, ids, self._chunking)
+        except Exception as error:
+            self._end(job, Reason.ERROR, error)
+            return
+        (self._warm if job.extension.left <= self._pacing.few else self._queue).append(job)

@@ -1,0 +1,103 @@
+"""Rows that every layer fills by its own choice: a guess travels ahead, what it lacks is fetched when it is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch
+
+from memory.engine.results import LoadInterval
+from memory.engine.transfer.executor import Loader
+from memory.kv_cache.block import KVBlock
+from memory.stages import Slots
+
+KV = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Blocks whose slices of ``layer`` are on their way."""
+
+    layer: int
+    numbers: tuple[int, ...]
+    moved: Future[KV]
+    event: torch.cuda.Event | None
+
+
+@dataclass
+class SlotFeed:
+    """MemArt's per-layer selection: neighbouring layers choose much alike, so that a layer's choice is the guess for
+    the next one. The guess travels beside the computation where there is a thread for it; without one nothing does.
+    """
+
+    slots: Slots
+    loader: Loader
+    layers: int
+    _guess: Guess | None = field(default=None, init=False)
+
+    def take(self, layer: int, query: torch.Tensor) -> tuple[tuple[int, ...], KV]:
+        """What ``query`` (heads, rows, head_dim) chooses at ``layer``: numbers, and unrotated keys, and values, of all
+        of them, (1, kv_heads, rows, head_dim) on the device.
+        """
+        numbers = self.slots.choose(layer, query)
+        began, nbytes, guess = time.perf_counter(), 0, self._guess
+        held, rows = (), []
+        if guess is not None and guess.layer == layer:
+            held, rows = guess.numbers, [guess.moved.result()]
+            if guess.event is not None:
+                torch.cuda.current_stream().wait_event(guess.event)
+        missing = tuple(number for number in numbers if number not in held)
+        if missing:
+            found, nbytes = self._fetch(layer, self._blocks(missing), "missing")
+            rows.append(found)
+        self.loader.note(layer, began, nbytes)
+        kv = rows[0] if numbers == (*held, *missing) else self._ordered(numbers, (*held, *missing), rows)
+        self._send(layer + 1, numbers)
+        return numbers, kv
+
+    def _blocks(self, numbers: Sequence[int]) -> list[KVBlock]:
+        return [self.slots.block(number) for number in numbers]
+
+    def _ordered(self, numbers: Sequence[int], held: Sequence[int], rows: Sequence[KV]) -> KV:
+        """Blocks ``numbers`` of the ``rows`` of blocks ``held``."""
+        keys, values = (torch.cat(side, 2) if len(side) > 1 else side[0] for side in zip(*rows, strict=True))
+        place = {number: index for index, number in enumerate(held)}
+        index = torch.tensor([place[number] for number in numbers], device=keys.device)
+        size = keys.shape[2] // len(held)
+        keys, values = (x.unflatten(2, (-1, size)).index_select(2, index).flatten(2, 3) for x in (keys, values))
+        return keys, values
+
+    def _send(self, layer: int, numbers: tuple[int, ...]) -> None:
+        """Let the slices of the next layer travel."""
+        transport, self._guess = self.loader.transport, None
+        if transport.link is None or layer == self.layers or not numbers:
+            return
+        blocks, event = self._blocks(numbers), None
+        if transport.stream is not None:
+            transport.stream.wait_stream(torch.cuda.current_stream())  # what held the layer before is read by then
+            event = torch.cuda.Event()
+
+        def work() -> KV:
+            with torch.inference_mode(), torch.cuda.stream(transport.stream):
+                began = time.perf_counter()
+                found, nbytes = self._fetch(layer, blocks, f"guess {layer % 2}")
+                if event is not None:
+                    event.record()
+                self.loader.intervals.append(LoadInterval(layer, layer + 1, began, time.perf_counter(), nbytes))
+                return found
+
+        self._guess = Guess(layer, numbers, transport.link.submit(work), event)
+
+    def _fetch(self, layer: int, blocks: Sequence[KVBlock], name: str) -> tuple[KV, int]:
+        """Slices of ``blocks``, and the bytes that travelled."""
+        began, mover = time.perf_counter(), self.loader.mover
+        held = [block.k for block in blocks], [block.v for block in blocks]
+        sides = [[mover.cut(x, layer, layer + 1, 0, x.shape[2]) for x in side] for side in held]
+        nbytes = sum(piece.nbytes for side in sides for piece in side)
+        keys, values = (mover.gather(f"{name} {side}", pieces) for side, pieces in zip("kv", sides, strict=True))
+        if self.loader.transport.throttle is not None:
+            self.loader.transport.throttle.hold(began, nbytes)
+        return (keys, values), nbytes

@@ -1,0 +1,114 @@
+"""New rows behind a working cache, in one pass or chunk by chunk."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.attention.function import Pass
+from memory.engine.attention.masks import causal_plan
+from memory.engine.results import PrefillResult, PrefillTrace
+from memory.engine.transformers.decoder import Decoder, check_ids
+from memory.engine.transformers.finite_logits import check_finite
+from memory.kv_cache.dense import WorkingCache
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """How many rows a pass computes: fewer, the more it reads, so that its memory stays bounded.
+
+    Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
+    of a chunk while there are fewer); new rows fewer than ``whole`` are computed at once.
+    """
+
+    whole: int = 2048
+    steps: tuple[tuple[int, int], ...] = ((2048, 4096), (8192, 2048), (20480, 1024))
+    rest: int = 512
+
+    def __post_init__(self) -> None:
+        if min(self.whole, self.rest, *(size for _, size in self.steps)) < 1:
+            raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
+
+    def size(self, cached: int, left: int) -> int:
+        """Rows of the next chunk of ``left`` rows behind ``cached``."""
+        return min(left, next((size for below, size in self.steps if cached < below), self.rest))
+
+
+class Extension:
+    """The prefill of ``token_ids`` (rows,) behind ``cache``; ``step`` computes one chunk, ``run`` all of them."""
+
+    def __init__(
+        self, decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, chunking: Chunking | None = None
+    ) -> None:
+        if not token_ids.numel():
+            raise ConfigError("there is no new token to compute: give at least one, behind which the logits are wanted")
+        check_ids(token_ids, decoder.spec.vocab)
+        self._decoder, self._cache, self._ids = decoder, cache, token_ids
+        self._chunking = chunking if chunking is not None and token_ids.numel() >= chunking.whole else None
+        self._done, self._seconds = 0, 0.0
+        self.trace = PrefillTrace(cache.next_position + token_ids.numel())
+
+    @property
+    def left(self) -> int:
+        """Rows that are not computed yet."""
+        return self._ids.numel() - self._done
+
+    def step(self) -> int:
+        """Compute the next chunk; returns how many rows are left."""
+        started = time.perf_counter()
+        size = self.left if self._chunking is None else self._chunking.size(self._cache.length, self.left)
+        chunk = self._ids[self._done : self._done + size]
+        append(self._decoder, self._cache, chunk, last=size == self.left)
+        self._done += size
+        self._seconds += time.perf_counter() - started
+        return self.left
+
+    def run(self) -> PrefillResult:
+        """Compute all of them. Raises ModelError for logits that are not finite."""
+        while self.step():
+            pass
+        result = self.result()
+        check_finite(result.logits, self._decoder.spec.dtype, self._cache)
+        return result
+
+    def result(self) -> PrefillResult:
+        """Logits behind the last row. Raises ConfigError while rows are left."""
+        if self.left:
+            raise ConfigError(f"{self.left} rows are not computed yet")
+        layers = self._decoder.spec.layers
+        self.trace.active_rows, self.trace.recomputed_rows = [self._ids.numel()] * layers, [0] * layers
+        self.trace.timings = {"load": 0.0, "prefill": self._seconds}
+        return PrefillResult(self._cache.logits, self._cache, self.trace)
+
+
+def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
+    """Make ``token_ids`` (rows,) part of ``cache``; logits (1, vocab) behind the ``last`` of them, if that is one."""
+    count, start, position = token_ids.numel(), cache.length, cache.next_position
+    cache.reserve(count, lasting=True)
+    places = torch.arange(position, position + count, device=decoder.device)
+    positions = torch.cat([cache.positions, places])
+    rows = torch.arange(start, start + count, device=decoder.device)
+    state = Pass(
+        cache=cache,
+        rows=slice(start, start + count),
+        visible=cache.end_at(start + count),
+        angles=decoder.rope.at(places, position + count),
+        plan=causal_plan(rows, positions, decoder.spec.dtype),
+        rope_keys=decoder.spec.rope_keys,
+        bare=cache.raw is not None,
+        witness=cache.witness,
+    )
+    if cache.witness is None:
+        hidden = decoder.run(decoder.embed(token_ids), state)
+    else:
+        with cache.witness.watching(positions, count):
+            hidden = decoder.run(decoder.embed(token_ids), state)
+    logits = None
+    if last:
+        logits = decoder.head(hidden[:, -1])
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    cache.extend(places, logits, token_ids)
+    return logits

@@ -1,0 +1,122 @@
+"""The model's own layers, called one at a time with the active rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from keep_agent.errors import ConfigError
+from memory.engine.attention.function import Coupled, JointPass, Pass
+from memory.engine.attention.rope import RopeTables
+from memory.engine.cpu import half_precision_matmul as products
+from memory.engine.models.model_spec import ModelSpec
+
+FEED_ROWS = 512  # through an MLP at once on a CPU: what lies between its products stays in the cache
+
+
+@dataclass
+class Decoder:
+    """A causal LM taken apart: embed, layers, head."""
+
+    module: PreTrainedModel
+    spec: ModelSpec
+
+    def __post_init__(self) -> None:
+        base = self.module.model
+        self.layers: list[nn.Module] = list(base.layers)
+        self.rope = RopeTables(base.rotary_emb, self.layers[0].self_attn, self.spec)
+        self.softcap: float | None = getattr(self.module.config, "final_logit_softcapping", None)
+        self._sandwiched = hasattr(self.layers[0], "pre_feedforward_layernorm")  # norms on both sides of each half
+        self._identity: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.device
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
+        return self.module.model.embed_tokens(token_ids[None])
+
+    def layer(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+        """One decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
+        return self.feed(index, self.attend(index, hidden, state))
+
+    def attend(self, index: int, hidden: torch.Tensor, state: Pass | Coupled | JointPass) -> torch.Tensor:
+        """The layer up to its attention, residual included.
+
+        The two halves are called apart because a row that nobody wants after the attention needs no MLP.
+        """
+        embeddings = self.unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
+        layer = self.layers[index]
+        given, _ = layer.self_attn(
+            hidden_states=layer.input_layernorm(hidden),
+            attention_mask=None,
+            position_ids=None,
+            past_key_values=None,
+            position_embeddings=embeddings,
+            memory_pass=state,
+        )
+        return hidden + (layer.post_attention_layernorm(given) if self._sandwiched else given)
+
+    def feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
+        """The layer from what `attend` returned for some rows to its end."""
+        if mixed.is_cuda or mixed.shape[1] <= FEED_ROWS:
+            return self._feed(index, mixed)
+        return torch.cat([self._feed(index, rows) for rows in mixed.split(FEED_ROWS, 1)], 1)
+
+    def _feed(self, index: int, mixed: torch.Tensor) -> torch.Tensor:
+        layer = self.layers[index]
+        before = layer.pre_feedforward_layernorm if self._sandwiched else layer.post_attention_layernorm
+        given = layer.mlp(before(mixed))
+        given = given[0] if isinstance(given, tuple) else given  # experts bring their router's scores
+        return mixed + (layer.post_feedforward_layernorm(given) if self._sandwiched else given)
+
+    def run(self, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+        """All layers on the same rows."""
+        for index in range(self.spec.layers):
+            hidden = self.layer(index, hidden, state)
+        return hidden
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits (..., vocab) of hidden states after the last layer."""
+        logits = products.linear(self.module.lm_head, self.module.model.norm(hidden))
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+    def bare_kv(self, index: int, hidden: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+        """Per kind ``(kv_heads, rows, head_dim)``: unrotated keys, or values, of layer ``index`` for (1, rows, hidden).
+
+        Norm, projections and k-norm only: no attention, no MLP.
+        """
+        attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
+        makers = {"k": (attention.k_proj, getattr(attention, "k_norm", None)), "v": (attention.v_proj, None)}
+        return tuple(self._heads(project(normed), norm) for project, norm in map(makers.__getitem__, kinds))
+
+    def bare_q(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Unrotated queries ``(heads, rows, head_dim)`` that layer ``index`` makes of (1, rows, hidden)."""
+        attention, normed = self.layers[index].self_attn, self.layers[index].input_layernorm(hidden)
+        return self._heads(attention.q_proj(normed), getattr(attention, "q_norm", None))
+
+    def _heads(self, projected: torch.Tensor, norm: nn.Module | None) -> torch.Tensor:
+        """(heads, rows, head_dim) of (1, rows, heads * head_dim)."""
+        parts = projected[0].unflatten(-1, (-1, self.spec.head_dim))
+        return (parts if norm is None else norm(parts)).transpose(0, 1)
+
+    def unmoved(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Identity angles, made anew only when the number of rows changes."""
+        if rows not in self._identity:
+            self._identity = {rows: self.rope.identity(rows, self.device)}
+        return self._identity[rows]
+
+
+def check_ids(token_ids: Sequence[int] | torch.Tensor, rows: int) -> None:
+    """Raises ConfigError for a token without one of the model's ``rows`` embeddings: a CUDA device would be lost."""
+    highest = int(max(token_ids, default=0)) if not isinstance(token_ids, torch.Tensor) else int(token_ids.max())
+    if highest >= rows:
+        raise ConfigError(
+            f"token {highest} has no embedding, for the model has {rows}: leave out the text that it stands for (a "
+            "placeholder of an image or a sound), or use the model's own tokenizer."
+        )

@@ -1,0 +1,229 @@
+"""The engine: encode units, prefill prompts, score and generate. Every call runs on the worker that owns the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from functools import cached_property, partial
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from transformers import PreTrainedModel
+
+from keep_agent.errors import ConfigError
+from memory.engine.cpu.allocator import give_back_holes, keep_freed_memory
+from memory.engine.models.load import LoadedModel
+from memory.engine.models.model_spec import ModelSpec
+from memory.engine.results import PrefillResult, ScoreResult
+from memory.engine.transfer.link import Throttle, Transport
+from memory.engine.transformers import decode
+from memory.engine.transformers.append import Chunking, Extension
+from memory.engine.transformers.compact import compact
+from memory.engine.transformers.encode import encode
+from memory.engine.transformers.keep_interfaces import ByHand, KeepInterfaces
+from memory.engine.transformers.prefill import Prefill
+from memory.engine.transformers.query_states import query_states
+from memory.engine.transformers.score import Scorer
+from memory.engine.worker import Priority, Worker
+from memory.kv_cache.block import KVBlock, resting
+from memory.kv_cache.dense import DenseCache, WorkingCache
+from memory.kv_cache.paged import PagedCache
+from memory.stages import Layout, Loading, Recompute, Slots
+
+T = TypeVar("T")
+EncodeRequest = tuple[KVBlock | None, Sequence[int]]  # the context a unit sees, and its token ids
+
+
+class Engine:
+    """One model, one worker. Safe to call from several threads; close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        transport: str = "auto",
+        throttle: Throttle | None = None,
+        importance: str = "before",
+        chunk: float | None = None,
+    ) -> None:
+        """:param transport: inline | thread | stream | auto: where transfers of blocks run, see `Transport.of`
+        :param throttle: makes the link as slow as another machine's
+        :param importance: the choice of a layer's rows runs ``before`` the MLP of the layer above, which then leaves
+            out the rows that are dropped, or ``beside`` it, in a thread (KEEP's three workers)
+        :param chunk: bytes after which a job of the link ends whose layer's turn has not come; None: as fits the link
+        """
+        on_cpu = model.decoder.device.type == "cpu"
+        if on_cpu:
+            keep_freed_memory()  # before the worker has a heap of its own
+        self.model = model
+        self.decoder = model.decoder
+        self._worker = Worker(tidy=give_back_holes if on_cpu else None, device=model.decoder.device)
+        self._scorer = Scorer(model.decoder)
+        self._transport = Transport.of(transport, model.decoder.device, throttle, importance, chunk)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.model.spec
+
+    @property
+    def model_key(self) -> str:
+        """Weights, dtype and configuration as one hash: the first part of every block's identity."""
+        return self.spec.model_key
+
+    def encode(
+        self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
+    ) -> list[KVBlock]:
+        """Blocks of ``units`` in their order, in host memory; units with the same context share one packed forward.
+
+        :param identities: names of the blocks, one per unit; empty names if left out.
+        """
+        return self._worker.call(partial(self._encode, units, identities), priority)
+
+    def encode_later(self, units: Sequence[EncodeRequest], identities: Sequence[str] = ()) -> Future[list[KVBlock]]:
+        """The same in the background: every plan goes first."""
+        return self._worker.submit(partial(self._encode, units, identities), Priority.BACKGROUND)
+
+    def prefill(
+        self,
+        layout: Layout,
+        recompute: Recompute,
+        loading: Loading,
+        context_block: KVBlock | None = None,
+        keep_raw: bool = False,
+        slots: Slots | None = None,
+        seen: KVBlock | None = None,
+    ) -> PrefillResult:
+        """Logits of the prompt's last row, its working cache and the trace.
+
+        :param context_block: exact keys and values of the context rows
+        :param keep_raw: keep unrotated keys, so that rows can be harvested
+        :param slots: rows that are neither computed nor loaded, but filled anew at every layer
+        :param seen: what carried units of the layout see of the context; they are encoded on the way
+        """
+
+        def work() -> PrefillResult:
+            stages = recompute, loading, self._transport
+            return Prefill(self.decoder, layout, *stages, context_block, keep_raw, slots, seen).run()
+
+        return self._worker.call(work)
+
+    def steps(self, layout: Layout, recompute: Recompute, context_block: KVBlock | None = None) -> KeepInterfaces:
+        """KEEP's ``load_memory``, ``prefill_layer`` and ``importance_evaluation`` for a prompt driven by hand."""
+
+        def work() -> Prefill:
+            return Prefill(self.decoder, layout, recompute, ByHand(), self._transport, context_block)
+
+        return KeepInterfaces(self._worker.call(work), self._worker)
+
+    def score(
+        self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+    ) -> ScoreResult:
+        """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie.
+
+        :param best: so many are wanted: on a CPU a few small forwards then, and -inf for what is certainly behind
+        """
+        return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
+
+    def generate(
+        self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
+    ) -> list[int]:
+        """Greedy continuation; ends before the first of ``stop_ids``."""
+        return self._worker.call(
+            partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
+        )
+
+    def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
+        return self.extend(cache, token_ids).logits
+
+    def extend(
+        self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: Chunking | None = None
+    ) -> PrefillResult:
+        """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
+        ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
+        return self._worker.call(lambda: Extension(self.decoder, cache, ids, chunking).run())
+
+    def compact(self, cache: PagedCache) -> None:
+        """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
+        self._worker.call(partial(compact, self.decoder, cache))
+
+    def harvest(self, cache: DenseCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
+        """Rows of a working cache (prefilled with ``keep_raw=True``) as a block."""
+        index = torch.as_tensor(rows, dtype=torch.long, device=self.decoder.device)
+        k, v = self._worker.call(partial(cache.harvest, index))
+        return KVBlock(identity, resting(k), resting(v))
+
+    def query_states(
+        self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context`` alone, one per layer asked for.
+
+        The pass ends at the last of ``layers`` (rising).
+        """
+        return self._worker.call(partial(query_states, self.decoder, context, token_ids, layers))
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run ``work``, which may call the engine, on the worker, and return its result."""
+        return self._worker.call(work)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """The same, without waiting for it: behind the plans that are queued.
+
+        :raises ModelError: after ``close``
+        """
+        return self._worker.submit(work)
+
+    def later(self, work: Callable[[], T]) -> Future[T]:
+        """The same in the background: every plan goes first."""
+        return self._worker.submit(work, Priority.BACKGROUND)
+
+    def forward_plain(
+        self,
+        ids: torch.Tensor,
+        attention_mask: torch.Tensor | dict[str, torch.Tensor] | None = None,
+        position_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Logits (rows, vocab) of transformers' own forward on the same weights: the ruler, not the engine."""
+
+        def work() -> torch.Tensor:
+            given = {"attention_mask": attention_mask, "position_ids": position_ids, "use_cache": False}
+            return self.plain(input_ids=torch.atleast_2d(ids).to(self.decoder.device), **given).logits[0]
+
+        return self._worker.call(work)
+
+    @cached_property
+    def plain(self) -> PreTrainedModel:
+        """A twin that runs transformers' SDPA (eager where there are attention sinks).
+
+        It shares every parameter but those that lie prepacked: of these it has copies.
+        """
+        module = self.model.module
+        shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
+        twin = copy.deepcopy(module, shared)
+        twin.set_attn_implementation("eager" if self.spec.sinks else "sdpa")
+        return twin
+
+    def close(self) -> None:
+        """Stop the worker after what is queued."""
+        self._worker.close()
+        self._transport.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _encode(self, units: Sequence[EncodeRequest], identities: Sequence[str]) -> list[KVBlock]:
+        if identities and len(identities) != len(units):
+            raise ConfigError(f"{len(units)} units but {len(identities)} identities; give one per unit, or none.")
+        names = identities or [""] * len(units)
+        contexts = {id(context): context for context, _ in units}
+        blocks: list[KVBlock | None] = [None] * len(units)
+        for context in contexts.values():
+            numbers = [i for i, (own, _) in enumerate(units) if own is context]
+            pairs = encode(self.decoder, [units[i][1] for i in numbers], context)
+            for i, (k, v) in zip(numbers, pairs, strict=True):
+                blocks[i] = KVBlock(names[i], resting(k), resting(v))
+        return [block for block in blocks if block is not None]

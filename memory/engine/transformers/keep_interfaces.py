@@ -1,0 +1,116 @@
+"""KEEP's three interfaces under their names, for one prompt whose layers are driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.results import PrefillResult
+from memory.engine.transformers.prefill import Prefill
+from memory.engine.transformers.probe import LayerProbe
+from memory.engine.worker import Worker
+from memory.kv_cache.dense import DenseCache
+from memory.stages import Capabilities, Layout, Transfer
+
+KV = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A loading stage that plans nothing: slices come by ``load_memory``."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    overlaps: ClassVar[bool] = False
+
+    def schedule(self, layout: Layout, layer: int, active: torch.Tensor, layers: int) -> list[Transfer]:
+        return []
+
+
+class KeepInterfaces:
+    """KEEP (arXiv 2602.23592, section 5): load, compute and choose, one layer after the other.
+
+    Before ``prefill_layer`` of a layer every memory that is not recomputed there must have been loaded for it; a
+    missing one is an error. Memory ids are segment ids. Made by ``Engine.steps``.
+    """
+
+    def __init__(self, run: Prefill, worker: Worker) -> None:
+        self._run, self._worker = run, worker
+        self._place = {span.segment: number for number, span in enumerate(run.layout.segments)}
+        self._rows = run.active.rows  # of the hidden states that prefill_layer takes next
+        self._attention: LayerProbe | None = None
+
+    @property
+    def input(self) -> torch.Tensor:
+        """Hidden states (1, active rows, hidden) that enter layer 0."""
+        return self._worker.call(self._run.enter)
+
+    @property
+    def cache(self) -> DenseCache:
+        """The working cache that ``load_memory`` and ``prefill_layer`` fill."""
+        return self._run.cache
+
+    @property
+    def attention(self) -> LayerProbe:
+        """The attention of the layer computed last."""
+        if self._attention is None:
+            raise ConfigError("no layer has been computed yet: call prefill_layer first.")
+        return self._attention
+
+    def active_ids(self) -> list[str]:
+        """Memories with rows that the next layer computes."""
+        owners = self._run.layout.segment_of[self._run.active.rows].unique().tolist()
+        return [self._run.layout.segments[i].segment for i in owners if i >= 0]
+
+    def load_memory(self, memory_id: str, layer_id: int) -> KV:
+        """Move one memory's slice of a layer into the cache; returns its rotated K, and V (kv_heads, tokens, head_dim).
+
+        :raises ConfigError: the memory is not in this prompt or has no block.
+        """
+        if memory_id not in self._place:
+            raise ConfigError(f"memory {memory_id!r} is not in this prompt.")
+        return self._worker.call(partial(self._load, self._place[memory_id], layer_id))
+
+    def prefill_layer(
+        self, input: torch.Tensor, layer_id: int, kv_cache: DenseCache
+    ) -> tuple[torch.Tensor, DenseCache]:
+        """Compute the rows still in play of ``input``, the output of the layer before; returns output and cache."""
+        if kv_cache is not self.cache:
+            raise ConfigError("prefill_layer needs the working cache of its own prompt.")
+        return self._worker.call(partial(self._compute, input, layer_id)), kv_cache
+
+    def importance_evaluation(self, layer_id: int, memory_ids: Collection[str], attention: LayerProbe) -> list[str]:
+        """Those of ``memory_ids`` that layer ``layer_id`` + 1 recomputes, by the method's recompute stage."""
+        if attention is not self._attention or attention.layer != layer_id:
+            raise ConfigError(f"importance at layer {layer_id} needs that layer's own attention.")
+        self._worker.call(partial(self._run.choose, attention))
+        chosen = set(memory_ids)
+        return [id for id in self.active_ids() if id in chosen]
+
+    def finish(self, output: torch.Tensor) -> PrefillResult:
+        """Logits of the prompt's last row after the last layer."""
+        return self._worker.call(partial(self._run.finish, output))
+
+    def _load(self, number: int, layer: int) -> KV:
+        layout, loader = self._run.layout, self._run.loader
+        span = layout.segments[number]
+        wanted = (layout.segment_of == number).cpu().numpy()
+        runs = layout.runs(wanted)
+        if not runs:
+            raise ConfigError(f"memory {span.segment!r} has no block to load: its rows are fresh.")
+        loader.submit(layer, [Transfer(place, layer, layer + 1, rows) for place, rows in runs])
+        loader.wait(layer, None)
+        k, v = self.cache.read(layer, span.stop)
+        return k[0, :, span.start :], v[0, :, span.start :]
+
+    def _compute(self, hidden: torch.Tensor, layer: int) -> torch.Tensor:
+        rows = self._run.active.rows
+        if rows is not self._rows:
+            hidden, self._rows = hidden[:, torch.searchsorted(self._rows, rows)], rows
+        output = self._run.compute(layer, hidden)
+        self._attention = self._run.probe(layer, hidden, lambda: output)
+        return output

@@ -1,0 +1,353 @@
+"""Prefill a prompt layer by layer with ever fewer active rows; everything else is loaded from blocks.
+
+Three workers (KEEP, arXiv 2602.23592, section 4.3): the model's layers, the importance that chooses the next layer's
+rows, and the link that loads the others. Two rules order them: a layer begins when the rows of it are chosen and its
+slices are there; importance begins when the layer's attention is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from keep_agent.errors import ConfigError
+from memory.engine.attention.function import Pass
+from memory.engine.attention.masks import MaskPlan, causal_plan
+from memory.engine.attention.rope import at_rows
+from memory.engine.results import ComputeInterval, PrefillResult, PrefillTrace
+from memory.engine.transfer.executor import Loader
+from memory.engine.transfer.kv_transfer import Mover
+from memory.engine.transfer.link import Transport
+from memory.engine.transfer.per_layer_retrieval import SlotFeed
+from memory.engine.transformers.decoder import Decoder, check_ids
+from memory.engine.transformers.encode import place_block, place_layer, write_keys
+from memory.engine.transformers.finite_logits import check_finite
+from memory.engine.transformers.fused_encoding import Carried
+from memory.engine.transformers.probe import LayerProbe, SegmentTable
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.dense import HEADROOM, DenseCache, as_rows
+from memory.stages import Layout, Loading, Recompute, Slots
+
+KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """The rows computed at a layer, and what all layers with the same rows share."""
+
+    rows: torch.Tensor  # sorted
+    recomputed: int  # memory rows among them that have a block
+    inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
+    small: bool  # a layer's attention weights are few enough to be kept for the probe
+    state: Pass
+
+
+class Prefill:
+    """One prefill. ``run`` does it all; the steps may also be taken one by one, layers in order.
+
+    On CUDA the intervals are those of issuing the work; the total is measured to its end.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        layout: Layout,
+        recompute: Recompute,
+        loading: Loading,
+        transport: Transport,
+        context: KVBlock | None = None,
+        keep_raw: bool = False,
+        slots: Slots | None = None,
+        seen: KVBlock | None = None,
+    ) -> None:
+        """:param seen: what carried units see of the context"""
+        self._started = time.perf_counter()
+        check_layout(layout, context)
+        check_ids(layout.token_ids, decoder.spec.vocab)
+        layout = on_device(layout, decoder.device)
+        self.decoder, self.layout, self.recompute, self.loading = decoder, layout, recompute, loading
+        self.table = SegmentTable(layout)
+        self._layers, self._fresh_rows = decoder.spec.layers, int(layout.fresh.sum())
+        self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
+        self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
+        self._visible = self.cache.end_at(layout.rows)
+        mover = Mover(layout, self.cache, decoder.rope, self._angles, transport.staging)
+        self.loader, self._beside = Loader(mover, self._layers, transport), transport.beside
+        self._slots = None if slots is None else SlotFeed(slots, self.loader, self._layers)
+        self.trace = PrefillTrace(layout.rows)
+        self._asked = recompute.capabilities.repairs  # perhaps for attention mass; who drops rows unasked never does
+        self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
+        if context is not None:
+            place_block(decoder, self.cache, context, 0)
+            self.loader.cover(slice(0, layout.context))
+        if slots is not None:
+            self.loader.cover(slots.rows)
+        self._carried = Carried.of(decoder, layout, self.cache, self._angles, seen)
+        for rows in self._carried.runs if self._carried is not None else ():
+            self.loader.cover(rows)
+        self.active = self._activate(self.recompute.first(layout, self._layers))
+
+    def run(self) -> PrefillResult:
+        """All layers, then the head on the last row."""
+        try:
+            hidden = self.enter()
+            for layer in range(self._layers - 1):
+                hidden = self._pass(layer, hidden)
+            return self.finish(self._last(hidden))
+        except BaseException:
+            self.loader.cancel()
+            raise
+
+    def enter(self) -> torch.Tensor:
+        """Hidden states (1, active rows, hidden) that enter layer 0."""
+        return self.decoder.embed(self.layout.token_ids[self.active.rows])
+
+    def compute(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """A whole layer of its active rows, once its slices are there."""
+        return self._feed(layer, self._attend(layer, hidden), self.active)
+
+    def probe(self, layer: int, entered: torch.Tensor, leave: Callable[[], torch.Tensor]) -> LayerProbe:
+        """Answers about ``layer``, whose attention over ``entered`` is done; ``leave`` gives what the layer returns."""
+        active = self.active
+        return LayerProbe(
+            layer,
+            self.decoder,
+            self.layout,
+            self.table,
+            self.cache,
+            self.trace,
+            active.rows,
+            active.state.attended,
+            entered,
+            leave,
+            self._carried,
+        )
+
+    def choose(self, probe: LayerProbe) -> torch.Tensor | None:
+        """Let the recompute stage choose the next layer's rows, and start what may be loaded for it.
+
+        Returns which of the rows active so far stay; None if all do.
+        """
+        began, before = time.perf_counter(), self.active.rows
+        rows, index = self.recompute.narrow(probe.layer, before, probe), None
+        self._asked &= probe.asked or rows is before
+        if rows is not before and not torch.equal(rows, before):
+            index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
+            if not torch.equal(before[index], rows):
+                raise ConfigError(
+                    f"{type(self.recompute).__name__} revived rows that were not active; a row without a hidden state "
+                    "cannot be recomputed."
+                )
+            self._last_layer[before] = probe.layer
+            self.active = self._activate(rows)
+        self._note(probe.layer, began, "importance")
+        if self.loading.overlaps:
+            self._load(probe.layer + 1)
+        return index
+
+    def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """One layer; returns the hidden states of the rows active at the next."""
+        if self._beside is None and self.recompute.capabilities.by_mass:
+            return self._sift(layer, hidden)
+        active, mixed = self.active, self._attend(layer, hidden)
+        left: Future[torch.Tensor] = Future()
+
+        def leave() -> torch.Tensor:
+            if self._beside is None:
+                if not left.done():
+                    left.set_result(self._feed(layer, mixed, active))
+                return left.result()
+            made = left.result()
+            self._beside.catch_up()  # the MLP is asked for by now, not computed
+            return made
+
+        probe = self.probe(layer, hidden, leave)
+        if self._beside is None:
+            index = self.choose(probe)
+            if not left.done():  # rows that are dropped need no MLP
+                return self._feed(layer, mixed if index is None else mixed[:, index], self.active)
+        else:
+            chosen = self._beside.submit(self._aside, probe)
+            try:
+                left.set_result(self._feed(layer, mixed, active))
+            except BaseException as error:
+                left.set_exception(error)
+            index = chosen.result()
+        return left.result() if index is None else left.result()[:, index]
+
+    def _sift(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """The same where rows are chosen by their queries and keys: those that are dropped never attend."""
+        active, index, began = self.active, None, self._begin(layer)
+
+        def leave() -> torch.Tensor:
+            stage = type(self.recompute).__name__
+            raise ConfigError(f"{stage} says that it chooses by attention mass, but asks for what comes behind it.")
+
+        def choose() -> tuple[torch.Tensor, MaskPlan] | None:
+            nonlocal index, began
+            self._note(layer, began, "attention")
+            index = self.choose(self.probe(layer, hidden, leave))
+            began = time.perf_counter()
+            if index is None:
+                return None
+            return index, self.active.state.plan
+
+        active.state.choose = choose
+        mixed = self._mix(layer, hidden, active, keep=True)
+        active.state.choose = None
+        return self._feed(layer, mixed if index is None else mixed[:, index], self.active, began)
+
+    def _aside(self, probe: LayerProbe) -> torch.Tensor | None:
+        """`choose` in a thread of its own, where no mode or stream of the caller's holds."""
+        with torch.inference_mode(), self._beside.stream():
+            return self.choose(probe)
+
+    def _attend(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Wait for what the layer needs, and compute its active rows up to the attention."""
+        active, began = self.active, self._begin(layer)
+        mixed = self._mix(layer, hidden, active, keep=self._asked)
+        self._note(layer, began, "attention")
+        return mixed
+
+    def _mix(self, layer: int, hidden: torch.Tensor, active: Active, keep: bool) -> torch.Tensor:
+        """A layer's attention; ``keep`` its weights for the probe if they are few enough."""
+        active.state.keep_weights = keep and active.small
+        attend = self.decoder.attend if self._carried is None else self._carried.attend
+        return attend(layer, hidden, active.state)
+
+    def _feed(self, layer: int, mixed: torch.Tensor, active: Active, began: float | None = None) -> torch.Tensor:
+        """The rest of the layer for the rows of ``active``."""
+        began = time.perf_counter() if began is None else began
+        feed = self.decoder.feed if self._carried is None else self._carried.feed
+        hidden = feed(layer, mixed)
+        self._note(layer, began, "mlp")
+        return hidden
+
+    def _last(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The last layer: keys and values of its active rows, for whoever reads on, and all else of the last alone."""
+        layer, active = self._layers - 1, self.active
+        if self._slots is not None:  # all rows' queries choose what is in them
+            mixed = self._attend(layer, hidden)[:, -1:]
+        else:
+            began = self._begin(layer)
+            if self._carried is not None:
+                self._carried.close()
+            write_keys(self.decoder, layer, hidden, active.state)
+            mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
+            self._note(layer, began, "attention")
+        began = time.perf_counter()
+        hidden = self.decoder.feed(layer, mixed)
+        self._note(layer, began, "mlp")
+        return hidden
+
+    def _begin(self, layer: int) -> float:
+        """The moment at which all slices of the layer are there."""
+        if layer == 0 or not self.loading.overlaps:
+            self._load(layer)
+        self.loader.wait(layer, self.active.inactive)
+        self.trace.active_rows.append(self.active.rows.numel())
+        self.trace.recomputed_rows.append(self.active.recomputed)
+        return time.perf_counter()
+
+    def _load(self, layer: int) -> None:
+        self.loader.submit(layer, self.loading.schedule(self.layout, layer, self.active.rows, self._layers))
+
+    def _note(self, layer: int, began: float, kind: str) -> None:
+        self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
+
+    def finish(self, hidden: torch.Tensor) -> PrefillResult:
+        """Logits of the last row and the trace; nothing writes into the cache after this.
+
+        :raises ModelError: the logits are not finite
+        """
+        logits = self.decoder.head(hidden[:, -1]).to(torch.promote_types(hidden.dtype, torch.float32))
+        self.loader.finish()
+        self._last_layer[self.active.rows] = self._layers - 1
+        self.cache.extend(self.layout.positions, logits, self.layout.token_ids)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)
+        check_finite(logits, self.decoder.spec.dtype)  # the cache is this prompt's own
+        trace, waited = self.trace, self.loader.waited
+        trace.last_layer = self._segment_layers()
+        trace.loads = self.loader.intervals
+        trace.timings = {"load": waited, "prefill": time.perf_counter() - self._started - waited}
+        return PrefillResult(logits, self.cache, trace, self._carried.blocks() if self._carried is not None else ())
+
+    def _activate(self, rows: torch.Tensor) -> Active:
+        """Fresh rows must be among ``rows``: nothing else can give them keys."""
+        layout, spec = self.layout, self.decoder.spec
+        fresh = layout.fresh[rows]
+        if int(fresh.sum()) != self._fresh_rows:
+            raise ConfigError(f"{type(self.recompute).__name__} dropped fresh rows; they stay active at every layer.")
+        memory = (rows >= layout.context) & (rows < layout.query) & ~fresh
+        inactive = None
+        if rows.numel() < layout.rows:
+            inactive = np.ones(layout.rows, dtype=bool)
+            inactive[rows.cpu().numpy()] = False
+        size = spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
+        return Active(rows, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, self._pass_over(rows))
+
+    def _pass_over(self, rows: torch.Tensor) -> Pass:
+        place = as_rows(rows)
+        return Pass(
+            cache=self.cache,
+            rows=place,
+            visible=self._visible,
+            angles=at_rows(self._angles, place),
+            plan=causal_plan(rows, self.layout.positions, self.decoder.spec.dtype),
+            rope_keys=self.decoder.spec.rope_keys,
+            bare=self.cache.raw is not None,
+            fill=None if self._slots is None else self._fill,
+        )
+
+    def _fill(self, layer: int, query: torch.Tensor) -> None:
+        """Give the slots what this layer's queries (1, heads, active rows, head_dim) choose."""
+        (blocks, (k, v)), rows = self._slots.take(layer, query[0]), self._slots.slots.rows
+        place_layer(self.decoder, self.cache, layer, rows, at_rows(self._angles, rows), k, v)
+        self.trace.slots.append(blocks)
+
+    def _segment_layers(self) -> tuple[int, ...]:
+        """Per segment the last layer at which one of its rows was active."""
+        if not self.table.count:
+            return ()
+        owner = self.layout.segment_of
+        member = owner >= 0
+        last = torch.full((self.table.count,), -1, dtype=torch.long, device=owner.device)
+        last.scatter_reduce_(0, owner[member], self._last_layer[member], "amax")
+        return tuple(last.tolist())
+
+
+def on_device(layout: Layout, device: torch.device) -> Layout:
+    """``layout`` with its tensors on ``device``."""
+    if layout.token_ids.device == device:
+        return layout
+    names = ("token_ids", "positions", "segment_of", "fresh")
+    return replace(layout, **{name: getattr(layout, name).to(device) for name in names})
+
+
+def check_layout(layout: Layout, context: KVBlock | None) -> None:
+    """Refuse prompts whose rows or context do not add up.
+
+    :raises ConfigError: no query, positions that do not increase, or a context block of another length.
+    """
+    if not layout.context <= layout.query < layout.rows:
+        raise ConfigError(
+            f"a prompt of {layout.rows} rows needs a query behind its {layout.context} context rows, "
+            f"but the query starts at row {layout.query}."
+        )
+    if not bool((layout.positions[1:] > layout.positions[:-1]).all()):
+        raise ConfigError("positions of a prompt must increase from row to row.")
+    if not bool(layout.fresh[layout.query :].all()):
+        raise ConfigError("query rows must be fresh.")
+    if context is not None and context.tokens != layout.context:
+        raise ConfigError(
+            f"the context block holds {context.tokens} tokens, but the prompt has {layout.context} context rows."
+        )
+    if context is None and layout.context and not bool(layout.fresh[: layout.context].all()):
+        raise ConfigError(f"the prompt's {layout.context} context rows have no block: give one, or mark them fresh.")

@@ -1,0 +1,255 @@
+"""The lazy probe: answers a recompute stage's questions about one layer, and computes nothing it is not asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.attention.function import Attended
+from memory.engine.attention.kernels import Block, block_probabilities
+from memory.engine.attention.masks import bias_of
+from memory.engine.results import Hops, PrefillTrace
+from memory.engine.transformers.decoder import Decoder
+from memory.engine.transformers.fused_encoding import Carried
+from memory.kv_cache.dense import DenseCache
+from memory.stages import Layout
+
+FEW = 4  # rows are few up to this fraction of the active ones
+
+
+@dataclass
+class SegmentTable:
+    """Which rows make up which segment, as the matrix that averages over a segment's tokens."""
+
+    layout: Layout
+
+    @property
+    def count(self) -> int:
+        return len(self.layout.segments)
+
+    @cached_property
+    def averaging(self) -> torch.Tensor:
+        """(rows, segments) float32, 1 / tokens where the row belongs to the segment."""
+        owner = self.layout.segment_of
+        member = owner[:, None] == torch.arange(self.count, device=owner.device)[None]
+        return member.float() / member.sum(0).clamp(min=1)
+
+
+@dataclass
+class LayerProbe:
+    """Attention weights and keys/values of ``layer``, whose active rows are ``active``.
+
+    ``entered`` are the hidden states (1, active rows, hidden) before the layer, ``leave`` makes those behind it: what
+    a row is worth after the layer's MLP is asked by few stages, and costs most of the layer.
+    """
+
+    layer: int
+    decoder: Decoder
+    layout: Layout
+    table: SegmentTable
+    cache: DenseCache
+    trace: PrefillTrace
+    active: torch.Tensor
+    attended: Attended
+    entered: torch.Tensor
+    leave: Callable[[], torch.Tensor]
+    carried: Carried | None = None  # units that the prefill encodes
+    asked: bool = False  # for attention mass
+
+    def mass_from_query(self) -> torch.Tensor:
+        """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
+        self.asked = True
+        first = int(torch.searchsorted(self.active, self.layout.query))
+        if self._are_kept(self.active.numel() - first):
+            return self._kept_mass[self.table.count]
+        rows = torch.arange(first, self.active.numel(), device=self.active.device)
+        return self._mass(rows, self._averaging.new_full((1, rows.numel()), 1 / rows.numel()), causal=True)[0]
+
+    def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
+        """(len(chosen), segments) the same from each ``chosen`` segment's active rows, 0 for those without."""
+        self.asked = True
+        rows, owner = self._rows_of(chosen)
+        if causal and self._are_kept(rows.numel()):
+            return self._kept_mass[chosen]
+        member = owner[None] == chosen.to(owner.device)[:, None]
+        return self._mass(rows, member.float() / member.sum(1, keepdim=True).clamp(min=1), causal)
+
+    def mass_on_rows(self, sources: torch.Tensor) -> torch.Tensor:
+        """(prompt rows,) attention that the active prompt rows ``sources`` give to each row: sum over them and heads.
+
+        :raises ConfigError: for sources that are not active.
+        """
+        self.asked = True
+        rows = self._numbers_of(sources)
+        if self._are_kept(rows.numel()):
+            return self._kept_on_rows(rows)
+        heads = self.attended.query.shape[1]
+        return heads * self._row_weights(rows, causal=True).sum(0)
+
+    def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+        """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that ``layer`` computes for active ``rows``.
+
+        :raises ConfigError: for layers other than this one and the next, or rows that are not active.
+        """
+        if layer not in (self.layer, self.layer + 1):
+            raise ConfigError(
+                f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
+            )
+        hidden = self.entered if layer == self.layer else self.leave()
+        return self.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
+
+    def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
+        """Per kind (kv_heads, len(rows), head_dim): unrotated K, or V, that the blocks hold for ``rows``.
+
+        Only blocks of these rows are touched.
+
+        :raises ConfigError: for no rows, or rows without a block.
+        """
+        wanted = rows.cpu().numpy()
+        owner = self.layout.block_of[wanted]
+        if self.carried is not None and (owner < 0).any():
+            return self._with_carried(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
+        if not owner.size or owner.min() < 0:
+            first = int(wanted[owner.argmin()]) if owner.size else "none"
+            raise ConfigError(f"no block covers row {first} of those asked for: ask only for rows of `layout.reused`")
+        owners, number = np.unique(owner, return_inverse=True)
+        placed = [self.layout.placements[i] for i in owners]
+        stops = np.cumsum([p.block.tokens for p in placed])  # where each block ends when they stand in a row
+        ends = np.array([p.stop for p in placed])
+        index = torch.from_numpy(wanted + (stops - ends)[number])
+        held = ([getattr(p.block, kind)[layer] for p in placed] for kind in kinds)
+        return tuple(joined(parts, rows.device)[:, index].to(rows.device) for parts in held)
+
+    def _with_carried(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
+        """`cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
+        if layer > self.layer:
+            self.leave()  # what the layer above is made of has to be there
+        found = self.carried.kv(layer, rows[new], kinds)
+        if bool(new.all()):
+            return found
+        both = []
+        for own, held in zip(found, self.cached_kv(layer, rows[~new], kinds), strict=True):
+            whole = held.new_empty(held.shape[0], rows.numel(), held.shape[2])
+            whole[:, new], whole[:, ~new] = own, held
+            both.append(whole)
+        return tuple(both)
+
+    def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
+        """Note in the trace how this layer's choice came about."""
+        self.trace.hops.append(Hops(self.layer, hops, tuple(edges)))
+
+    def _numbers_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """Places of the prompt ``rows`` (sorted) among the active ones."""
+        index = torch.searchsorted(self.active, rows).clamp(max=self.active.numel() - 1)
+        if not torch.equal(self.active[index], rows):
+            first = int(rows[self.active[index] != rows][0])
+            raise ConfigError(
+                f"row {first} is not active at layer {self.layer}, so it has neither query nor fresh keys: "
+                "ask only for rows among `active`"
+            )
+        return index
+
+    def _are_kept(self, rows: int) -> bool:
+        """Whether the weights that the layer left behind answer for so many rows sooner than weights computed again.
+
+        They do for all rows at once, by reading all weights: for a few rows that takes longer than a product.
+        """
+        return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attended.weights))
+
+    @property
+    def _mass_dtype(self) -> torch.dtype:
+        return torch.promote_types(self.attended.query.dtype, torch.float32)
+
+    @cached_property
+    def _active_segments(self) -> torch.Tensor:
+        """Segment of each active row, -1 for context and query."""
+        return self.layout.segment_of[self.active]
+
+    @cached_property
+    def _averaging(self) -> torch.Tensor:
+        """The table's matrix in the dtype of the mass."""
+        return self.table.averaging.to(self._mass_dtype)
+
+    def _rows_of(self, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers of the active rows of the ``chosen`` segments, sorted, and the segment of each."""
+        wanted = torch.zeros(self.table.count + 1, dtype=torch.bool, device=self.active.device)  # the last: no segment
+        wanted[chosen] = True
+        rows = wanted[self._active_segments].nonzero()[:, 0]
+        return rows, self._active_segments[rows]
+
+    @cached_property
+    def _kept_mass(self) -> torch.Tensor:
+        """(segments + 1, segments) mass from each segment, and last from the query, by the weights that the layer's
+        own attention left behind. Lines are made of all active rows at once: that takes few and large operations.
+        """
+        count, total = self.table.count, self.layout.rows
+        groups, group = self._sources.unique(return_inverse=True)
+        keys = self._averaging.new_zeros(groups.numel(), total)
+        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
+            stop = min(block.k1, total)  # without padded columns
+            of_rows = group[block.q0 : block.q1]
+            mean = weights.mean(0, dtype=self._mass_dtype)[:, : stop - block.k0]
+            keys[:, block.k0 : stop].index_add_(0, of_rows, mean)
+        keys /= group.bincount()[:, None]
+        mass = keys.new_zeros(count + 2, count)
+        mass[groups] = keys @ self._averaging
+        return mass[:-1]
+
+    def _kept_on_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """(prompt rows,) sum over heads and the active rows number ``rows`` of the weights that were kept."""
+        total = self.layout.rows
+        mass = torch.zeros(total, dtype=self._mass_dtype, device=rows.device)
+        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
+            inside = rows[(rows >= block.q0) & (rows < block.q1)] - block.q0
+            stop = min(block.k1, total)  # without padded columns
+            mass[block.k0 : stop] += weights[:, inside, : stop - block.k0].sum((0, 1), dtype=self._mass_dtype)
+        return mass
+
+    @property
+    def _sources(self) -> torch.Tensor:
+        """Segment of each active row; ``count`` for the query, one more for the context."""
+        return torch.where(
+            self.active < self.layout.query,
+            torch.where(self._active_segments < 0, self.table.count + 1, self._active_segments),
+            self.table.count,
+        )
+
+    def _mass(self, rows: torch.Tensor, groups: torch.Tensor, causal: bool) -> torch.Tensor:
+        """(groups, segments) mass of groups of the active rows number ``rows`` (sorted), weights computed again.
+
+        Rows become groups before keys become segments: the smaller product.
+
+        :param groups: (groups, len(rows)) what each row counts in each group
+        """
+        return (groups.to(self._mass_dtype) @ self._row_weights(rows, causal)) @ self._averaging
+
+    def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
+        """(len(rows), prompt rows) weights of the active rows number ``rows``, computed again: mean over heads."""
+        seen = self.attended
+        total, requests = self.layout.rows, seen.query.shape[0]
+        keys, _ = self.cache.read(self.layer, total)
+        bias = self._bias(self.active[rows], total, causal)
+        block = Block(0, rows.numel(), 0, total, bias)
+        queries = seen.query[:, :, rows] * seen.asked.scale
+        weights = block_probabilities(queries, keys.flatten(0, 1), block, seen.asked.softcap, seen.asked.sinks)
+        return weights.unflatten(0, (requests, -1))[0].mean(0, dtype=self._mass_dtype)
+
+    def _bias(self, rows: torch.Tensor, total: int, causal: bool) -> torch.Tensor:
+        places, window = self.layout.positions, self.attended.asked.window
+        keys = torch.arange(total, device=rows.device)
+        latest = rows[:, None] if causal else total
+        visible = (keys[None] <= latest).expand(rows.numel(), total)
+        if window is not None:
+            visible = visible & (places[None] > places[rows][:, None] - window)
+        return bias_of(visible, self.attended.query.dtype)
+
+
+def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """(kv_heads, rows, head_dim) of blocks; those that do not lie together meet on ``device``."""
+    together = len({part.device for part in parts}) == 1
+    return torch.cat(parts if together else [part.to(device) for part in parts], 1)

@@ -1,0 +1,135 @@
+"""End mark of a file of checked lines: a small file beside it that tells how many lines there must be.
+
+    5b1fd0a4 000000003 9ad0c2e7     start of the chain, lines that were acknowledged, checksum of the last one
+
+Lines that are missing at the end are noticed by it, and so is a file, or a mark, that belongs to something else: the
+starts differ. While a file gives way to one with another start (`MarkedFile.announce`) there is a mark for each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import CorruptError, DataError
+from keep_agent.files import read_bytes, writing
+from memory.files.atomic import write_atomic
+from memory.files.json_lines import Chain, Line, LineFile, read_lines, write_all
+
+SUFFIX = ".end"  # in place of the file's own
+MARK = re.compile(rb"([0-9a-f]{8}) (\d{9}) ([0-9a-f]{8})\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A file whose chain begins with ``start`` has at least ``count`` lines; ``link`` is the checksum of that last."""
+
+    start: int
+    count: int
+    link: int
+
+    def check_count(self, count: int, path: Path, remedy: str) -> None:
+        """Raises CorruptError if a file of ``count`` lines lacks some."""
+        if count < self.count:
+            raise CorruptError(
+                f"{path} lacks its last lines, {count + 1} to {self.count}, as {end_of(path).name} says; {remedy}"
+            )
+
+    def check(self, lines: list[Line], path: Path, remedy: str) -> None:
+        """Raises CorruptError if lines are missing, or are others."""
+        self.check_count(len(lines), path, remedy)
+        if self.link != (lines[self.count - 1].chain.sum if self.count else self.start):
+            raise CorruptError(f"{end_of(path)} is damaged (the checksum of line {self.count} is another); {remedy}")
+
+    def __bytes__(self) -> bytes:
+        return b"%08x %09d %08x\n" % (self.start, self.count, self.link)
+
+
+class MarkedFile(LineFile):
+    """The end of a file of checked lines with an end mark, to append to."""
+
+    def __init__(self, path: Path, last: Line | None = None, start: Chain | None = None) -> None:
+        super().__init__(path, last, start)
+        self._other: tuple[Mark, ...] = tuple(m for m in read_marks(path) if m.start != self.start.sum)
+
+    @classmethod
+    def begin(cls, path: Path, start: Chain) -> MarkedFile:
+        """A file without lines, and its mark, which survives a power cut."""
+        write_atomic(end_of(path), bytes(Mark(start.sum, 0, start.sum)))
+        return cls(path, None, start)
+
+    @property
+    def mark(self) -> Mark:
+        """Of the lines so far."""
+        return Mark(self.start.sum, self.count, self.link)
+
+    def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
+        super().append(values, synced)
+        self._acknowledge()
+
+    def announce(self, start: Chain) -> None:
+        """Prepare to `restart` with another start: whichever of the two is found, the file is what belongs to it."""
+        marks = tuple(dict.fromkeys((self.mark, *self._other, Mark(start.sum, 0, start.sum))))
+        write_atomic(end_of(self.path), b"".join(map(bytes, marks)))
+        self._other = marks[1:]
+
+    def restart(self, start: Chain) -> None:
+        super().restart(start)
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Mark the last line. It is not synced: after a power cut an earlier one may be marked, never a later one."""
+        end = end_of(self.path)
+        with writing(end), end.open("r+b", buffering=0) as stream:
+            os.ftruncate(stream.fileno(), write_all(stream.fileno(), bytes(self.mark)))
+        self._other = ()
+
+
+def end_of(path: Path) -> Path:
+    """The file with the end mark of ``path``."""
+    return path.with_suffix(SUFFIX)
+
+
+def read_marks(path: Path) -> list[Mark]:
+    """The marks of a file; none where there is no file of them, or one of another form."""
+    end = end_of(path)
+    raw = read_bytes(end) if end.exists() else b""
+    found = [Mark(int(m[1], 16), int(m[2]), int(m[3], 16)) for m in MARK.finditer(raw)]
+    return found if b"".join(map(bytes, found)) == raw else []
+
+
+def find_mark(path: Path, start: Chain, owner: str, remedy: str) -> Mark:
+    """The mark of a file whose chain begins with ``start``.
+
+    :param owner: what the start belongs to, for errors
+    :raises CorruptError: it is damaged, missing, or belongs to something else
+    """
+    mark = next((one for one in read_marks(path) if one.start == start.sum), None)
+    if mark is None:
+        state = "is missing" if not end_of(path).exists() else f"is damaged, or does not belong to {owner}"
+        raise CorruptError(f"{end_of(path)} {state}; {remedy}")
+    return mark
+
+
+def read_marked(path: Path, start: Chain, owner: str, remedy: str) -> list[Line]:
+    """The lines of a file whose chain begins with ``start``; none if it is still the one before (`announce`).
+
+    Raises CorruptError as `find_mark` does, and for a line that is.
+    """
+    mark = find_mark(path, start, owner, remedy)  # before the lines, which are written first
+    before = any(_fits(path, Chain(one.start, True)) for one in read_marks(path) if one.start != start.sum)
+    lines = [] if before else list(read_lines(path, remedy, start))
+    mark.check(lines, path, remedy)
+    return lines
+
+
+def _fits(path: Path, start: Chain) -> bool:
+    """Whether the first line of a file follows a start."""
+    try:
+        return next(read_lines(path, start=start), None) is not None
+    except DataError:
+        return False

@@ -1,0 +1,115 @@
+"""Versions of a folder: all files of a new version take the place of the old ones at once, by one rename.
+
+    RUN/checkpoints/step-100/                          the version before
+    RUN/checkpoints/step-200/config.json
+    RUN/checkpoints/latest     -> step-200             what is renamed
+    RUN/config.json            -> checkpoints/latest/config.json
+
+Whoever reads the files of RUN reads those of one version. For one writer at a time (`memory.files.atomic.alone`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, count
+from pathlib import Path
+
+from keep_agent.errors import DataError
+from keep_agent.files import writing
+from memory.files.atomic import SUFFIX, appearing, link_atomic
+
+VERSIONS, LATEST = "checkpoints", "latest"
+
+
+def latest(folder: Path) -> Path:
+    """The newest version of ``folder``; the folder itself where it has none.
+
+    Without a link the only version is the newest: a copy may have left the link out, and a killed writer of the first
+    version has not made it yet.
+
+    :raises DataError: the newest one is gone, or no link tells which of several it is
+    """
+    link = folder / VERSIONS / LATEST
+    if link.is_symlink() and not link.exists():
+        raise DataError(
+            f"{link} leads to {str(link.readlink())!r}, which is gone; restore it, or link to another version"
+        )
+    if link.exists():
+        return link.resolve()
+    match found := _versions(link.parent):
+        case []:
+            return folder
+        case [only]:
+            return only.resolve()
+    names = ", ".join(version.name for version in found)
+    raise DataError(f"{link} is gone, which led to the newest of {names}; make it again: ln -s NEWEST {link}")
+
+
+@contextmanager
+def new_version(folder: Path, name: str) -> Iterator[Path]:
+    """A folder to be filled, which becomes the latest version of ``folder`` at the end of the block, or never does.
+
+    It survives a power cut from then on. The version before stays, older ones go.
+
+    :raises CapacityError: the disk is full
+    :raises StorageError: the folder cannot be written, or its file system has no symbolic links
+    """
+    with writing(folder / VERSIONS / name):
+        _settle(folder)
+        version = _unused(folder / VERSIONS, name)
+        with appearing(version) as new:
+            yield new
+        _publish(folder, version)
+
+
+def _publish(folder: Path, version: Path) -> None:
+    """Make ``version`` the latest. At any time the files of ``folder`` are those of one version."""
+    before = latest(folder)
+    _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).exists()))
+    link_atomic(version.parent / LATEST, Path(version.name))
+    for file in folder.iterdir():
+        if file.is_symlink() and not file.exists():  # the new version does not have it
+            file.unlink()
+    _remove(version.parent, {version.name, before.name})
+
+
+def _settle(folder: Path) -> None:
+    """Remove what a killed writer has left behind, and make links of what a copy, or an editor, made files."""
+    link = folder / VERSIONS / LATEST
+    if link.is_dir() and not link.is_symlink():
+        _remove(link.parent, ())  # first: between the two changes that follow, the only version is the latest
+        link_atomic(link, Path(link.rename(_unused(link.parent, "copied")).name))
+    version = latest(folder)
+    if version != folder:
+        if not link.exists():
+            link_atomic(link, Path(version.name))
+        _link(folder, (file.name for file in version.iterdir() if not (folder / file.name).is_symlink()))
+    for stray in folder.glob(f".*{SUFFIX}"):
+        if stray.is_symlink():
+            stray.unlink()
+    _remove(link.parent, {version.name})
+
+
+def _link(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        link_atomic(folder / name, Path(VERSIONS, LATEST, name))
+
+
+def _versions(place: Path) -> list[Path]:
+    """Those that are whole, by name."""
+    found = sorted(place.iterdir()) if place.is_dir() else ()
+    return [version for version in found if version.is_dir() and not version.name.endswith(SUFFIX)]
+
+
+def _unused(place: Path, name: str) -> Path:
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(place / name for name in names if not (place / name).exists())
+
+
+def _remove(place: Path, kept: Collection[str]) -> None:
+    """Remove all versions but those ``kept``."""
+    for stray in place.iterdir() if place.is_dir() else ():
+        if stray.name not in (*kept, LATEST):
+            shutil.rmtree(stray) if stray.is_dir() and not stray.is_symlink() else stray.unlink()

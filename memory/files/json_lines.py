@@ -1,0 +1,202 @@
+"""Checked JSON lines: objects in a file that is appended to, each with a checksum of itself and all lines before it.
+
+The last key of a line, ``sum``, is CRC-32 over the bytes before that key in this line and in all earlier ones. So a
+line stays plain JSON for every reader, and a changed bit is noticed as well as a line that is missing, repeated or
+moved. It tells accidents, not forgery. A last line without a line break was never acknowledged: its writer was killed.
+
+A chain may begin with a text that names what the file belongs to (`Chain.bound`): then all lines have sums, and those
+of a file that belongs to something else are refused. `memory.files.end_mark` notices lines that are missing at the end.
+
+Files of older versions have no sums. Their first line says so, and they are read, and gone on with, without.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from keep_agent.errors import CorruptError, DataError
+from keep_agent.files import parsed, reading, writing
+from memory.files.atomic import sync
+
+KEY, KIND = b',"sum":"', b"crc32:"  # either tells that there is a checksum: no single flipped bit hides both
+TAIL = len(b',"sum":"crc32:00000000"}')
+SUM = re.compile(re.escape(KEY + KIND) + rb'([0-9a-f]{8})"\}')
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Chain:
+    """The checksum of the lines so far. ``sealed``: whether the file's lines have sums; None before the first line."""
+
+    sum: int = 0
+    sealed: bool | None = None
+
+    @classmethod
+    def bound(cls, text: bytes) -> Chain:
+        """The beginning of a file that belongs to what ``text`` names; a line without a sum is none of it."""
+        return cls(zlib.crc32(text), True)
+
+    def seal(self, value: Mapping[str, Any]) -> bytes:
+        """The next line of a file, with its line break. ``value`` must not be empty."""
+        body = encoded(value)[:-1]
+        if self.sealed is False:
+            return body + b"}\n"
+        self.sealed, self.sum = True, zlib.crc32(body, self.sum)
+        return body + self._tail() + b"\n"
+
+    def open(self, line: bytes, where: str, remedy: str) -> dict[str, Any]:
+        """What the next line of a file holds. Raises CorruptError, or DataError where there are no sums."""
+        body, tail = line[:-TAIL], line[-TAIL:]
+        has = KEY in tail or KIND in tail
+        if self.sealed is None:
+            self.sealed = has
+        self.sum = zlib.crc32(body, self.sum)
+        if has != self.sealed or (has and tail != self._tail()):
+            raise CorruptError(
+                f"{where} is damaged, a line before it is missing, or the file belongs elsewhere (its checksum is "
+                f"another); {remedy}"
+            )
+        value = parsed(line, where, remedy)
+        if not isinstance(value, dict):
+            raise DataError(f"{where} is no JSON object; {remedy}")
+        value.pop("sum", None)
+        return value
+
+    def _tail(self) -> bytes:
+        return b'%s%s%08x"}' % (KEY, KIND, self.sum)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file. ``number`` counts from 1, ``end`` are the bytes up to its end, ``chain`` the state there."""
+
+    number: int
+    end: int
+    value: dict[str, Any]
+    chain: Chain
+
+
+def read_lines(path: Path, remedy: str = "restore the file", start: Chain | None = None) -> Iterator[Line]:
+    """Read the whole lines of a file, none if there is no file. Raises CorruptError or DataError naming the line.
+
+    :param start: what the file's chain begins with; None: nothing
+    """
+    if not path.exists():
+        return
+    chain, end = replace(start or Chain()), 0
+    with reading(path), path.open("rb") as stream:
+        for number, raw in enumerate(stream, 1):
+            if not raw.endswith(b"\n"):
+                log.warning("%s:%d is cut off in the middle: its writer was killed; it is left out", path, number)
+                return
+            end += len(raw)
+            value = chain.open(raw[:-1], f"{path}:{number}", remedy)
+            yield Line(number, end, value, replace(chain))
+
+
+class LineFile:
+    """The end of a file of checked lines, to append to. What stands behind its last line is cut off by the next append.
+
+    :param last: the line to go on behind; None: at the front
+    :param start: what the file's chain begins with; None: nothing
+    """
+
+    def __init__(self, path: Path, last: Line | None = None, start: Chain | None = None) -> None:
+        self.path, self.start = path, start or Chain()
+        self.count, self.size, self._chain = 0, 0, replace(self.start)
+        if last is not None:
+            self.count, self.size, self._chain = last.number, last.end, replace(last.chain)
+
+    @property
+    def link(self) -> int:
+        """The checksum of all lines so far."""
+        return self._chain.sum
+
+    @classmethod
+    def at_end(cls, path: Path, start: Chain) -> LineFile:
+        """Behind the last whole line of a file, whose lines are not checked now. Raises CorruptError."""
+        number, end, last = 0, 0, b""
+        with reading(path), path.open("rb") as stream:
+            for raw in stream:
+                if raw.endswith(b"\n"):
+                    number, end, last = number + 1, end + len(raw), raw[-1 - TAIL : -1]
+        return cls(path, Line(number, end, {}, Chain(*_told(last, path))) if number else None, start)
+
+    def append(self, values: Iterable[Mapping[str, Any]], synced: bool = True) -> None:
+        """Write lines and wait until they are on the disk; ``synced=False``: on their way to it.
+
+        After an error none of them is there. Raises CapacityError or StorageError.
+        """
+        chain, new = replace(self._chain), not self.path.exists()
+        lines = [chain.seal(value) for value in values]
+        if not lines:
+            return
+        with writing(self.path), self.path.open("ab", buffering=0) as stream:
+            self._cut(stream.fileno())
+            try:
+                written = write_all(stream.fileno(), b"".join(lines))
+                if synced:
+                    os.fsync(stream.fileno())
+            except OSError:
+                os.ftruncate(stream.fileno(), self.size)
+                raise
+        if new and synced:
+            sync(self.path.parent)
+        self.count, self.size, self._chain = self.count + len(lines), self.size + written, chain
+
+    def restart(self, start: Chain) -> None:
+        """Begin again with an empty file, whose chain begins with ``start``, also after a power cut."""
+        self.start = start
+        self.count, self.size, self._chain = 0, 0, replace(start)
+        with writing(self.path), self.path.open("r+b", buffering=0) as stream:
+            os.ftruncate(stream.fileno(), 0)
+            os.fsync(stream.fileno())
+
+    def cut(self) -> int:
+        """Cut off what stands behind the last line now; how many bytes that was."""
+        if not self.path.exists():
+            return 0
+        with writing(self.path), self.path.open("ab", buffering=0) as stream:
+            return self._cut(stream.fileno())
+
+    def _cut(self, file: int) -> int:
+        over = os.fstat(file).st_size - self.size
+        if over < 0:
+            raise CorruptError(f"{self.path} is shorter than what was written to it; restore it")
+        if over:
+            os.ftruncate(file, self.size)
+        return over
+
+
+def _told(tail: bytes, path: Path) -> tuple[int, bool]:
+    """The checksum that a line's end tells, and whether it tells one."""
+    if KEY not in tail and KIND not in tail:
+        return 0, False
+    if found := SUM.fullmatch(tail):
+        return int(found[1], 16), True
+    raise CorruptError(f"{path} is damaged in its last line; restore it")
+
+
+def encoded(value: Mapping[str, Any]) -> bytes:
+    """JSON without blanks. Raises DataError for half a surrogate pair, which no file can hold."""
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.start + 1]
+        raise DataError(f"{half!r} is half of a surrogate pair, and no text: leave it out") from None
+
+
+def write_all(file: int, raw: bytes) -> int:
+    """Write all bytes to an open file, or raise the OSError that stops it; their number."""
+    rest = memoryview(raw)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+    return len(raw)

@@ -1,0 +1,31 @@
+"""Tensor files (safetensors) that a process keeps the content of: read into its own memory, never mapped.
+
+Tensors of a mapped file change when somebody overwrites it in place, and a file that is cut short kills the process.
+Files that are mapped on purpose are those of `memory.files.block_file`.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+
+def open_tensors(path: Path) -> safe_open:
+    """Open a file; each of its tensors is read when it is asked for, into memory of its own."""
+    return safe_open(path, framework="pt", backend="pread")
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a file by name, on the CPU."""
+    with open_tensors(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def own_memory(module: nn.Module) -> None:
+    """Copy each parameter and buffer of a model that a library has loaded: it may look at a mapped file."""
+    for tensor in chain(module.parameters(), module.buffers()):
+        tensor.data = tensor.data.clone()

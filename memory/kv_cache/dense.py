@@ -1,0 +1,178 @@
+"""Working caches: the keys and values one forward reads and writes. Rows are prompt rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from keep_agent.errors import ModelError
+from memory.engine.attention.kernels import KEY_MULTIPLE
+from memory.engine.attention.observer import Witness
+from memory.engine.attention.tiled import Tile
+from memory.engine.models.model_spec import ModelSpec
+
+Rows = slice | torch.Tensor  # a contiguous run, or sorted row numbers
+HEADROOM = 256  # rows kept free behind a prompt for candidates and generated tokens
+
+
+@dataclass(slots=True)
+class Reads:
+    """Rows of keys and values that forward passes over a cache were given, each pass counted once."""
+
+    raw: int = 0  # rows of all positions, forgotten ones included: what a cache without retention would read
+    live: int = 0
+
+    def note(self, raw: int, live: int) -> None:
+        self.raw += raw
+        self.live += live
+
+
+class WorkingCache(Protocol):
+    """The keys (rotated) and values that passes read and write; tensors carry a request axis in front.
+
+    Rows are numbered from 0 in order of their ``positions``. ``logits`` are those of the last row.
+    """
+
+    length: int
+    positions: torch.Tensor
+    logits: torch.Tensor | None
+    raw: torch.Tensor | None  # unrotated keys beside the rotated ones, where rows are to be harvested
+    reads: Reads
+    witness: Witness | None  # looks on while rows are appended
+    tiled: bool  # whether rows are read tile by tile instead of all at once
+
+    @property
+    def next_position(self) -> int: ...
+
+    def reserve(self, rows: int, lasting: bool = False) -> None:
+        """Room for a pass over ``rows`` more rows. Those of a ``lasting`` one are extended, others forgotten."""
+        ...
+
+    def end_at(self, rows: int) -> int: ...
+
+    def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store ``k``, ``v`` (requests, kv_heads, rows, head_dim), keys rotated, at ``rows``."""
+        ...
+
+    def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None: ...
+
+    def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys (rotated) and values of rows ``0:visible``, (requests, kv_heads, visible, head_dim)."""
+        ...
+
+    def tiles(self, layer: int, first: int = 0) -> Iterable[Tile]:
+        """The same of all rows of the pass, tile by tile; those before ``first`` may be anything: nobody looks."""
+        ...
+
+    def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
+    def rewind(self, length: int, logits: torch.Tensor | None) -> None: ...
+
+    def erase(self) -> None:
+        """Leave no row that is not finite where others run over it as padding."""
+        ...
+
+
+class DenseCache:
+    """One tensor for all keys and one for all values: ``(layers, requests, kv_heads, capacity, head_dim)``.
+
+    Keys are rotated, so decoding never rotates them again. ``raw`` additionally holds the unrotated keys when rows
+    are to be harvested. ``positions`` are those of rows ``0:length``; ``logits`` are those of the last row.
+    """
+
+    tiled = False
+
+    def __init__(
+        self, spec: ModelSpec, capacity: int, device: torch.device, requests: int = 1, raw: bool = False
+    ) -> None:
+        self._shape = (spec.layers, requests, spec.kv_heads, capacity + KEY_MULTIPLE, spec.head_dim)
+        self.k = torch.empty(self._shape, dtype=spec.dtype, device=device)
+        self.v = torch.empty_like(self.k)
+        self.raw = torch.empty_like(self.k) if raw else None
+        self.length = 0
+        self.positions = torch.empty(0, dtype=torch.long, device=device)
+        self.logits: torch.Tensor | None = None
+        self.reads = Reads()
+        self.witness = None
+
+    @property
+    def capacity(self) -> int:
+        return self._shape[3] - KEY_MULTIPLE
+
+    @property
+    def next_position(self) -> int:
+        """Position of the next token: a counter behind the last row's, not the number of rows."""
+        return int(self.positions[-1]) + 1 if self.length else 0
+
+    def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
+        """Make the rows just written behind ``length`` part of the cache."""
+        self.positions = torch.cat([self.positions, positions])
+        self.length += positions.numel()
+        self.logits = logits
+
+    def rewind(self, length: int, logits: torch.Tensor | None) -> None:
+        """Forget the rows behind ``length``; ``logits`` are those of the row before."""
+        self.positions, self.length, self.logits = self.positions[:length], length, logits
+
+    def erase(self) -> None:
+        """Nobody else reads them."""
+
+    def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
+        put(self.k[layer], rows, k)
+        put(self.v[layer], rows, v)
+
+    def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
+        """Keep unrotated keys too, if this cache is to be harvested."""
+        if self.raw is not None:
+            put(self.raw[layer], rows, k)
+
+    def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.k[layer, :, :, :visible], self.v[layer, :, :, :visible]
+
+    def end_at(self, rows: int) -> int:
+        """Make the rows behind ``rows`` finite, which padded blocks read and mask; returns how many rows to read."""
+        self.reads.note(rows, rows)
+        stop = rows + KEY_MULTIPLE
+        self.k[:, :, :, rows:stop] = 0
+        self.v[:, :, :, rows:stop] = 0
+        return stop
+
+    def reserve(self, rows: int, lasting: bool = False) -> None:
+        """Room for ``rows`` more rows behind ``length``; grows by copying when there is not enough."""
+        if self.length + rows <= self.capacity:
+            return
+        shape = list(self._shape)
+        shape[3] = self.length + rows + HEADROOM + KEY_MULTIPLE
+        self._shape = tuple(shape)
+        self.k, self.v = self._grown(self.k), self._grown(self.v)
+        self.raw = None if self.raw is None else self._grown(self.raw)
+
+    def harvest(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unrotated keys and values of ``rows`` of the only request, (layers, kv_heads, rows, head_dim) each.
+
+        :raises ModelError: if the cache was made without unrotated keys.
+        """
+        if self.raw is None:
+            raise ModelError("these rows cannot be harvested: run the prefill with keep_raw=True.")
+        return self.raw[:, 0].index_select(2, rows), self.v[:, 0].index_select(2, rows)
+
+    def _grown(self, old: torch.Tensor) -> torch.Tensor:
+        new = torch.empty(self._shape, dtype=old.dtype, device=old.device)
+        new[:, :, :, : self.length] = old[:, :, :, : self.length]
+        return new
+
+
+def put(target: torch.Tensor, rows: Rows, values: torch.Tensor) -> None:
+    """Write ``values`` at ``rows`` of ``target`` (requests or layers, kv_heads, capacity, head_dim)."""
+    if isinstance(rows, slice):
+        target[:, :, rows] = values
+    else:
+        target.index_copy_(2, rows, values)
+
+
+def as_rows(rows: torch.Tensor) -> Rows:
+    """``rows`` (sorted, distinct) as a slice if they are one run."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == rows.numel() else rows

@@ -1,0 +1,108 @@
+"""Keys or values of a block that rest packed: what is indexed is unpacked, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.kv_cache.quantization import Along, Packed, PackFormat, pack
+
+ALL = slice(None)
+
+
+def indexed(index: Any, tokens: int, what: str) -> tuple[Any, int, int]:
+    """Layers, and rows ``start:stop``, that ``[layers]`` or ``[layers, :, rows]`` asks for of ``what``.
+
+    :raises ConfigError: for any other index
+    """
+    layers, heads, rows, *more = (*index, ALL, ALL)[:4] if isinstance(index, tuple) else (index, ALL, ALL)
+    if heads != ALL or not isinstance(rows, slice) or rows.step not in (None, 1) or any(x != ALL for x in more):
+        raise ConfigError(f"{what} cannot be indexed with {index!r}: use [layers] or [layers, :, start:stop]")
+    start, stop, _ = rows.indices(tokens)
+    return layers, start, max(start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """Stands in for a tensor (layers, kv_heads, tokens, head_dim) of ``dtype`` where blocks are read.
+
+    It holds rows ``skip : skip + tokens`` of its ``pieces`` (layers, kv_heads, ..., head_dim), one behind the other:
+    groups of tokens cannot be cut, so a part may begin and end within one.
+    """
+
+    pieces: tuple[Packed, ...]
+    dtype: torch.dtype
+    tokens: int
+    skip: int = 0
+
+    @classmethod
+    def of(cls, x: torch.Tensor, format: PackFormat, along: Along = "token") -> PackedRows:
+        """Pack ``x``. By channel only whole groups of tokens are; the rest of a block, all of a short one, by token."""
+        tokens = x.shape[2]
+        whole = tokens - tokens % format.group if along == "channel" else 0
+        pieces = [pack(x[:, :, :whole], format, along)] if whole else []
+        if whole < tokens or not tokens:
+            pieces.append(pack(x[:, :, whole:], format))
+        return cls(tuple(pieces), x.dtype, tokens)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        layers, kv_heads, _, head_dim = self.pieces[0].shape
+        return layers, kv_heads, self.tokens, head_dim
+
+    @property
+    def nbytes(self) -> int:
+        """Of what rests; a group that is cut counts whole."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+    @property
+    def device(self) -> torch.device:
+        return self.pieces[0].codes.device
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Unpacked ``[layers]`` or ``[layers, :, rows]``; ``rows`` is a slice without a step.
+
+        :raises ConfigError: for any other index
+        """
+        layers, start, stop = indexed(index, self.tokens, "packed rows")
+        part = self.narrow(2, start, stop - start)
+        unpacked = [piece[layers].unpack(self.dtype) for piece in part.pieces]
+        whole = torch.cat(unpacked, -2) if len(unpacked) > 1 else unpacked[0]
+        return whole.narrow(-2, part.skip, part.tokens)
+
+    def index_select(self, dim: int, index: torch.Tensor) -> torch.Tensor:
+        """Some layers (``dim`` 0), unpacked."""
+        if dim != 0:
+            raise ConfigError(f"packed rows are selected by layer, dim 0, not by dim {dim}: index them first")
+        return self[index]
+
+    def narrow(self, dim: int, start: int, length: int) -> PackedRows:
+        """Rows ``start : start + length`` (``dim`` 2), still packed: a view."""
+        if dim != 2:
+            raise ConfigError(f"packed rows are cut by token, dim 2, not by dim {dim}: index them first")
+        if (start, length) == (0, self.tokens):
+            return self
+        first = self.skip + start
+        parts = list(self._parts(first, first + length)) or [(0, self.pieces[0].part(0, 0))]
+        return PackedRows(tuple(piece for _, piece in parts), self.dtype, length, parts[0][0])
+
+    def layers(self, first: int, last: int) -> PackedRows:
+        """Some layers, still packed: a view."""
+        return replace(self, pieces=tuple(piece[first:last] for piece in self.pieces))
+
+    def to(self, device: torch.device | str) -> PackedRows:
+        """On ``device``, still packed: it is the packed bytes that travel."""
+        return replace(self, pieces=tuple(piece.to(device) for piece in self.pieces))
+
+    def _parts(self, first: int, last: int) -> Iterator[tuple[int, Packed]]:
+        """What of each piece is needed for rows ``first:last``: by how many rows it begins too early, and it."""
+        place = 0
+        for piece in self.pieces:
+            start, stop, span = max(first - place, 0), min(last - place, piece.tokens), piece.grid.span
+            if start < stop:
+                yield start % span, piece.part(start - start % span, stop + -stop % span)
+            place += piece.tokens

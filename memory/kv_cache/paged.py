@@ -1,0 +1,211 @@
+"""A working cache whose rows are slots of a pool: dropped positions are redirected, survivors never move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+
+from keep_agent.errors import ConfigError
+from memory.engine.attention.kernels import KEY_MULTIPLE
+from memory.engine.attention.observer import Witness
+from memory.kv_cache.dense import Reads, Rows
+from memory.kv_cache.kv_pool import MARGIN, SENTINEL, SlotPool
+
+MOVED = -1  # in place of the token of a row that no longer stands behind what it was computed behind
+
+
+class PagedCache:
+    """One request's rows in a slot pool.
+
+    ``slot_map`` says for every position of the request's tokens where its row lies; dropped positions lie at the
+    sentinel. What the engine calls rows are the live ones only, in order of their positions, so that a dropped row is
+    hidden by not being there: no kernel ever reads the sentinel. `IntentKV` (arXiv 2606.09916) instead reads it, with a
+    key that is meant to make its logit small; docs/retention.md says when that fails.
+    """
+
+    tiled = False
+
+    def __init__(self, pool: SlotPool, witness: Witness | None = None) -> None:
+        self.pool, self.witness = pool, witness
+        self.tokens: list[int] = []  # of every position, dropped ones included; `MOVED` where a row was renumbered
+        self.slot_map = self.positions = pool.none()
+        self.logits: torch.Tensor | None = None
+        self.raw = None  # keys rest rotated: positions never change
+        self.reads = Reads()
+        self.exact = 0  # the first so many positions are live and what a plain forward gives
+        self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
+        self._vanished = 0  # rows that were dropped before the others were renumbered, and have no position any more
+        self._pass: slice | torch.Tensor = slice(0, 0)  # slots that the pass under way reads
+        self._rows = self._spare = self.slot_map  # slots of live rows, and of rows about to be written
+        pool.register(self)
+
+    @property
+    def length(self) -> int:
+        """Live rows."""
+        return self._rows.numel()
+
+    @property
+    def next_position(self) -> int:
+        """A counter: dropping rows does not change it."""
+        return self.slot_map.numel()
+
+    @property
+    def slots(self) -> torch.Tensor:
+        """All slots this cache refers to."""
+        return torch.cat([self._rows, self._spare])
+
+    @property
+    def dropped(self) -> int:
+        return self.next_position - self.length
+
+    def reserve(self, rows: int, lasting: bool = False) -> None:
+        """Room for ``rows`` more rows."""
+        missing = rows - self._spare.numel()
+        if missing > 0:
+            self._spare = torch.cat([self._spare, self.pool.allocate(missing)])
+
+    def end_at(self, rows: int) -> int:
+        """Begin a pass that reads ``rows`` rows; returns how many to ask for: padded blocks read some more, masked."""
+        self.reads.note(rows + self.dropped + self._vanished, rows)
+        slots = self.slots[:rows]
+        first, visible = int(slots[0]), rows + KEY_MULTIPLE
+        if int(slots[-1]) - first + 1 == rows and bool((slots.diff() == 1).all()):
+            self._pass = slice(first, first + visible)  # most often, for nothing was dropped: no copy
+        else:
+            self._pass = torch.cat([slots, slots.new_full((KEY_MULTIPLE,), SENTINEL)])
+        return visible
+
+    def write(self, layer: int, rows: Rows, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Store ``k``, ``v`` (1, kv_heads, rows, head_dim), keys rotated, at ``rows`` of the pass."""
+        if isinstance(self._pass, slice) and isinstance(rows, slice):
+            run = slice(self._pass.start + rows.start, self._pass.start + rows.stop)
+            self.pool.k[layer, :, run], self.pool.v[layer, :, run] = k[0], v[0]
+            return
+        slots = self.slots[rows]
+        self.pool.k[layer].index_copy_(1, slots, k[0])
+        self.pool.v[layer].index_copy_(1, slots, v[0])
+
+    def write_raw(self, layer: int, rows: Rows, k: torch.Tensor) -> None:
+        """Unrotated keys are not kept."""
+
+    def read(self, layer: int, visible: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the pass's rows, and of masked padding behind them, (1, kv_heads, visible, head_dim)."""
+        k, v = self.pool.k[layer], self.pool.v[layer]
+        if isinstance(self._pass, slice):
+            return k[None, :, self._pass], v[None, :, self._pass]
+        return k.index_select(1, self._pass)[None], v.index_select(1, self._pass)[None]
+
+    def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None:
+        """Make the rows just written part of the request."""
+        count = positions.numel()
+        fresh, self._spare = self._spare[:count], self._spare[count:]
+        if self.exact == self.next_position:
+            self.exact += count
+        self.slot_map = torch.cat([self.slot_map, fresh])
+        self._rows = torch.cat([self._rows, fresh])
+        self.positions = torch.cat([self.positions, positions])
+        self.tokens += token_ids.tolist()
+        self.logits = logits
+
+    def rewind(self, length: int, logits: torch.Tensor | None) -> None:
+        """Forget the live rows behind the first ``length``; ``logits`` are those of the row before."""
+        start = int(self.positions[length]) if length < self.length else self.next_position
+        self.cut(start)
+        self.logits = logits
+
+    def erase(self) -> None:
+        """Forget everything from the first row on that is not finite, and overwrite what is not, room included: others
+        run over these slots.
+        """
+        slots, sides = self.slots, (self.pool.k, self.pool.v)
+        finite = [side[:, :, slots].isfinite().all(-1).flatten(0, 1).all(0) for side in sides]
+        sound = finite[0] & finite[1]
+        for side in sides:
+            side[:, :, slots[~sound]] = 0
+        live = sound[: self.length]
+        if not bool(live.all()):
+            self.cut(int(self.positions[(~live).long().argmax()]))
+
+    def cut(self, position: int) -> None:
+        """Forget everything from ``position`` on, and the room behind it."""
+        live = int(torch.searchsorted(self.positions, position))
+        self.pool.release(torch.cat([self._rows[live:], self._spare]))
+        self._rows, self._spare = self._rows[:live], self._spare[:0]
+        self.slot_map, self.positions = self.slot_map[:position], self.positions[:live]
+        del self.tokens[position:]
+        if position <= self.exact:  # they had been somewhere behind these
+            self._vanished = 0
+        self.exact = min(self.exact, position)
+        self.logits = None
+        if self.witness is not None:
+            self.witness.cut(position)
+
+    def __del__(self) -> None:
+        """A request that nobody holds any more gives its slots back."""
+        with suppress(ImportError):  # at the end of the process
+            self.pool.release(self.slots)
+
+    def drop(self, keep: torch.Tensor) -> None:
+        """Redirect the live rows where ``keep`` (live rows,) bool is False; everything else stays as it is.
+
+        What is computed from here on has seen less than a plain forward.
+        """
+        if keep.numel() != self.length:
+            raise ConfigError(f"a mask of {keep.numel()} rows does not fit the {self.length} live ones")
+        gone = ~keep
+        if not bool(gone.any()):
+            return
+        self.pool.release(self._rows[gone])
+        self.slot_map = self.slot_map.index_fill(0, self.positions[gone], SENTINEL)
+        self.exact = min(self.exact, int(self.positions[gone][0]))
+        self._rows, self.positions = self._rows[keep], self.positions[keep]
+        if self.witness is not None:
+            self.witness.drop(self.positions)
+
+    def renumber(self, first: int, keys: torch.Tensor) -> None:
+        """Give the live rows positions 0, 1, ...; those from row ``first`` on change theirs and go to new slots.
+
+        :param keys: (layers, kv_heads, rows behind ``first``, head_dim) rotated for their new positions
+        """
+        moved = self._rows[first:]
+        self._vanished += self.dropped
+        slots = self.pool.allocate(moved.numel())
+        self.pool.k.index_copy_(2, slots, keys)
+        self.pool.v.index_copy_(2, slots, self.pool.v.index_select(2, moved))
+        self.pool.release(moved)
+        self._rows = self.slot_map = torch.cat([self._rows[:first], slots])
+        self.tokens[first:] = [MOVED] * moved.numel()
+        self.positions = torch.arange(self.length, device=slots.device)
+        self.exact = min(self.exact, first)
+        if self.witness is not None:
+            self.witness.cut(first)  # of the others it knows neither queries nor weights as they would be now
+
+    def fork(self) -> PagedCache:
+        """Another request that goes on from here, by itself, on the same rows."""
+        other = PagedCache(self.pool)
+        self.pool.share(self._rows)
+        other.slot_map, other.positions, other._rows = self.slot_map.clone(), self.positions, self._rows
+        other.tokens, other.exact, other.logits = list(self.tokens), self.exact, self.logits
+        other._vanished = self._vanished
+        return other
+
+    def adopt(self, slots: torch.Tensor, tokens: Sequence[int]) -> None:
+        """Begin with rows somebody else computed: ``slots`` of positions 0, 1, ... in an empty cache."""
+        self.cut(0)
+        self.pool.share(slots)
+        self.slot_map = self._rows = slots
+        self.positions = torch.arange(slots.numel(), device=slots.device)
+        self.tokens, self.exact = list(tokens), slots.numel()
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """(kv_heads, live rows, head_dim), rotated."""
+        return self.pool.k[layer].index_select(1, self._rows)
+
+    def values(self, layer: int) -> torch.Tensor:
+        """(kv_heads, live rows, head_dim)."""
+        return self.pool.v[layer].index_select(1, self._rows)
+
+
+assert MARGIN >= KEY_MULTIPLE

@@ -1,0 +1,86 @@
+"""The approximate index: rows found by their own tokens, wherever they stood. The exact prefix has an index apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from memory.kv_cache.block import KVBlock, identity
+from memory.kv_cache.block_lease import BlockPool, Holder
+
+
+def virtual_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", behind: Sequence[int] = ()) -> str:
+    """SparseX's virtual hash (arXiv 2606.01751, section 4.4): free of position, prefix and context.
+
+    Equal only if model, tokens, extra key and the tokens ``behind`` which they say what they say are; the same in every
+    process.
+    """
+    return identity(f"virtual block of {model_key}", behind, token_ids, extra_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Virtual:
+    """Rows ``start:stop`` of a physical block."""
+
+    physical: str
+    start: int
+    stop: int
+    number: int  # of its insertion: what was inserted later has a larger one
+
+
+class VirtualIndex:
+    """From a virtual hash to rows of a pool's blocks. Entries hold nothing: several may point into one block.
+
+    The pool may lose a block at any time; its entries then miss, and are dropped when they do.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._entries: dict[str, Virtual] = {}
+        self._numbers = count()
+        self._bound = 1024  # entries from which on those without a block are looked for
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        entry = self._entries.get(name)
+        return entry is not None and self._pool.storage.contains(entry.physical)
+
+    def insert(self, name: str, physical: str, start: int, stop: int) -> None:
+        """Let ``name`` stand for rows ``start:stop`` of ``physical``."""
+        self._entries[name] = Virtual(physical, start, stop, next(self._numbers))
+        if len(self._entries) > self._bound:
+            stored = self._pool.storage.contains
+            self._entries = {name: entry for name, entry in self._entries.items() if stored(entry.physical)}
+            self._bound = 2 * len(self._entries) + 1024
+
+    def find(self, name: str, holder: Holder) -> KVBlock | None:
+        """The rows, as a view of their block, which ``holder`` holds from now on."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        block = holder.get(entry.physical)
+        if block is None:
+            del self._entries[name]
+            return None
+        return block.part(entry.start, entry.stop)
+
+    def delete(self, name: str) -> Virtual | None:
+        """Drop one entry and return it; the block stays."""
+        return self._entries.pop(name, None)
+
+    def physical(self, name: str) -> str | None:
+        """Identity of the block that ``name`` points into."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.physical
+
+    def number(self, name: str) -> int:
+        """When ``name`` was inserted, against others; -1 if it is not there."""
+        entry = self._entries.get(name)
+        return -1 if entry is None else entry.number
+
+    def names(self, physical: str) -> list[str]:
+        """Everything that points into a block."""
+        return [name for name, entry in self._entries.items() if entry.physical == physical]

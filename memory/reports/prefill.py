@@ -1,0 +1,164 @@
+"""What one prefill reports: the engine's result, the units of the prompt, counts and times."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from memory.engine.results import PrefillResult, PrefillTrace
+    from memory.kv_cache.dense import Reads, WorkingCache
+    from memory.segments.graph import Flip
+    from memory.stages import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class UnitUse:
+    """One unit in a prompt, and where its keys and values came from."""
+
+    kind: str
+    start: int  # prompt row
+    tokens: int
+    segments: tuple[str, ...]
+    identity: str  # "" for rows that have no block
+    hit: bool  # served from storage
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds from the observation to the logits of the last prompt row, in parts that add up."""
+
+    update: float = 0.0  # groups follow the changed segments
+    embed: float = 0.0  # the sentence encoder
+    encode: float = 0.0  # blocks that were missing
+    retrieve: float = 0.0  # choice, plan, look-up and layout
+    ask: float = 0.0  # the pass that only makes query states, for a latent choice
+    load: float = 0.0  # waiting for transfers
+    prefill: float = 0.0
+
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(**_sums(self, other))
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows and row-layers of one prompt; context, memory and query make up ``prompt_tokens``."""
+
+    layers: int
+    prompt_tokens: int
+    memory_tokens: int
+    fresh_tokens: int  # rows for which nothing usable was stored when the step began
+    hit_tokens: int  # memory rows served from stored blocks
+    invalidated_tokens: int  # rows of the last prompt's blocks that changes made useless
+    token_layers: int
+    recomputed_token_layers: int  # memory rows that had a block, layer 0 left out
+    encoded_token_layers: int  # blocks, the context prefix, and the pass that only makes query states
+    loaded_bytes: int
+    prefix_tokens: int = 0  # rows in front whose KV an identical prefix left behind, the context's included
+    live_tokens: int = 0  # rows that survive the turn
+    longest_tokens: int = 0  # of the prompts counted here, the longest
+
+    def behind(self, other: Counts) -> Counts:
+        """Those of this prompt and of one that was asked aside before it; what stays are this one's rows."""
+        longest = max(self.longest_tokens, other.longest_tokens)
+        alone = {"layers": self.layers, "live_tokens": self.live_tokens, "longest_tokens": longest}
+        return Counts(**(_sums(self, other) | alone))
+
+    @property
+    def computed_ratio(self) -> float:
+        return self.token_layers / (self.prompt_tokens * self.layers)
+
+    @property
+    def recomputed_ratio(self) -> float:
+        """Recomputed rows' share of memory rows x layers, but layer 0; rows without a block are fresh and not in it."""
+        possible = self.memory_tokens * (self.layers - 1)
+        return self.recomputed_token_layers / possible if possible else 0.0
+
+    @property
+    def kv_hit_rate(self) -> float:
+        return self.hit_tokens / self.memory_tokens if self.memory_tokens else 0.0
+
+
+def _sums(one: Timings | Counts, other: Timings | Counts) -> dict[str, Any]:
+    """By field, of two of a kind."""
+    return {name: value + getattr(other, name) for name, value in asdict(one).items()}
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A prefilled prompt, ready for scoring or decoding, with everything that happened on the way."""
+
+    result: PrefillResult
+    layout: Layout
+    units: tuple[UnitUse, ...]
+    flips: tuple[Flip, ...]
+    counts: Counts
+    timings: Timings
+    cold: bool  # the first prompt since the session was reset that leaves anything to the next
+    after_ms: float  # harvesting and forgetting, after the logits
+    reads: Reads  # of the cache for this prompt and all that was decoded and scored behind it: grows
+
+    def behind(self, other: Prefill) -> Prefill:
+        """This prompt, with what another cost that had to be asked first; ``reads`` counts it from now on."""
+        self.reads.note(other.reads.raw, other.reads.live)
+        return replace(
+            self,
+            flips=(*other.flips, *self.flips),
+            counts=self.counts.behind(other.counts),
+            timings=other.timings + self.timings,
+            cold=self.cold or other.cold,
+            after_ms=self.after_ms + other.after_ms,
+        )
+
+    @property
+    def logits(self) -> torch.Tensor:
+        return self.result.logits
+
+    @property
+    def cache(self) -> WorkingCache:
+        return self.result.cache
+
+    @property
+    def trace(self) -> PrefillTrace:
+        return self.result.trace
+
+
+def count(
+    layout: Layout,
+    units: tuple[UnitUse, ...],
+    trace: PrefillTrace,
+    opened: int,
+    encoded: int,
+    invalidated: int,
+    asked: int = 0,
+    prefix: int = 0,
+    live: int | None = None,
+) -> Counts:
+    """Counts of a prompt; ``opened`` and ``encoded`` are the tokens encoded for its context and its memory,
+    ``invalidated`` those it could no longer use, ``asked`` the token-layers of making query states, ``prefix`` its
+    first rows that an identical prefix left behind, ``live`` those that survive the turn (all, if left out)."""
+    layers = len(trace.active_rows)
+    query, memory = layout.rows - layout.query, layout.query - layout.context
+    context = opened + int(layout.fresh[: layout.context].sum())
+    hit = sum(unit.tokens for unit in units if unit.hit)
+    return Counts(
+        layers=layers,
+        prompt_tokens=layout.rows,
+        memory_tokens=memory,
+        fresh_tokens=context + memory - hit + query,
+        hit_tokens=hit,
+        invalidated_tokens=invalidated,
+        token_layers=trace.token_layers,
+        recomputed_token_layers=sum(trace.recomputed_rows[1:]),
+        encoded_token_layers=(opened + encoded) * layers + asked,
+        loaded_bytes=trace.loaded_bytes,
+        prefix_tokens=prefix,
+        live_tokens=layout.rows if live is None else live,
+        longest_tokens=layout.rows,
+    )

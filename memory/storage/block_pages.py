@@ -1,0 +1,197 @@
+"""Blocks of one model in one file: layer by layer their rows lie one behind the other, in pages with a checksum each.
+
+So a layer of a block of any length is one run of the file, token by token, and is read without the other layers. Page
+``p`` of layer ``l`` is block ``l * pages + p`` of the file, keys and values together. Where a block lies, and whose it
+is, stands in the header. Format of the file: `memory.files.block_file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from keep_agent.errors import ConfigError, CorruptError
+from memory.files.agent_files import save_agent
+from memory.files.block_file import NAMES, BlockFile
+from memory.kv_cache.block import KVBlock
+from memory.kv_cache.mapped_rows import DamagedError, Guard, Mapped, MappedPacked, MappedRows
+from memory.kv_cache.packed_rows import PackedRows
+from memory.kv_cache.quantization import Grid, Packed, PackFormat
+from memory.storage.ledger import Entry
+
+PAGE = 256  # rows of a layer under one checksum
+PARTS = ("codes", "scale", "bias")
+Report = Callable[[str, CorruptError], None]  # told of each damaged block that somebody has come upon, and why
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What all blocks of a file have in common; ``dtype`` as torch prints it, without "torch."."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    format: PackFormat | None  # None: unpacked
+
+    @classmethod
+    def of(cls, block: KVBlock, format: PackFormat | None) -> Form:
+        layers, kv_heads, _, head_dim = block.k.shape
+        return cls(layers, kv_heads, head_dim, str(block.k.dtype).removeprefix("torch."), format)
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Form:
+        format = said["format"]
+        return cls(**{**said, "format": None if format is None else PackFormat(**format)})
+
+    def shaped(self, block: KVBlock) -> KVBlock:
+        """``block`` as it rests in the file, in memory: a copy's bytes are these.
+
+        :raises ConfigError: it is another model's, or rounded and to be kept as if it were not
+        :raises DamagedError: it lies in another file, which is damaged
+        """
+        if Form.of(block, self.format) != self:
+            raise ConfigError(f"a block of {Form.of(block, self.format)} does not fit into a file of {self}")
+        if self.format is None and isinstance(block.k, PackedRows):
+            raise ConfigError("a block that was rounded would be taken for exact: give the disk bits of its own")
+        block = block.settled()
+        if self.format is None or self._packs(block.k):
+            return block
+        k, v = (PackedRows.of(x[:], self.format) for x in (block.k, block.v))
+        return replace(block, k=k, v=v)
+
+    def split(self, block: KVBlock) -> dict[str, torch.Tensor]:
+        """Rows (layers, tokens, ...) of a block that is `shaped`, by the name of their tensor."""
+        found = {}
+        for side, held in (("k", block.k), ("v", block.v)):
+            x = held.whole() if isinstance(held, Mapped) else held
+            if isinstance(x, PackedRows):
+                (packed,) = x.pieces
+                found |= {f"{side}.{part}": getattr(packed, part) for part in PARTS}
+            else:
+                rows = x.transpose(1, 2)
+                found[side] = rows if x.dtype in NAMES else rows.contiguous().view(torch.uint8)
+        return found
+
+    def join(self, rows: Mapping[str, torch.Tensor], side: str, guard: Guard) -> MappedRows | MappedPacked:
+        """Keys or values of `split` rows: a view of them, behind their ``guard``."""
+        dtype = getattr(torch, self.dtype)
+        if self.format is None:
+            return MappedRows(rows[side].view(dtype).transpose(1, 2), guard)
+        codes, scale, bias = (rows[f"{side}.{name}"] for name in PARTS)
+        packed = Packed(codes, scale, bias, self.kv_heads, self.head_dim, self.grid)
+        return MappedPacked((packed,), dtype, packed.tokens, guard=guard)
+
+    @property
+    def grid(self) -> Grid:
+        """How numbers are grouped in a file that is packed."""
+        return self.format.grid(self.kv_heads * self.head_dim)
+
+    def _packs(self, x: torch.Tensor | PackedRows) -> bool:
+        """Is it packed this way already, in one piece?"""
+        return isinstance(x, PackedRows) and [piece.grid for piece in x.pieces] == [self.grid]
+
+
+def save_pages(folder: Path, agent: str, key: str, form: Form, blocks: Sequence[KVBlock]) -> None:
+    """Write `shaped` blocks in place of the agent's file for ``key``; takes as much memory as the file.
+
+    :raises CapacityError: the disk is full
+    """
+    total = sum(block.tokens for block in blocks)
+    pages, index, start = -(-total // PAGE), {}, 0
+    tensors: dict[str, torch.Tensor] = {}
+    for block in blocks:
+        stop = start + block.tokens
+        for name, rows in form.split(block).items():
+            if name not in tensors:
+                tensors[name] = torch.zeros(form.layers, pages * PAGE, *rows.shape[2:], dtype=rows.dtype)
+            tensors[name][:, start:stop] = rows
+        index[block.identity] = (start, stop, block.namespace, block.born)
+        start = stop
+    paged = {name: x.view(form.layers * pages, PAGE, *x.shape[2:]) for name, x in tensors.items()}
+    save_agent(folder, agent, key, total, paged, {"form": asdict(form), "index": index})
+
+
+class Pages:
+    """The blocks of a mapped file. Nothing is read of them until somebody looks at their rows."""
+
+    def __init__(self, file: BlockFile) -> None:
+        self._file = file
+        self.form = Form.from_json(file.header["form"])
+        self._index: Mapping[str, Sequence[Any]] = file.header["index"]
+        layers, self._pages = self.form.layers, file.blocks // self.form.layers
+        self._rows = {name: _by_layer(file.tensor(name), layers, self._pages) for name in file.names}
+        self._verified = np.zeros((layers, self._pages), bool)
+
+    @property
+    def nbytes(self) -> int:
+        return self._file.nbytes
+
+    def entries(self) -> list[Entry]:
+        """In the order in which they were written."""
+        width = sum(rows[:, :1].nbytes for rows in self._rows.values())
+        return [
+            Entry(identity, (stop - start) * width, namespace, born)
+            for identity, (start, stop, namespace, born) in self._index.items()
+        ]
+
+    def guard(self, identity: str, report: Report) -> PageGuard:
+        """Who verifies a block, and reports it if it is damaged."""
+        start, stop, *_ = self._index[identity]
+        return PageGuard(self, identity, report, start, stop)
+
+    def read(self, identity: str, report: Report) -> KVBlock:
+        """A block, mapped; a layer's pages are verified when they are first asked for."""
+        start, stop, namespace, born = self._index[identity]
+        rows, guard = {name: x[:, start:stop] for name, x in self._rows.items()}, self.guard(identity, report)
+        return KVBlock(identity, self.form.join(rows, "k", guard), self.form.join(rows, "v", guard), namespace, born)
+
+    def verified(self, layers: Any, start: int, stop: int) -> bool:
+        """Whether these rows of the file have been verified, of a number, slice or list of ``layers``."""
+        return start >= stop or bool(self._verified[layers, start // PAGE : -(-stop // PAGE)].all())
+
+    def verify(self, layers: Any, start: int, stop: int) -> None:
+        """Verify them. Raises `CorruptError` at the first page that is damaged."""
+        if self.verified(layers, start, stop):
+            return
+        first, last = start // PAGE, -(-stop // PAGE)
+        for layer in np.atleast_1d(np.arange(self.form.layers)[layers]).tolist():
+            self._file.verify(layer * self._pages + first, layer * self._pages + last)
+            self._verified[layer, first:last] = True
+
+
+@dataclass(frozen=True, slots=True)
+class PageGuard:
+    """Rows ``start:stop`` of a file, which belong to the block ``identity``."""
+
+    pages: Pages = field(repr=False)
+    identity: str
+    report: Report = field(repr=False)
+    start: int
+    stop: int
+
+    def check(self, layers: Any, start: int = 0, stop: int | None = None) -> None:
+        """Verify rows ``start:stop`` of the block in ``layers``. Raises `DamagedError`, once that has been reported."""
+        try:
+            self.pages.verify(layers, self.start + start, self.stop if stop is None else self.start + stop)
+        except CorruptError as error:
+            self.report(self.identity, error)
+            raise DamagedError(self.identity, f"block {self.identity:.12} is lost: {error}") from error
+
+    def part(self, start: int, stop: int) -> PageGuard:
+        """The guard of rows ``start:stop`` of the block."""
+        return replace(self, start=self.start + start, stop=self.start + stop)
+
+    @property
+    def done(self) -> bool:
+        return self.pages.verified(slice(None), self.start, self.stop)
+
+
+def _by_layer(paged: torch.Tensor, layers: int, pages: int) -> torch.Tensor:
+    """(layers, rows, ...) of a tensor in pages, as a view."""
+    return paged.view(layers, pages * PAGE, *paged.shape[2:])

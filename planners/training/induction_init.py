@@ -1,0 +1,75 @@
+"""Induction-seeded initialisation: a start from which small models learn memory look-ups on a CPU.
+
+Layer 0's first heads attend, by bias alone and through RoPE, to the tokens 1, 2 and 3 places back, and
+write each through its own rotation R_o into the residual stream. In later layers the same heads match
+a query token against keys read back through R_o^T, and copy what they find: "find the word, copy what
+follows it". Training then only has to sharpen this. Plain initialisations never found it in the
+time a CPU has. Needs biases on q and k, as Qwen2 has, and as many KV heads as heads.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import Qwen2ForCausalLM
+
+from keep_agent.errors import ConfigError
+from planners.tiny.shape import HEADS
+
+OFFSETS = tuple(range(1, HEADS + 1))
+
+
+def _orthogonal(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.linalg.qr(torch.randn(rows, columns, generator=generator))[0]
+
+
+def _offset_bias(
+    offset: int, inverse_frequencies: torch.Tensor, head_dim: int, peak: float
+) -> tuple[torch.Tensor, ...]:
+    """(q, k) biases ``(head_dim,)`` whose rotated product peaks at keys ``offset`` places before the query."""
+    used = head_dim // 4
+    height = (peak / used * head_dim**0.5) ** 0.5
+    k, q = torch.zeros(head_dim), torch.zeros(head_dim)
+    k[:used] = height
+    angle = -offset * inverse_frequencies[:used]
+    q[:used], q[head_dim // 2 : head_dim // 2 + used] = height * torch.cos(angle), height * torch.sin(angle)
+    return q, k
+
+
+@torch.no_grad()
+def seed_induction(
+    model: Qwen2ForCausalLM, seed: int = 0, write: float = 0.15, copy: float = 0.15, peak: float = 14.0
+) -> None:
+    """Overwrite the first heads of every layer in place; everything else keeps its initialisation."""
+    config = model.config
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    if config.num_key_value_heads != heads or heads < len(OFFSETS):
+        raise ConfigError(f"seeding needs as many KV heads as heads and at least {len(OFFSETS)}, got heads={heads}")
+    generator = torch.Generator().manual_seed(seed)
+    head_dim = hidden // heads
+    base = config.rope_parameters["rope_theta"]
+    inverse_frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
+    model.model.embed_tokens.weight.copy_(torch.randn(config.vocab_size, hidden, generator=generator) * hidden**-0.5)
+    rotations = [_orthogonal(hidden, hidden, generator) for _ in OFFSETS]
+    readers = [_orthogonal(hidden, head_dim, generator).T for _ in OFFSETS]  # what layer 0 writes, later keys match
+    for number, layer in enumerate(model.model.layers):
+        attention = layer.self_attn
+        for head, offset in enumerate(OFFSETS):
+            part = slice(head * head_dim, (head + 1) * head_dim)
+            if number == 0:
+                _seed_writer(attention, part, readers[head], rotations[head] * write)
+                q, k = _offset_bias(offset, inverse_frequencies, head_dim, peak)
+                attention.q_proj.bias[part], attention.k_proj.bias[part] = q, k
+            else:
+                value = _orthogonal(hidden, head_dim, generator).T
+                attention.q_proj.weight[part] = readers[head]
+                attention.k_proj.weight[part] = (rotations[head] @ readers[head].T).T
+                attention.v_proj.weight[part] = value
+                attention.o_proj.weight[:, part] = value.T * copy
+
+
+def _seed_writer(attention: nn.Module, part: slice, reader: torch.Tensor, rotation: torch.Tensor) -> None:
+    attention.q_proj.weight[part] *= 0.1
+    attention.k_proj.weight[part] *= 0.1
+    attention.v_proj.weight[part] = reader
+    attention.o_proj.weight[:, part] = rotation @ reader.T
