@@ -6,7 +6,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from memory.agents.text_match import TokenText, match
-from tests.memory.coders import coder_of
+from tests.memory.agents.coders import coder_of
 
 CHARACTERS = 100_000
 LINE = "the mug is in the fridge\n"

@@ -2,7 +2,7 @@
 
 **It was never run with ROS 2**: there was none on the machine where it was written. It follows rclpy's documentation,
 is tested against a stand-in, and does no more than hand over to `RobotService`. It needs a compiled package
-``keep_agent_msgs``, whose definitions are those of `keep_agent.robots.ros.message_texts` (docs/robots.md). Where you have
+``keep_agent_msgs`` with the definitions of `keep_agent.robots.ros.message_texts` (docs/robots.md). Where you have
 none, take the rosbridge.
 """
 

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from envs.alfred.env import AlfredEnv
 from envs.alfred.scene import Episode, Task
 from keep_agent.errors import ConfigError, SkillError
-from tests.envs.rooms import bedroom, kitchen
+from tests.envs.alfred.rooms import bedroom, kitchen
 
 HEAT = Task("pick_heat_then_place_in_recep", "Apple", "Microwave", instruction="warm an apple in the microwave")
 COOL = Task("pick_cool_then_place_in_recep", "Apple", "Microwave", instruction="put a cold apple in the microwave")

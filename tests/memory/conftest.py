@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
 from transformers import Qwen2Config
 
+from memory.engine.cpu.half_precision_matmul import onednn_multiplies
 from memory.engine.models.load import from_config
+from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import Engine
 from tests.memory.houses import VOCABULARY
+from tests.memory.kv_cache.pairs import GetEngine
 from tests.memory.sessions import LAYERS
 
 
@@ -20,3 +24,26 @@ def engine() -> Iterator[Engine]:
     )  # fmt: skip
     with Engine(from_config(config, torch.float64, seed=3)) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def native_bfloat16() -> None:
+    """A skip where the CPU has no instructions for it."""
+    if not onednn_multiplies(torch.bfloat16):
+        pytest.skip("this processor has no products in bfloat16")
+
+
+@pytest.fixture(scope="session")
+def engine_of() -> Iterator[GetEngine]:
+    """Two layers of every family, built once."""
+    made: list[Engine] = []
+
+    @cache
+    def make(family: str = "qwen2", dtype: torch.dtype = torch.float64) -> Engine:
+        made.append(Engine(tiny_model(family, layers=2, dtype=dtype), "inline"))
+        made[-1].model.module.set_experts_implementation("eager")  # others know no float64
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()

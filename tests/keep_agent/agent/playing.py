@@ -12,8 +12,8 @@ from keep_agent.agent.types import Decision
 from keep_agent.rollout.loop import run_episode
 from planners.base import Decision as Decided
 from planners.base import Finished
-from tests.keep_agent.houses import APPLE, MUG, episode
-from tests.keep_agent.test_loop import world
+from tests.keep_agent.rollout.houses import APPLE, MUG, episode
+from tests.keep_agent.rollout.test_loop import world
 
 MUG_FACT = Fact("mug_1", "object", "mug", "cabinet_1")
 SKILLS = ("go to cabinet 1", "open cabinet 1", "done")

@@ -22,9 +22,9 @@ from keep_agent.server.auth.tokens import Tokens
 from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.service import make_service
 from keep_agent.server.settings import Settings
+from tests.keep_agent.server.chat.test_vendors import ambiguous_names
 from tests.keep_agent.server.conftest import OPEN, TOKENS
 from tests.keep_agent.server.serving import serving
-from tests.keep_agent.server.test_vendors import ambiguous_names
 from tests.waiting import PATIENCE
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -16,8 +16,8 @@ from keep_agent.rollout.frames import Frames
 from keep_agent.rollout.loop import run_episode
 from keep_agent.rollout.run_folder import RunFolder, find_runs
 from planners.baselines import RandomPlanner
-from tests.keep_agent.houses import APPLE, MUG, episode
-from tests.keep_agent.pictures import Pictured
+from tests.keep_agent.rollout.houses import APPLE, MUG, episode
+from tests.keep_agent.rollout.pictures import Pictured
 
 SIZE = Size(steps=24, layers=6, segments=12)
 

@@ -1,0 +1,140 @@
+"""Instance-level skills: what works where, what makes sense, and what refusals keep to themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from envs.alfred.grounded import GroundedSkills
+from envs.alfred.knowledge import Knowledge
+from envs.alfred.objects import say
+from envs.alfred.world import World
+from keep_agent.errors import SkillError
+from tests.envs.alfred.rooms import bedroom, do, kitchen
+
+GROUNDED = GroundedSkills()
+
+
+@pytest.fixture
+def world() -> World:
+    return World(kitchen())
+
+
+def run(world: World, *skills: str) -> None:
+    """Execute skills; each of them must work."""
+    for skill in skills:
+        outcome = GROUNDED.execute(world, skill)
+        assert outcome.ok, f"{skill}: {outcome.message}"
+
+
+def local(world: World, knowledge: Knowledge | None = None) -> list[str]:
+    """Admissible skills but for going and being done."""
+    skills = GROUNDED.admissible(world, knowledge)
+    assert skills[-1] == "done"
+    return [skill for skill in skills[:-1] if not skill.startswith("go to")]
+
+
+def test_a_task_from_start_to_end(world: World) -> None:
+    run(world, "go to countertop 1", "pick up apple 1", "go to microwave 1", "open microwave 1")
+    run(world, "put apple 1 in microwave 1", "close microwave 1", "turn on microwave 1", "turn off microwave 1")
+    run(world, "open microwave 1", "pick up apple 1", "go to countertop 2", "put apple 1 in countertop 2", "done")
+    assert world["apple_1"].parent == "countertop_2"
+    assert world.heated == {"apple_1"}
+
+
+@pytest.mark.parametrize(
+    ("skill", "sentence"),
+    [
+        ("open fridge 1", "you are not at fridge 1"),
+        ("pick up egg 1", "egg 1 is not here"),
+        ("go to apple 1", "apple 1 is not on the floor, go to a receptacle"),
+        ("put apple 1 in drawer 1", "you are not holding apple 1"),
+        ("turn on faucet 1", "you are not at faucet 1"),
+        ("pick up countertop 1", "countertop 1 cannot be picked up"),
+        ("turn on fridge 1", "you are not at fridge 1"),
+        ("open cabinet 9", "there is no cabinet 9"),
+        ("pick up apple 9", "apple 9 is not here"),
+    ],
+)
+def test_refusals_from_the_counter(world: World, skill: str, sentence: str) -> None:
+    run(world, "go to countertop 1")
+    before = world.copy()
+    outcome = GROUNDED.execute(world, skill)
+    assert (outcome.ok, outcome.message) == (False, sentence)
+    assert world == before
+
+
+def test_a_closed_door_tells_nothing_about_its_content(world: World) -> None:
+    run(world, "go to cabinet 1")
+    inside = GROUNDED.execute(world, "pick up mug 1")
+    elsewhere, nowhere = (GROUNDED.execute(world, f"pick up {name}") for name in ("egg 1", "egg 9"))
+    assert inside.message == elsewhere.message == nowhere.message == "cabinet 1 is closed"
+
+
+@pytest.mark.parametrize(
+    ("skill", "closest"),
+    [
+        ("fetch apple 1", "slice apple 1"),
+        ("go to kabinet 1", "go to cabinet 1"),
+        ("put apple 1 in frigde 1", "put apple 1 in fridge 1"),
+        ("find an apple", ""),
+        ("", ""),
+    ],
+)
+def test_unknown_words_are_an_error_with_a_suggestion(world: World, skill: str, closest: str) -> None:
+    with pytest.raises(SkillError, match=f"unknown skill '{skill}'; did you mean '{closest}"):
+        GROUNDED.execute(world, skill)
+
+
+def test_what_was_sliced_is_gone(world: World) -> None:
+    run(world, "go to countertop 1", "pick up knife 1", "slice apple 1")
+    outcome = GROUNDED.execute(world, "slice apple 1")
+    assert outcome.message == "apple 1 was sliced and no longer exists"
+    assert GROUNDED.execute(world, "put knife 1 in apple 1").message == outcome.message
+
+
+@pytest.mark.parametrize("words", ["go to {}", "pick up {}", "slice {}", "put {} in countertop 1", "put knife 1 in {}"])
+def test_what_is_hidden_and_what_does_not_exist_sound_the_same(world: World, words: str) -> None:
+    run(world, "go to countertop 1", "pick up knife 1")
+    hidden = next(thing.id for thing in world.things.values() if thing.pickupable and world.hidden_in(thing.id))
+    name, absent = say(hidden), f"{hidden.rsplit('_', 1)[0]} 99"
+    answers = [GROUNDED.execute(world, words.format(one)).message.replace(one, "it") for one in (name, absent)]
+    assert answers[0] == answers[1]
+
+
+def test_admissible_at_a_closed_and_an_open_cabinet(world: World) -> None:
+    run(world, "go to cabinet 1")
+    assert local(world) == ["open cabinet 1"]
+    run(world, "open cabinet 1")
+    assert local(world) == ["close cabinet 1", "pick up mug 1"]
+
+
+def test_admissible_with_a_full_hand(world: World) -> None:
+    run(world, "go to countertop 1", "pick up knife 1")
+    assert local(world) == ["put knife 1 in countertop 1", "slice apple 1", "put knife 1 in plate 1"]
+
+
+def test_one_goes_to_furniture_lamps_faucets_and_the_floor(world: World) -> None:
+    goals = [skill.removeprefix("go to ") for skill in GROUNDED.admissible(world) if skill.startswith("go to")]
+    assert goals[:2] == ["countertop 1", "countertop 2"]
+    assert {"faucet 1", "potato 1"} < set(goals)
+    assert "apple 1" not in goals
+    run(world, "go to potato 1", "pick up potato 1")
+    assert "go to potato 1" not in GROUNDED.admissible(world)
+
+
+def test_switches_work_beside_what_they_stand_on() -> None:
+    world = World(bedroom())
+    run(world, "go to desk 1")
+    assert "turn on desklamp 1" in local(world)
+    assert "turn on floorlamp 1" not in local(world)
+    run(world, "turn on desklamp 1")
+    assert "turn off desklamp 1" in local(world)
+
+
+def test_only_what_is_known_is_admissible(world: World) -> None:
+    knowledge = Knowledge(world, "partial")
+    assert local(world, knowledge) == []
+    do(world, "goto countertop_1")
+    assert local(world, knowledge) == []
+    knowledge.update()
+    assert local(world, knowledge) == ["pick up apple 1", "pick up knife 1", "pick up plate 1"]

@@ -1,0 +1,205 @@
+"""LoTA-Bench's skills: the catalogue, the choice of instances, the messages, and the listed deviations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from envs.alfred.goals import succeeded
+from envs.alfred.lota import LOTA_SKILLS, LotaSkills
+from envs.alfred.scene import Task
+from envs.alfred.world import World
+from envs.outcome import failed
+from keep_agent.errors import SkillError
+from tests.envs.alfred.rooms import bedroom, do, kitchen
+
+LOTA = LotaSkills()
+
+
+@pytest.fixture
+def world() -> World:
+    return World(kitchen())
+
+
+def run(world: World, *skills: str) -> None:
+    """Execute skills; each of them must work."""
+    for skill in skills:
+        outcome = LOTA.execute(world, skill)
+        assert outcome.ok, f"{skill}: {outcome.message}"
+
+
+def refusal(world: World, skill: str) -> str:
+    outcome = LOTA.execute(world, skill)
+    assert not outcome.ok
+    return outcome.message
+
+
+def test_the_catalogue_is_lota_benchs() -> None:
+    assert len(LOTA_SKILLS) == len(set(LOTA_SKILLS)) == 214
+    verbs = Counter(" ".join(skill.split(" ")[:2]) for skill in LOTA_SKILLS)
+    assert verbs["find a"] + verbs["find an"] == 80
+    assert verbs["pick up"] == verbs["put down"] == 53
+    assert verbs["open the"] == verbs["close the"] == 7
+    assert verbs["turn on"] == verbs["turn off"] == 4
+    assert verbs["slice the"] == 5
+    expected = {
+        "done",
+        "find an alarm clock",
+        "find a sink",
+        "pick up the CD",
+        "turn on the desk lamp",
+        "open the laptop",
+    }
+    assert expected <= set(LOTA_SKILLS)
+
+
+def test_an_unknown_skill_names_the_closest_one(world: World) -> None:
+    with pytest.raises(SkillError, match="unknown skill 'find a aple'; did you mean 'find an apple'"):
+        LOTA.execute(world, "find a aple")
+
+
+def test_find_prefers_what_no_door_hides(world: World) -> None:
+    do(world, "goto fridge_1")
+    assert LOTA.choose(world, "find an apple") == "apple_1"
+    run(world, "open the fridge")
+    assert LOTA.choose(world, "find an apple") == "apple_2"
+
+
+def test_find_teleports_beside_what_is_shut_in(world: World) -> None:
+    run(world, "find a mug")
+    assert world.at == "cabinet_1"
+    assert refusal(world, "pick up the mug") == "Mug is not visible because it is in Cabinet"
+    run(world, "open the cabinet", "pick up the mug")
+
+
+def test_find_avoids_an_occupied_burner(world: World) -> None:
+    do(world, "goto stoveburner_1")
+    assert LOTA.choose(world, "find a stove burner") == "stoveburner_2"
+
+
+def test_messages_are_lota_benchs(world: World) -> None:
+    assert refusal(world, "find a vase") == "Cannot find Vase"
+    assert refusal(world, "pick up the vase") == "Cannot find Vase to pick up"
+    assert refusal(world, "open the safe") == "Cannot find Safe to open"
+    assert refusal(world, "slice the bread") == "Cannot find Bread to slice"
+    assert refusal(world, "put down the apple") == "Robot is not holding any object"
+    assert refusal(world, "open the fridge") == "Open action failed: Fridge is too far away"
+    run(world, "find an apple", "pick up the apple")
+    assert refusal(world, "pick up the knife") == "Robot is currently holding Apple"
+    assert refusal(world, "put down the knife") == "Robot is currently holding Apple"
+
+
+def test_what_lies_elsewhere_is_not_visible(world: World) -> None:
+    do(world, "goto sinkbasin_1")
+    assert refusal(world, "pick up the knife") == "Knife is not visible because it is in CounterTop"
+    assert refusal(world, "pick up the potato") == "Potato is not visible because it is far away"
+
+
+def test_a_failed_put_drops_the_object(world: World) -> None:
+    run(world, "find an apple", "pick up the apple", "find a fridge")
+    message = refusal(world, "put down the apple")
+    assert message == "put down failed because fridge 1 is closed, so Apple fell on the floor"
+    assert world.on_floor("apple_1")
+
+
+def test_what_cannot_be_dropped_did_not_fall(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in AI2-THOR, which may refuse both."""
+    run(world, "find an apple", "pick up the apple", "find a fridge")
+    monkeypatch.setattr(World, "drop", lambda world: failed("no room to drop it"))
+    message = refusal(world, "put down the apple")
+    assert message == "put down failed because fridge 1 is closed, and Apple is still held: no room to drop it"
+    assert world.holding == "apple_1"
+
+
+def test_what_something_was_put_into_may_be_gone(world: World) -> None:
+    """A bowl breaks, and is no more in AI2-THOR's answers."""
+    world.focus = replace(world.focus, used=("bowl_9",))
+    run(world, "find an apple", "pick up the apple")
+
+
+def test_without_a_target_put_down_drops(world: World) -> None:
+    run(world, "find an apple", "pick up the apple", "put down the apple")
+    assert world.on_floor("apple_1")
+
+
+def test_the_target_lasts_until_the_next_find(world: World) -> None:
+    run(world, "find an apple", "pick up the apple", "find a microwave", "open the microwave", "put down the apple")
+    run(world, "close the microwave", "turn on the microwave", "turn off the microwave", "open the microwave")
+    run(world, "pick up the apple", "put down the apple")
+    assert world["apple_1"].parent == "microwave_1"
+
+
+def test_pick_up_takes_what_lies_in_the_found_receptacle(world: World) -> None:
+    do(world, "open fridge_1")
+    run(world, "find a fridge", "pick up the apple")
+    assert world.holding == "apple_2"
+
+
+def test_open_again_reaches_the_next_drawer_and_close_the_open_one(world: World) -> None:
+    run(world, "find a drawer", "open the drawer", "open the drawer")
+    assert world["drawer_1"].is_open
+    assert world["drawer_2"].is_open
+    run(world, "close the drawer", "close the drawer")
+    assert not world["drawer_1"].is_open
+    assert not world["drawer_2"].is_open
+    assert refusal(world, "close the drawer") == "Close action failed: drawer 2 is already closed"
+
+
+def test_open_prefers_what_hides_the_found_thing(world: World) -> None:
+    do(world, "goto cabinet_2")
+    run(world, "find a mug", "open the cabinet")
+    assert world["cabinet_1"].is_open
+
+
+def test_the_same_find_said_again_goes_on(world: World) -> None:
+    reached = []
+    for _ in range(3):
+        run(world, "find a drawer")
+        reached.append(world.at)
+    assert set(reached[:2]) == {"drawer_1", "drawer_2"}
+    assert reached[2] == reached[0]
+    run(world, "open the drawer", "find a drawer")
+    assert world.at == reached[0], "another skill in between starts over"
+
+
+def test_slices_go_first_once_something_was_cut_in_this_task(world: World) -> None:
+    run(world, "find a knife", "pick up the knife", "find an apple", "slice the apple")
+    do(world, "open fridge_1", "goto fridge_1")
+    assert LOTA.choose(world, "find an apple").startswith("applesliced")
+    world.begin_task()
+    assert LOTA.choose(world, "find an apple") == "apple_2"
+
+
+def test_slicing_takes_a_knife(world: World) -> None:
+    run(world, "find an apple")
+    assert refusal(world, "slice the apple") == "Slice action failed: you need a knife in your hand to slice"
+
+
+def test_cleaning_then_finding_takes_the_clean_one(world: World) -> None:
+    run(world, "find an apple", "pick up the apple", "find a sink", "put down the apple", "find a faucet")
+    run(world, "turn on the faucet", "turn off the faucet", "find an apple", "pick up the apple")
+    assert world.holding == "apple_1"
+    assert world.cleaned == {"apple_1"}
+
+
+def test_a_found_sink_names_its_faucet() -> None:
+    world = World(bedroom())
+    run(world, "find a bathtub")
+    assert LOTA.choose(world, "turn on the faucet") == "faucet_1"
+    run(world, "turn on the faucet")
+
+
+def test_two_objects_reach_the_same_shelf() -> None:
+    world = World(bedroom())
+    for _ in range(2):
+        run(world, "find a book", "pick up the book", "find a shelf", "put down the book")
+    assert succeeded(world, Task("pick_two_obj_and_place", "Book", "Shelf"))
+
+
+def test_all_skills_are_admissible_and_done_does_nothing(world: World) -> None:
+    before = world.copy()
+    assert LOTA.admissible(world) == LOTA_SKILLS
+    run(world, "done")
+    assert world == before

@@ -1,0 +1,201 @@
+"""What each primitive does and when it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envs.alfred.objects import SLICES
+from envs.alfred.world import World
+from keep_agent.errors import DataError, SkillError
+from tests.envs.alfred.rooms import bedroom, do, inside, kitchen, place
+
+
+@pytest.fixture
+def world() -> World:
+    return World(kitchen())
+
+
+def refused(world: World, step: str) -> str:
+    """Run a primitive that must fail and change nothing; its sentence."""
+    before = world.copy()
+    name, *arguments = step.split()
+    outcome = getattr(world, name)(*arguments)
+    assert not outcome.ok
+    assert world == before
+    return outcome.message
+
+
+def test_a_hand_holds_one_thing(world: World) -> None:
+    do(world, "pick knife_1")
+    assert world.holding == "knife_1"
+    assert "knife_1" not in world["countertop_1"].contents
+    assert refused(world, "pick apple_1") == "you are already holding knife 1"
+
+
+def test_closed_doors_hide_and_refuse(world: World) -> None:
+    assert refused(world, "pick apple_2") == "apple 2 is in fridge 1, which is closed"
+    do(world, "pick apple_1")
+    assert refused(world, "put apple_1 fridge_1") == "fridge 1 is closed"
+    do(world, "open fridge_1", "put apple_1 fridge_1")
+    assert world["apple_1"].parent == "fridge_1"
+    assert world["apple_1"].position == world["fridge_1"].position
+
+
+@pytest.mark.parametrize(
+    ("step", "sentence"),
+    [
+        ("open countertop_1", "countertop 1 cannot be opened"),
+        ("close countertop_1", "countertop 1 cannot be closed"),
+        ("close fridge_1", "fridge 1 is already closed"),
+        ("pick countertop_1", "countertop 1 cannot be picked up"),
+        ("put apple_1 countertop_1", "you are not holding apple 1"),
+        ("slice apple_1", "you need a knife in your hand to slice"),
+        ("slice plate_1", "plate 1 cannot be sliced"),
+        ("turn_on fridge_1", "fridge 1 cannot be turned on"),
+        ("turn_off faucet_1", "faucet 1 is already off"),
+        ("drop", "you are not holding anything"),
+    ],
+)
+def test_every_refusal_says_why(world: World, step: str, sentence: str) -> None:
+    assert refused(world, step) == sentence
+
+
+def test_unknown_ids_are_an_error(world: World) -> None:
+    with pytest.raises(SkillError, match="no 'cabinet_9' in scene kitchen"):
+        world.goto("cabinet_9")
+
+
+def test_containers_carry_their_content_and_never_nest(world: World) -> None:
+    do(world, "pick box_1")
+    assert world["pencil_1"].parent == "box_1"
+    assert refused(world, "goto pencil_1") == "pencil 1 is in box 1, which you are holding"
+    assert refused(world, "put box_1 plate_1") == "box 1 does not go in plate 1: no container goes in another"
+    do(world, "put box_1 countertop_1")
+    assert world["pencil_1"].position == world["countertop_1"].position
+    assert world.place_of("pencil_1") == "countertop_1"
+
+
+def test_a_box_starts_open_and_hides_when_closed(world: World) -> None:
+    do(world, "close box_1")
+    assert refused(world, "pick pencil_1") == "pencil 1 is in box 1, which is closed"
+
+
+def test_a_burner_carries_one_thing(world: World) -> None:
+    do(world, "pick plate_1")
+    assert refused(world, "put plate_1 stoveburner_1") == "stoveburner 1 is occupied by pan 1"
+    do(world, "put plate_1 stoveburner_2")
+
+
+def test_drops_land_on_the_floor_where_the_agent_stands(world: World) -> None:
+    do(world, "goto apple_1", "pick apple_1", "goto sinkbasin_1", "drop")
+    apple = world["apple_1"]
+    assert (apple.parent, apple.position) == (None, (-4, 0.0, 0))
+    assert world.on_floor("apple_1")
+    do(world, "goto apple_1", "pick apple_1")
+    assert world.at is None, "the place is gone with the thing that lay there"
+
+
+def test_slices_lie_where_the_whole_lay(world: World) -> None:
+    do(world, "goto apple_1", "pick knife_1", "slice apple_1")
+    slices = world.of_type("AppleSliced")
+    assert slices == tuple(f"applesliced_{number}" for number in range(1, SLICES + 1))
+    assert "apple_1" not in world.things
+    assert world.of_type("Apple") == ("apple_2",)
+    assert set(slices) < set(world["countertop_1"].contents)
+    do(world, "open fridge_1", "slice apple_2")
+    assert world.of_type("AppleSliced")[SLICES:] == tuple(f"applesliced_{SLICES + n}" for n in range(1, SLICES + 1))
+
+
+def test_cutting_on_the_floor_moves_the_agents_place_to_a_slice(world: World) -> None:
+    do(world, "pick knife_1", "goto potato_1", "slice potato_1")
+    assert world.at == "potatosliced_1"
+
+
+def test_heat_needs_a_closed_microwave_and_reaches_what_is_nested(world: World) -> None:
+    do(world, "pick apple_1", "put apple_1 plate_1", "pick plate_1", "open microwave_1", "put plate_1 microwave_1")
+    assert refused(world, "turn_on microwave_1") == "microwave 1 is open, close it first"
+    do(world, "close microwave_1", "turn_on microwave_1")
+    assert world.heated == {"plate_1", "apple_1"}
+    assert refused(world, "open microwave_1") == "microwave 1 is on, turn it off first"
+    do(world, "turn_off microwave_1", "open microwave_1")
+
+
+def test_a_fridge_cools_when_it_is_closed(world: World) -> None:
+    do(world, "open fridge_1")
+    assert world.cooled == set()
+    do(world, "close fridge_1")
+    assert world.cooled == {"apple_2", "egg_1"}
+
+
+def test_a_faucet_cleans_its_sink_when_it_starts(world: World) -> None:
+    do(world, "turn_on faucet_1", "pick knife_1", "put knife_1 sinkbasin_1")
+    assert world.cleaned == set()
+    do(world, "turn_off faucet_1", "turn_on faucet_1")
+    assert world.cleaned == {"knife_1"}
+
+
+def test_a_bath_faucet_cleans_nothing() -> None:
+    world = World(bedroom())
+    do(world, "pick cloth_1", "put cloth_1 bathtubbasin_1", "turn_on faucet_1")
+    assert world.cleaned == set()
+
+
+def test_marks_stay_with_the_whole_and_end_with_the_task(world: World) -> None:
+    do(world, "open fridge_1", "close fridge_1", "open fridge_1", "pick knife_1", "slice apple_2")
+    assert not world.cooled & set(world.of_type("AppleSliced"))
+    world.begin_task()
+    assert (world.heated, world.cooled, world.cleaned) == (set(), set(), set())
+    assert world.holding == "knife_1"
+
+
+def test_a_laptop_closes_when_picked_up() -> None:
+    world = World(bedroom())
+    assert world["laptop_1"].is_open
+    do(world, "pick laptop_1")
+    assert not world["laptop_1"].is_open
+
+
+def test_the_agent_stands_at_the_nearest_reachable_point() -> None:
+    world = World(replace(kitchen(), reachable=((0.0, 1.0), (3.5, 1.0), (6.0, 2.0))))
+    do(world, "goto apple_2")
+    assert (world.agent.x, world.agent.z, world.at) == (3.5, 1.0, "fridge_1")
+    assert world.near("egg_1")
+    assert not world.visible("egg_1")
+    do(world, "open fridge_1")
+    assert world.visible("egg_1")
+
+
+def test_lamps_and_faucets_are_near_what_they_stand_on() -> None:
+    world = World(replace(bedroom(), reachable=((-3.0, 0.0), (9.0, 6.0))))
+    do(world, "goto desk_1")
+    assert world.near("desklamp_1")
+    assert not world.near("floorlamp_1")
+    do(world, "goto bathtubbasin_1")
+    assert world.near("faucet_1")
+
+
+def test_a_copy_is_independent(world: World) -> None:
+    other = world.copy()
+    assert other == world
+    do(other, "goto knife_1", "pick knife_1", "slice apple_1", "open fridge_1", "close fridge_1")
+    assert other != world
+    assert world == World(kitchen())
+    assert world.of_type("AppleSliced") == ()
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (place("CounterTop", 1, 0, 0), "two things are called 'countertop_1'"),
+        (place("Piano", 1, 0, 0), "unknown type 'Piano'"),
+        (place("Pen", 1, 0, 0, parent="shelf_7"), "cannot start in 'shelf_7'"),
+        (inside("Pen", 1, place("Faucet", 1, 0, 0)), "cannot start in 'faucet_1'"),
+        (inside("Bowl", 1, place("Plate", 1, 0, 0)), "cannot start in 'plate_1'"),
+    ],
+)
+def test_contradictory_scenes_are_refused(item: object, message: str) -> None:
+    scene = kitchen()
+    with pytest.raises(DataError, match=message):
+        World(replace(scene, items=(*scene.items, item)))

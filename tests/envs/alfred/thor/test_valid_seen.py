@@ -1,0 +1,89 @@
+"""All trials of valid_seen through the real client against the stand-in, set up from ALFRED's own files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envs.alfred.env import AlfredEnv
+from envs.alfred.episodes import load_episodes
+from envs.alfred.scene import Episode
+from tests.envs.alfred.thor.leftovers import nothing_left
+from tests.envs.alfred.thor.playing import play, thor_env
+
+SPLIT = "valid_seen"
+
+
+@pytest.fixture(scope="module")
+def folder(alfred_data: Path) -> str:
+    return str(alfred_data / "json_2.1.0")
+
+
+@pytest.fixture(scope="module")
+def trials(folder: str) -> list[Episode]:
+    """The first annotation of every trial."""
+    found = {episode.tasks[0].id: episode for episode in reversed(load_episodes(folder, SPLIT)[:])}
+    return list(reversed(found.values()))
+
+
+@pytest.fixture(scope="module")
+def env(folder: str) -> Iterator[AlfredEnv]:
+    with nothing_left(), thor_env(data=folder, split=SPLIT) as opened:
+        yield opened
+
+
+def symbolic(folder: str, episode: Episode, skills: str, observability: str) -> tuple[int, int]:
+    """Goal conditions met when the expert has played the same trial in the symbolic world."""
+    world = AlfredEnv(data=folder, split=SPLIT, skills=skills, observability=observability, episodes=[episode])
+    _, info = world.reset()
+    expert = world.setting.expert()
+    while info["task_done"] is None:
+        _, _, _, _, info = world.step(expert.act(info["world"], info["task"], info["knowledge"]))
+    return info["task_done"].met, info["task_done"].total
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 6])
+def test_trials_succeed_as_in_the_symbolic_world(
+    trials: list[Episode], env: AlfredEnv, folder: str, every: int
+) -> None:
+    assert len(trials) == 251
+    failed = []
+    for episode in trials[::every]:
+        success, skills = play(env, episode)
+        if not success or env.world.restored.notes():
+            failed.append((episode.id, skills, env.world.restored.notes()))
+        met, total = symbolic(folder, episode, "lota", "full")
+        assert env.setting.conditions(env.world, episode.tasks[0]) == (met, total) or not success
+    assert len(failed) <= 0.05 * len(trials[::every]), failed
+
+
+@pytest.mark.slow
+def test_all_trials_with_instance_skills_and_partial_knowledge(trials: list[Episode], folder: str) -> None:
+    with thor_env(data=folder, split=SPLIT, skills="grounded", observability="partial") as env:
+        failed = [(episode.id, skills) for episode in trials for done, skills in [play(env, episode)] if not done]
+    assert len(failed) <= 0.05 * len(trials), failed
+
+
+def test_the_room_is_the_trials(trials: list[Episode], env: AlfredEnv) -> None:
+    """Every pose of the trial has its object, copies included; the rest of the room's things stay."""
+    for episode in trials[::25]:
+        env.reset(options={"episode": episode})
+        poses = [one.type for one in episode.scene.start.objects]
+        there = [one.type for one in env.world.things.values()]
+        assert all(there.count(kind) >= poses.count(kind) for kind in set(poses))
+        named = {item.id for item in episode.scene.items if item.type in poses}
+        assert named <= env.world.things.keys()
+        x, _, z = episode.scene.start.agent
+        assert (env.world.agent.x, env.world.agent.z) == (x, z)
+
+
+@pytest.mark.parametrize("at", [8, pytest.param(30, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)])
+def test_a_trial_goes_on_in_a_new_process(folder: str, trials: list[Episode], tmp_path: Path, at: int) -> None:
+    stub = f"{sys.executable} -m envs.alfred.thor_stub --data '{folder}' --fault die:{at} --once {tmp_path / 'once'}"
+    heats = (one for one in trials if one.tasks[0].type == "pick_heat_then_place_in_recep" and one.tasks[0].sliced)
+    chosen = next(heats)
+    with nothing_left(), thor_env([chosen], data=folder, thor={"executable": stub}) as env:
+        assert play(env, chosen)[0] and env.world.restarts == 1

@@ -1,0 +1,101 @@
+"""The environment over AI2-THOR's client and the stand-in: skills, facts and goals are those of the symbolic world."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from random import Random
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from envs.alfred.env import AlfredEnv
+from envs.alfred.episodes import load_episodes
+from envs.alfred.thor.view import draw, top_view
+from keep_agent.errors import ConfigError
+from tests.envs.alfred.thor.playing import play, shadowed, shape, thor_env
+
+EPISODES = list(load_episodes(None, "valid")[:24])
+KINDS = [("lota", "full"), ("grounded", "partial")]
+
+
+@pytest.mark.parametrize(("skills", "observability"), KINDS)
+def test_gymnasium_finds_no_fault(skills: str, observability: str) -> None:
+    settings = {"skills": skills, "observability": observability, "render": "rgb", "render_mode": "rgb_array"}
+    with warnings.catch_warnings(), thor_env(EPISODES[:3], **settings) as env:
+        warnings.simplefilter("error")
+        check_env(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize("server", ["fifo", "wsgi"])
+@pytest.mark.parametrize(("skills", "observability"), KINDS)
+def test_the_expert_does_in_the_simulator_what_it_does_in_symbols(skills: str, observability: str, server: str) -> None:
+    with thor_env(EPISODES, thor={"server": server}, skills=skills, observability=observability) as env:
+        played = [play(env, episode) for episode in EPISODES]
+    assert all(success for success, _ in played)
+
+
+@pytest.mark.parametrize(("skills", "observability"), KINDS)
+def test_random_skills_have_the_same_effects_and_failures(skills: str, observability: str) -> None:
+    random, messages = Random(0), set()
+    with thor_env(EPISODES, skills=skills, observability=observability, max_steps=1000) as env:
+        for episode in EPISODES[:6]:
+            _, info = env.reset(options={"episode": episode})
+            with shadowed(env.world) as shadow:
+                for _ in range(60):
+                    everything = sorted(set(info["skills"]) - {"done"})
+                    observation, _, _, _, info = env.step(random.choice(everything))
+                    messages.add(observation["feedback"])
+                    assert shape(shadow.world) == shape(env.world)
+    assert len(messages) > (10 if skills == "lota" else 0)
+
+
+@pytest.mark.parametrize("observability", ["full", "partial"])
+def test_facts_are_those_of_the_symbolic_world(observability: str) -> None:
+    """Instance-level skills leave nothing to distances: facts, feedback, skills on offer and goals are the same."""
+    random = Random(1)
+    settings = {"skills": "grounded", "observability": observability, "max_steps": 200}
+    symbolic = AlfredEnv(episodes=EPISODES, **settings)
+    with thor_env(EPISODES, **settings) as env:
+        for episode in EPISODES[:6]:
+            mine, theirs = env.reset(options={"episode": episode}), symbolic.reset(options={"episode": episode})
+            for _ in range(40):
+                (seen, *_, info), (expected, *_, told) = mine, theirs
+                assert seen == expected
+                for key in ("facts", "skills", "goal", "outcome_ok", "task_done"):
+                    assert info[key] == told[key], key
+                skill = random.choice(sorted(set(info["skills"]) - {"done"}))
+                mine, theirs = env.step(skill), symbolic.step(skill)
+
+
+def test_pictures() -> None:
+    with thor_env(EPISODES[:1], thor={"width": 320, "height": 240}, render_mode="rgb_array") as env:
+        seen, info = env.reset(seed=0)
+        frame = seen["frame"]
+        assert frame.shape == (240, 320, 3) and frame.dtype == np.uint8 and frame.std() > 5
+        moved, *_ = env.step(env.setting.expert().act(env.world, info["task"]))
+        assert (moved["frame"] != frame).any() and (env.render() == moved["frame"]).all()
+        above = top_view(env.world)
+        assert above.shape == (240, 320, 3) and above.std() > 5
+        assert (top_view(env.world) == above).all()
+        drawn = draw(env.world, 200)
+        assert max(drawn.shape) == 200 and drawn.std() > 5
+
+
+def test_headless_has_no_pictures_but_plays() -> None:
+    with thor_env(EPISODES[:2], thor={"headless": True}) as env:
+        assert play(env, EPISODES[0])[0]
+        assert env.world.frame is None and top_view(env.world).shape[2] == 3
+        assert "frame" not in env.observation_space.spaces
+
+
+def test_one_process_per_environment() -> None:
+    with thor_env(EPISODES[:1]) as env:
+        env.reset(seed=0)
+        with pytest.raises(ConfigError, match="one environment per simulator"):
+            pickle.dumps(env.world)
+        copy = env.world.copy()
+        assert shape(copy) == shape(env.world)
+        copy.goto(next(iter(copy.things)))
+        assert env.world.at is None

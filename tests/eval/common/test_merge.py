@@ -1,0 +1,211 @@
+"""Shards: every episode belongs to one of them, and merged they are the run that one machine would have played."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval import alfred, merge
+from eval.common.shard import Shard
+from keep_agent.errors import ConfigError
+from keep_agent.guard import BAD_INPUT
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, SUMMARY, TRACE, read_config
+from keep_agent.rollout.trace import read_trace
+from tests.eval.workers.runs import assert_done, assert_same, pictures, the_run
+from tests.rewriting import as_of_version_0_2, change_object, keep_lines
+
+Command = Callable[..., tuple[int, str, str]]
+SETTING = ("planner=expert", "eval.episodes=7")
+
+
+@given(st.integers(1, 200), st.integers(1, 20))
+def test_shards_share_the_episodes_evenly(episodes: int, of: int) -> None:
+    shares = [list(Shard(number, of).indices(episodes)) for number in range(min(of, episodes))]
+    assert sorted(index for share in shares for index in share) == list(range(episodes))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("text", ["4/4", "-1/4", "0/0", "x", "1/", "1/2/3", "1.0/2", 3, "²/4"])
+def test_what_is_no_shard_is_refused(text: Any) -> None:
+    with pytest.raises(ConfigError, match=f"eval.shard={text} does not work; give i/n"):
+        Shard.parse(text)
+
+
+def test_a_shard_without_episodes_is_refused(call: Command) -> None:
+    code, out, err = call(alfred.main, *SETTING, "eval.shard=7/8")
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and "use 7 shards at most" in err
+    assert not Path("outputs").exists()
+
+
+def play(call: Command, of: int, *setting: str, whole: str = "whole") -> list[str]:
+    """One run, and its shards; their folders."""
+    assert_done(call(alfred.main, *setting, f"eval.out={whole}"))
+    for number in range(of):
+        code, out, _ = call(alfred.main, *setting, f"eval.shard={number}/{of}", f"eval.out=shards/{number}")
+        assert code == 0 and f"shard {number}/{of}" in out
+    return [str(the_run(f"shards/{number}")) for number in range(of)]
+
+
+def test_merged_shards_are_the_run(call: Command) -> None:
+    shards = play(call, 3, *SETTING, "env.stream=2")
+    code, out, _ = call(merge.main, *reversed(shards), "--out", "new/merged")
+    assert code == 0 and f"run folder: {Path('new/merged').resolve()}" in out and ", shard" not in out
+    merged, whole = Path("new/merged"), the_run("whole")
+    assert_same(merged, whole)
+    assert list(read_trace(merged / TRACE)) == list(read_trace(whole / TRACE))  # in the order of a single process
+    configs = [read_config(run) for run in (merged, whole)]
+    for config in configs:
+        del config["eval"]["out"]
+    assert configs[0] == configs[1]
+    assert sorted(path.name for path in Path("new").iterdir()) == ["merged"]
+    assert_done(call(alfred.main, "eval.resume=new/merged"))  # an ordinary run
+
+
+def test_a_folder_of_shards_will_do(call: Command) -> None:
+    play(call, 2, *SETTING)
+    assert_done(call(merge.main, "shards", "--out", "merged"))
+    assert_same(Path("merged"), the_run("whole"))
+
+
+def test_shards_of_a_model_and_of_pictures(call: Command, tiny_model: Path) -> None:
+    model = f"model={tiny_model}", "prompt.encoder=hashed", "eval.threads=1"
+    thor = "env.backend=thor", "env.render=rgb", "env.max_steps=3", "eval.episodes=2"
+    play(call, 2, "planner=keep", *model, *thor)
+    assert_done(call(merge.main, "shards", "--out", "merged"))
+    assert_same(Path("merged"), the_run("whole"))
+    assert len(pictures(Path("merged"))) > 2
+
+
+def test_a_shard_is_resumed_as_that_shard(call: Command) -> None:
+    play(call, 2, *SETTING)
+    first, second = (the_run(f"shards/{number}") for number in range(2))
+    (first / SUMMARY).unlink()
+    keep_lines(first / EPISODES, 2)
+    code, _, err = call(merge.main, str(first), str(second), "--out", "merged")
+    assert code == BAD_INPUT and "shard 0/2, lacks episodes 4, 6" in err and f"eval.resume={first.resolve()}" in err
+    code, _, err = call(alfred.main, f"eval.resume={first}", "eval.shard=1/2")
+    assert code == BAD_INPUT and "eval.shard=1/2 (was 0/2)" in err
+    assert_done(call(alfred.main, f"eval.resume={first}"))
+    assert_done(call(merge.main, str(first), str(second), "--out", "merged"))
+    assert_same(Path("merged"), the_run("whole"))
+
+
+def test_no_trace_is_no_trace(call: Command) -> None:
+    play(call, 2, *SETTING, "eval.trace=false")
+    assert_done(call(merge.main, "shards", "--out", "merged"))
+    assert sorted(path.name for path in Path("merged").iterdir()) == [CONFIG, "episodes.end", EPISODES, SUMMARY]
+
+
+def doubled(run: Path) -> None:
+    shutil.copytree(run, run.with_name("copy"))
+
+
+def renumbered(run: Path, index: int) -> None:
+    """The last line of a run's episodes gets another number."""
+    as_of_version_0_2(run)
+    *rest, last = (run / EPISODES).read_text().splitlines()
+    lines = [*rest, json.dumps(json.loads(last) | {"index": index})]
+    (run / EPISODES).write_text("".join(f"{line}\n" for line in lines))
+
+
+def repeated(run: Path) -> None:
+    as_of_version_0_2(run)
+    with (run / EPISODES).open("a") as stream:
+        stream.write((run / EPISODES).read_text().splitlines(keepends=True)[-1])
+
+
+DAMAGE = [
+    (lambda run: shutil.rmtree(run), ["shards are missing: 1/3"]),
+    (doubled, ["given twice: 1/3", "copy", "leave out all but one"]),
+    (lambda run: (run / SUMMARY).unlink(), ["shard 1/3, is not finished", "eval.resume="]),
+    (lambda run: renumbered(run, 1), ["lacks episode 4"]),
+    (repeated, ["has episode 4 twice"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(weights="x")), ["another run", "weights=x (was None)"]),
+    (
+        lambda run: change_object(run / CONFIG, lambda c: c["env"].update(skills="g")),
+        ["another run", "env.skills=g (was lota)"],
+    ),
+    (lambda run: change_object(run / CONFIG, lambda c: c["eval"].update(shard=None)), ["is no shard"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c["eval"].update(shard="1/2")), ["lacks episodes 3, 5"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(episodes=8)), ["lacks episode 7"]),
+    (lambda run: change_object(run / SUMMARY, lambda c: c.update(steps=1)), ["steps", "has changed"]),
+    (lambda run: change_object(run / SUMMARY, lambda c: c.pop("steps")), ["summary.json is no summary", "'steps'"]),
+    (lambda run: change_object(run / SUMMARY, lambda c: c.update(versions=3)), ["summary.json is no summary"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.pop("eval")), ["config.json: there is no eval.seed"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(planner=3)), ["there is no planner.kind"]),
+    (lambda run: change_object(run / CONFIG, lambda c: c.update(episodes="x")), ["is no config of a shard"]),
+    (lambda run: (run / SUMMARY).write_text("{"), ["summary.json is not JSON"]),
+    (lambda run: (run / TRACE).write_text("x\n"), ["trace.jsonl:1 is damaged"]),
+    (lambda run: (run / TRACE).unlink(), ["trace.jsonl has 0 whole lines"]),
+]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards of a run of seven episodes."""
+    from hydra import compose, initialize_config_module
+
+    from eval.common.run import evaluate
+    from keep_agent.console import make_console
+
+    folder = tmp_path_factory.mktemp("three")
+    with initialize_config_module("configs", version_base="1.3"):
+        for number in range(3):
+            config = compose("alfred", [*SETTING, f"eval.shard={number}/3", f"eval.out={folder}"])
+            evaluate(config, folder / str(number), make_console())
+    return folder
+
+
+@pytest.mark.parametrize(("damage", "named"), DAMAGE, ids=[named[0] for _, named in DAMAGE])
+def test_what_is_not_one_whole_run_is_not_merged(
+    call: Command, shards: Path, tmp_path: Path, damage: Callable[[Path], None], named: list[str]
+) -> None:
+    shutil.copytree(shards, tmp_path / "shards")
+    damage(tmp_path / "shards" / "1")
+    code, out, err = call(merge.main, "shards", "--out", "merged")
+    assert (code, out, err.count("\n")) == (BAD_INPUT, "", 1) and all(word in err for word in named), err
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_an_episode_of_another_shard_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "shards")
+    for number in (1, 2):
+        as_of_version_0_2(tmp_path / f"shards/{number}")
+    for file in (EPISODES, TRACE):
+        with (tmp_path / "shards/1" / file).open("a") as stream:
+            stream.write((tmp_path / "shards/2" / file).read_text())
+    code, _, err = call(merge.main, "shards", "--out", "merged")
+    assert code == BAD_INPUT and "shard 1/3, has episodes 2, 5 of other shards" in err
+
+
+def test_the_same_episode_under_two_numbers_is_found(call: Command, shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "shards")
+    as_of_version_0_2(tmp_path / "shards/1")
+    first = json.loads((shards / "2" / EPISODES).read_text().splitlines()[0])
+    del first["sum"], first["trace"]
+    file = tmp_path / "shards/1" / EPISODES
+    _, second = file.read_text().splitlines()
+    file.write_text(json.dumps(first | {"index": 1}) + f"\n{second}\n")
+    code, _, err = call(merge.main, "shards", "--out", "merged")
+    assert code == BAD_INPUT and f"several shards have played {first['id']}" in err
+
+
+def test_nothing_is_overwritten(call: Command, shards: Path, tmp_path: Path) -> None:
+    (tmp_path / "merged").mkdir()
+    assert_done(call(merge.main, str(shards), "--out", "merged"))  # empty
+    code, _, err = call(merge.main, str(shards), "--out", "merged")
+    assert code == BAD_INPUT and "merged is there already" in err
+
+
+def test_versions_that_differ_are_all_named(call: Command, shards: Path, tmp_path: Path) -> None:
+    shutil.copytree(shards, tmp_path / "shards")
+    change_object(tmp_path / "shards/1" / SUMMARY, lambda summary: summary["versions"].update(torch="0.1"))
+    assert_done(call(merge.main, "shards", "--out", "merged"))
+    assert json.loads(Path("merged", SUMMARY).read_text())["versions"]["torch"].startswith("0.1, ")

@@ -1,0 +1,221 @@
+"""Planners with a model, put together from configs and playing whole episodes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+from keep_agent.config.factory import make_planner
+from keep_agent.config.planner_factory import make_model, make_tokenizer
+from keep_agent.errors import CapacityError, ConfigError, ModelError
+from keep_agent.rollout.loop import run_episode
+from keep_agent.rollout.results import PARTS, EpisodeResult
+from planners.kv_planner import KVPlanner
+from planners.tiny.checkpoint import SAYS_GOALS
+from tests.keep_agent.rollout.houses import APPLE, MUG, episode
+from tests.keep_agent.rollout.test_loop import world
+
+STYLES = [pytest.param("plain", marks=pytest.mark.slow), "linked"]
+METHODS = ("keep", "full_recompute", "full_reuse", "prefix_cache", "sparsex")
+FORGETFUL = ("streaming", "h2o", "snapkv", "intentkv", "intentkv_rule")
+BUDGET = 80  # less than a prompt has rows, more than those that have to stay
+SETTING = ("prompt.encoder=hashed", "env.skills=grounded", "env.observability=partial")
+
+
+@pytest.fixture(autouse=True)
+def _hydra() -> Iterator[None]:
+    with initialize_config_module("configs", version_base="1.3"):
+        yield
+
+
+def config(model: Path, *overrides: str) -> DictConfig:
+    return compose("alfred", ["model=custom", f"model.name='{model}'", *SETTING, *overrides])
+
+
+def play(planner: KVPlanner, max_steps: int = 6) -> tuple[EpisodeResult, list[dict]]:
+    env = world("grounded", "partial", max_steps=max_steps)
+    return run_episode(env, planner, episode(MUG, APPLE), index=0, skills="grounded", seed=0)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_plays_an_episode_and_its_numbers_add_up(tiny_model: Path, name: str, style: str) -> None:
+    result, entries = play(make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}")))
+    assert not result.crashed, entries[-1]
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    assert len(steps) == len(result.steps) >= 2
+    for numbers, entry in zip(result.steps, steps, strict=True):
+        assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
+        assert 0 < numbers.ttft_overlapped_ms <= numbers.ttft_ms < numbers.decision_ms
+        assert numbers.prompt_tokens == len(entry["token_ids"])
+        assert numbers.hit_tokens <= numbers.memory_tokens < numbers.prompt_tokens
+        assert 0 < numbers.computed_ratio <= 1
+        assert entry["scores"][0][0] == entry["skill"]
+    assert [numbers.cold for numbers in result.steps] == [True] + [False] * (len(steps) - 1)
+    if name == "full_recompute":
+        assert all(numbers.computed_ratio == 1 and not numbers.hit_tokens for numbers in result.steps)
+    else:
+        assert sum(numbers.hit_tokens for numbers in result.steps) > 0
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", [*FORGETFUL, "full_cache", "semantic"])
+def test_a_cache_that_goes_on_plays_an_episode_within_its_budget(tiny_model: Path, name: str, style: str) -> None:
+    budget = [f"memory.retention.budget={BUDGET}"] if name in FORGETFUL else []
+    own_head = ["memory.retention.head=null"] if name == "intentkv" else []  # no head comes with a random model
+    planner = make_planner(config(tiny_model, f"planner={name}", f"prompt.style={style}", *budget, *own_head))
+    result, entries = play(planner)
+    assert not result.crashed, entries[-1]
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    assert len(steps) == len(result.steps) >= 3
+    for before, numbers in pairwise(result.steps):
+        assert before.prompt_tokens <= numbers.prefix_tokens < numbers.prompt_tokens, "it goes on where the last ended"
+        assert numbers.computed_ratio < 1
+    for numbers, entry in zip(result.steps, steps, strict=True):
+        assert sum(numbers.parts[part] for part in PARTS) == pytest.approx(numbers.ttft_ms)
+        assert entry["scores"][0][0] == entry["skill"]
+        assert numbers.live_tokens == (BUDGET if name in FORGETFUL else numbers.prompt_tokens)
+    last = result.steps[-1]
+    assert (last.live_reads < last.raw_reads) == (name in FORGETFUL)
+
+
+def test_a_trace_tells_how_the_prompt_came_about(tiny_model: Path) -> None:
+    _, entries = play(make_planner(config(tiny_model, "planner=keep", "memory=keep")))
+    step = json.loads(json.dumps([entry for entry in entries if entry["event"] == "step"][-1]))
+    rows, layers = len(step["token_ids"]), 3
+    assert step["context"] <= step["units"][0]["start"] and step["query"] < rows
+    assert [unit["start"] + unit["tokens"] for unit in step["units"]] == [
+        *(unit["start"] for unit in step["units"][1:]),
+        step["query"],
+    ]
+    assert any(unit["hit"] for unit in step["units"]) and all(unit["block"] for unit in step["units"])
+    assert all(-1 <= segment["last_layer"] < layers for segment in step["segments"])
+    kinds = [kind for _, kind, *_ in step["computes"]]
+    assert len(step["active_rows"]) == kinds.count("attention") == kinds.count("mlp") == layers
+    assert step["active_rows"] == sorted(step["active_rows"], reverse=True)
+    known = {segment["id"] for segment in step["segments"]} | {""}
+    assert step["hops"] and all({edge[0], edge[1]} <= known for hop in step["hops"] for edge in hop["edges"])
+    assert step["loads"] and all(start <= end for _, _, start, end, _ in step["loads"])
+    assert step["timings"]["ttft"] > 0
+
+
+def test_generation_is_another_policy(tiny_model: Path) -> None:
+    planner = make_planner(config(tiny_model, "planner=keep", "planner.policy=generate", "planner.max_new_tokens=4"))
+    result, entries = play(planner, max_steps=2)
+    assert not result.crashed, entries[-1]
+
+
+@pytest.mark.parametrize(("learned", "asked"), [(True, None), (False, None), (False, True), (True, False)])
+def test_a_model_says_first_what_a_task_asks_for_if_it_has_learned_to(
+    tiny_model: Path, tmp_path: Path, learned: bool, asked: bool | None
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    said = json.loads((model / "config.json").read_text()) | {SAYS_GOALS: learned}
+    (model / "config.json").write_text(json.dumps(said))
+    (model / "SHA256SUMS").unlink(missing_ok=True)  # they are of the other config
+    planner = make_planner(config(model, *([] if asked is None else [f"prompt.goal={asked}"])))
+    result, entries = play(planner, max_steps=2)
+    steps = [entry for entry in entries if entry["event"] == "step"]
+    expected = learned if asked is None else asked
+    first, second, *_ = result.steps
+    assert (first.longest_tokens < first.prompt_tokens) == expected and second.longest_tokens == second.prompt_tokens
+    planner.reset(MUG.instruction, "grounded")
+    ready = planner.ready()
+    assert ready.reads.raw >= ready.counts.prompt_tokens  # of both prompts
+    assert all(("understood" in entry.get("extra", {})) == expected for entry in steps)
+
+
+def test_an_episode_does_not_depend_on_the_one_before(tiny_model: Path) -> None:
+    planner = make_planner(config(tiny_model, "planner=keep"))
+    skills = [[entry.get("skill") for entry in play(planner)[1]] for _ in range(2)]
+    assert skills[0] == skills[1]
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory: pytest.TempPathFactory, chat: PreTrainedTokenizerFast) -> Path:
+    """A Qwen2.5-shaped configuration (small) with a tokenizer that has a chat template; no weights."""
+    folder = tmp_path_factory.mktemp("chat")
+    chat.save_pretrained(folder)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {"num_hidden_layers": 3, "vocab_size": 320, "max_position_embeddings": 8192}
+    Qwen2Config(**shape, **sizes, architectures=["Qwen2ForCausalLM"]).save_pretrained(folder)
+    return folder
+
+
+def test_an_instruct_model_with_random_weights_plays_with_lotas_prompt(chat_model: Path) -> None:
+    settings = "planner=keep", "prompt=lota", "prompt.encoder=hashed", "prompt.examples=2", "model.init=random"
+    result, entries = play(make_planner(config(chat_model, *settings, "model.dtype=float32")), max_steps=2)
+    assert not result.crashed, entries[-1]
+    step = next(entry for entry in entries if entry["event"] == "step")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(chat_model)
+    context = tokenizer.decode(step["token_ids"][: step["context"]])
+    assert context.startswith("<|im_start|>user") and context.count("Human: ") == context.count("Robot: 1. ") == 2
+    query = tokenizer.decode(step["token_ids"][step["query"] :])
+    assert "put the mug on the table" in query and query.endswith("<|im_start|>assistant\nRobot: 1.")
+
+
+def test_units_may_see_a_named_start_token_alone(chat_model: Path) -> None:
+    settings = "planner=keep", "memory.context=bos", "model.init=random"
+    with pytest.raises(ConfigError, match="context=bos needs"):
+        make_planner(config(chat_model, *settings))
+    planner = make_planner(config(chat_model, *settings, "prompt.start='<|im_start|>'"))
+    result, entries = play(planner, max_steps=1)
+    step = next(entry for entry in entries if entry["event"] == "step")
+    assert step["context"] == 1 and not result.crashed
+
+
+def test_auto_is_bfloat16_only_where_the_cpu_multiplies_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = config(tiny_model, "model.dtype=auto").model
+    for features, dtype in (({"avx2": True}, torch.float32), ({"amx_bf16": True}, torch.bfloat16)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda features=features: features)
+        assert make_model(named).spec.dtype is dtype
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert make_model(named).spec.dtype is torch.float32
+
+
+def test_what_cannot_be_loaded_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="/no/where"):
+        make_model(config(Path("/no/where")).model)
+    with pytest.raises(CapacityError, match=r"32\.\d+ billion"):
+        make_model(config(Path("qwen2.5-32b"), "model.init=random", "model.dtype=float32").model)
+    with pytest.raises(ModelError, match=r"retention head was trained for head_dim 32, the model's is 16"):
+        make_planner(config(tiny_model, "planner=intentkv", "memory.retention.head=planner-tiny"))
+    with pytest.raises(ModelError, match=r"no retention head in .*tiny.*, or do without \(planner=intentkv_rule\)"):
+        make_planner(config(tiny_model, "planner=intentkv"))
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[: 2000 if file.suffix == ".safetensors" else None])
+    with pytest.raises(ModelError, match=r"model\.safetensors"):
+        make_model(config(tmp_path).model)
+    (tmp_path / "tokenizer.json").write_text("{")
+    settings = config(tmp_path, "planner=keep", "model.init=random")
+    with pytest.raises(ModelError, match=r"the tokenizer of .*model\.tokenizer"):
+        make_planner(settings)
+
+
+def test_a_tokenizer_that_was_replaced_since_it_was_hashed_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    settings = config(folder).model
+    loaded = make_model(settings)
+    make_tokenizer(settings, loaded)
+    (folder / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes() + b"\n")
+    with pytest.raises(ModelError, match=r"tokenizer\.json was changed while the model was loaded; load it again"):
+        make_tokenizer(settings, loaded)
+
+
+def test_settings_a_planner_does_not_know_are_refused(tiny_model: Path) -> None:
+    with pytest.raises(ConfigError, match="colour"):
+        make_planner(config(tiny_model, "planner=keep", "+planner.colour=red"))
+    with pytest.raises(ConfigError, match="wizard"):
+        make_planner(config(tiny_model, "planner=keep", "planner.policy=wizard"))
+    with pytest.raises(ConfigError, match="wizard"):
+        make_planner(config(tiny_model, "planner=keep", "planner.kind=wizard"))

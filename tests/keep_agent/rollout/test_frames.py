@@ -1,0 +1,188 @@
+"""Pictures on disk: faithful, under names of their own, and all of an episode or none."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+import subprocess
+import sys
+import time
+from io import BytesIO
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from keep_agent.errors import DataError, KeepError
+from keep_agent.rollout.frames import FRAMES, LONGEST, Frames, encoded, folder_name, keep_frames
+from keep_agent.rollout.results import EpisodeResult, TaskOutcome
+from keep_agent.rollout.run_folder import CONFIG, EPISODES, TRACE, RunFolder
+from memory.files import atomic
+from tests.disk_log import log_of_disk
+from tests.keep_agent.rollout.pictures import picture
+from tests.rewriting import keep_lines
+
+ROOT = Path(__file__).parents[3]
+TRICKY = (
+    "", ".", "..", "...", "%2E", "%2E.", "%", "%.", "a/b", "a%2Fb", "a\\b", "a b", "a", "é", "\0", "../e", ".e",
+    "e.partial", "x" * 300, "x" * 301, "é" * 90, "x" * LONGEST, folder_name("x" * 300),
+)  # fmt: skip
+ids = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def pixels(content: bytes) -> np.ndarray:
+    return np.asarray(Image.open(BytesIO(content)))
+
+
+def taken(episode: str = "e", steps: int = 3, format: str = "png") -> Frames:
+    frames = Frames(episode, format)
+    for step in range(steps):
+        frames.add(step, picture(step))
+    return frames
+
+
+def result(index: int) -> EpisodeResult:
+    task = TaskOutcome(f"t/{index}", "pick", "find a mug", True, 1, 1, 0, 1, "success")
+    return EpisodeResult(index, f"e/{index}", (task,), (), 0.0)
+
+
+def on_disk(run: Path) -> dict[str, int]:
+    """Every file below a run's pictures, with the colour it shows."""
+    found = sorted(path for path in (run / FRAMES).rglob("*") if path.is_file())
+    return {str(path.relative_to(run)): int(pixels(path.read_bytes())[0, 0, 0]) for path in found}
+
+
+def test_a_picture_comes_back_as_it_was() -> None:
+    photo = np.random.default_rng(0).integers(0, 255, (5, 7, 3)).repeat(20, 0).repeat(20, 1).astype(np.uint8)
+    assert (pixels(encoded(photo, "png")) == photo).all()
+    near = pixels(encoded(photo, "jpeg"))
+    assert near.shape == photo.shape and np.abs(near.astype(int) - photo).mean() < 12
+    assert [Image.open(BytesIO(encoded(photo, name))).format for name in ("jpeg", "png")] == ["JPEG", "PNG"]
+    assert len(encoded(photo, "jpeg")) > len(encoded(photo[::2, ::2], "jpeg"))
+    assert (pixels(encoded(photo[::-1, :, ::-1], "png")) == photo[::-1, :, ::-1]).all()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [picture(1).astype(np.float32), picture(1)[0], np.zeros((4, 4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8), "no"],
+)
+def test_what_is_no_picture_is_refused_by_its_shape(frame: Any) -> None:
+    with pytest.raises(DataError, match=r"a frame is .* \(.*\); the world must give uint8 \(height, width, 3\)"):
+        encoded(frame, "jpeg")
+
+
+def test_files_are_named_by_episode_and_step() -> None:
+    assert Frames("e").add(0, picture(0)) == "frames/e/0000.jpg"
+    assert Frames("trial/7 b", "png").add(12345, picture(0)) == "frames/trial%2F7%20b/12345.png"
+
+
+@given(ids)
+def test_any_id_is_a_folder_of_its_own_kind(episode: str) -> None:
+    name = folder_name(episode)
+    assert 0 < len(name) <= LONGEST and name.isascii() and name[0] != "." and not set(name) & set("/\\\0 ")
+
+
+@given(ids, ids)
+def test_other_ids_are_other_folders(one: str, other: str) -> None:
+    assert (folder_name(one) == folder_name(other)) == (one == other)
+
+
+def test_tricky_ids_are_folders_of_their_own(tmp_path: Path) -> None:
+    assert not [pair for pair in combinations(TRICKY, 2) if folder_name(pair[0]) == folder_name(pair[1])]
+    for number, episode in enumerate(TRICKY):
+        frames = Frames(episode, "png")
+        frames.add(0, picture(number))
+        frames.write(tmp_path)
+    assert len(on_disk(tmp_path)) == len(TRICKY) and [path.name for path in tmp_path.iterdir()] == [FRAMES]
+    keep_frames(tmp_path, TRICKY[3:])
+    assert len(on_disk(tmp_path)) == len(TRICKY) - 3
+
+
+def test_pictures_take_the_place_of_older_ones_and_nothing_writes_nothing(tmp_path: Path) -> None:
+    Frames("e").write(tmp_path)
+    assert not list(tmp_path.iterdir())
+    taken(steps=5).write(tmp_path)
+    taken(steps=2).write(tmp_path)
+    assert on_disk(tmp_path) == {"frames/e/0000.png": 0, "frames/e/0001.png": 1}
+
+
+def test_all_are_on_the_disk_before_their_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = taken()
+    calls = log_of_disk(monkeypatch, "rename")
+    frames.write(tmp_path)
+    written = [f"file {len(content)}" for content in frames.files.values()]
+    assert len(written) == 3 and calls == ["folder", *written, "folder", "name e", "folder"]
+
+
+@pytest.mark.parametrize("call", [1, 2, 4, 5])
+def test_a_full_disk_is_named_with_the_remedy_and_leaves_no_half(
+    tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = itertools.count(1)
+
+    def full(_: Path) -> None:
+        if next(counter) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic, "sync", full)
+    with pytest.raises(KeepError, match=rf"{tmp_path}/frames/e cannot be written \(No space .*eval.resume={tmp_path}"):
+        taken().write(tmp_path)
+    assert not list((tmp_path / FRAMES).iterdir())
+
+
+def test_where_no_folder_can_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / FRAMES).touch()
+    with pytest.raises(KeepError, match=r"frames/e cannot be written \(.*\): free some room or make"):
+        taken().write(tmp_path)
+
+
+def test_resuming_drops_pictures_without_a_mark(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {})
+    for index in range(3):
+        run.commit(result(index), [{"episode": f"e/{index}"}], taken(f"e/{index}", 2))
+    keep_lines(run.path / EPISODES, 2)
+    for left in (".0a1b2c3d.partial", "e"):
+        (run.path / FRAMES / left).mkdir()
+        (run.path / FRAMES / left / "0000.png").write_bytes(b"half")
+    (run.path / FRAMES / ".DS_Store").touch()
+    run.release()
+    RunFolder.resume(run.path)
+    assert {path.name for path in (run.path / FRAMES).iterdir()} == {"e%2F0", "e%2F1", ".DS_Store"}
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from keep_agent.rollout.run_folder import RunFolder
+from tests.keep_agent.rollout.test_frames import result, taken
+
+run = RunFolder.resume(Path(sys.argv[1]))
+for index in range(len(run.results), 1000000):
+    run.commit(result(index), [{"episode": f"e/{index}"}], taken(f"e/{index}", 1 + index % 7))
+"""
+
+
+def test_killed_at_any_moment_every_marked_episode_has_all_its_pictures(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", {})
+    run.release()
+    marks, rng = run.path / EPISODES, random.Random(0)
+    marks.touch()
+    for _ in range(4):
+        size = marks.stat().st_size
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(run.path)], cwd=ROOT)
+        while marks.stat().st_size <= size and process.poll() is None:  # until it writes
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.05))
+        process.kill()
+        assert process.wait() == -9
+        done = RunFolder.resume(run.path).finished
+        assert done == set(range(len(done))) and marks.stat().st_size > size
+        names = {f"frames/e%2F{index}/{step:04d}.png": step for index in done for step in range(1 + index % 7)}
+        assert on_disk(run.path) == names
+        assert {path.name for path in run.path.iterdir()} == {CONFIG, EPISODES, "episodes.end", TRACE, FRAMES}

@@ -1,0 +1,131 @@
+"""Sessions whose rows rest packed, beside transformers' own forward with keys and values that are packed and unpacked.
+
+The reference goes through the same passes, for a row that was computed before its page was full saw that page's rows as
+they were. In float64 nothing but what packing does to a number may tell them apart, and that is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from memory.construction.prefix_builder import common_prefix
+from memory.engine.transformers.engine import Engine
+from memory.kv_cache.quantized import PackedCache
+from memory.method import MemoryMethod
+from memory.session import MemorySession
+from memory.storage.quantized import Quantized
+from tests.memory.construction.test_turns import STEPS, Flat, Watched
+from tests.memory.houses import encode_text, furnish
+from tests.memory.sessions import close, open_session, query_memory, snapkv, streaming, turns
+from tests.references.packed import PAGE, Dense
+
+EXACT = 1e-9
+FORMATS = {"4 by token": Quantized(bits=4), "8 by channel": Quantized(bits=8, group=8, keys="channel")}
+CANDIDATES = [[1, 2, 3], [4, 5]]
+
+
+class Rounded(Watched):
+    """A session, and the same rows dense."""
+
+    house: ClassVar[dict[str, int]] = {"cabinets": 3, "objects": 9}  # a page is full after a turn or two
+
+    def __init__(self, session: MemorySession) -> None:
+        super().__init__(session)
+        self.dense = Dense(session.engine.plain, session.method.packs)
+
+    @property
+    def cache(self) -> PackedCache:
+        return self.session._assembler.cache
+
+    def ask(self, number: int, lasting: bool = True) -> None:
+        """Logits equal the reference's; which rows go is the session's choice, and holds for both."""
+        tokens, query = list(self.cache.tokens), encode_text(f"where mug_{number}\nnext")
+        self.session.store.put(f"mug_{number}", "object", f"mug mug_{number} step {self.session.store.step}\n")
+        prefill = self.session.prefill(f"mug_{number}", query, lasting=lasting, instruction_ids=query[:2])
+        ids = prefill.layout.token_ids.tolist()
+        prefix = len(ids) - prefill.trace.active_rows[0]
+        assert prefix <= common_prefix(tokens, ids), "packed rows are nobody else's"
+        dense = self.dense if lasting else self.dense.copy()
+        dense.cut(prefix)
+        assert close(prefill.logits, dense.append(ids[prefix:])[-1:], EXACT)
+        if not lasting:
+            return
+        if self.session.method.retention.budget is not None:
+            dense.drop(torch.nonzero(~self.cache.live)[:, 0])
+        assert torch.equal(self.cache.live, dense.live)
+        assert self.cache.packed == len(ids) // PAGE * PAGE
+        for layer, stored in enumerate(dense.stored.layers):  # what a retention stage chooses by
+            assert close(self.cache.keys(layer), stored.keys[0][:, dense.live], EXACT)
+        self.check_told(prefill.layout.token_ids)
+
+
+class PackedFlat(Flat):
+    """Several sessions of one method, which share nothing."""
+
+    watched = Rounded
+
+    def check_shared(self) -> None:
+        """There is nothing to add up."""
+
+    def snapshot(self, watched: Rounded) -> list[torch.Tensor]:
+        cache, layers = watched.cache, range(self.engine.spec.layers)
+        rows = [kind(layer) for layer in layers for kind in (cache.keys, cache.values)] if cache.length else []
+        return [cache.positions, torch.tensor(cache.tokens), *rows]
+
+    def abort(self, one: Rounded, number: int) -> None:
+        """A prefill that fails in some layer leaves what its prompt began with."""
+        tokens = list(one.cache.tokens)
+        self.fail(one, number)
+        rows = one.cache.next_position
+        assert one.cache.tokens == tokens[:rows]
+        one.dense.cut(rows)
+
+    def reset(self, one: Rounded, number: int) -> None:
+        super().reset(one, number)
+        one.dense.cut(0)
+
+    def generate(self, one: Rounded, number: int) -> None:
+        """What is said and taken back leaves one trace: the page that it filled has been packed."""
+        cache, dense = one.cache, one.dense
+        if cache.logits is None:
+            return
+        rows, length, logits = cache.next_position, cache.length, cache.logits
+        for token in self.engine.generate(cache, logits, number):
+            assert int(dense.logits.argmax()) == token
+            dense.append([token])
+        assert close(self.engine.score(cache, CANDIDATES).scores, dense.score(CANDIDATES), EXACT)
+        cache.rewind(length, logits)
+        dense.cut(rows)
+        dense.logits = logits
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("method", [turns, streaming, snapkv, query_memory])
+@given(steps=STEPS)
+@settings(max_examples=15)
+def test_sessions_over_packed_rows_are_what_rounding_makes_of_them(
+    method: Callable[[], MemoryMethod], format: str, engine: Engine, steps: list[tuple[str, int, int]]
+) -> None:
+    flat = PackedFlat(engine, replace(method(), storage=replace(FORMATS[format])))
+    for step in steps:
+        flat.do(*step)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_rounding_is_seen(format: str, engine: Engine) -> None:
+    """Otherwise the law above would hold for a cache that packs nothing."""
+    apart = []
+    for method in (turns(), replace(turns(), storage=replace(FORMATS[format]))):
+        session = open_session(engine, method)
+        furnish(session.store, **Rounded.house)
+        for number in range(6):
+            prefill = session.prefill("mug_1", encode_text(f"where mug_{number}\nnext"))
+        apart.append(prefill.logits)
+    assert session._assembler.cache.packed >= PAGE
+    assert not close(*apart, 1000 * EXACT) and close(*apart, 0.1)

@@ -1,0 +1,108 @@
+"""Block files: what was written is what is read, by us and by the safetensors library; the rest is refused."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from keep_agent.errors import ConfigError, CorruptError, DataError
+from memory.files import block_file_header as blockhead
+from memory.files.block_file import open_blocks, write_blocks
+from tests.memory.files.blocks import DTYPES, HEADER, TAIL, assert_holds, filled, rows, same
+
+
+def test_what_was_written_comes_back(path: Path) -> None:
+    write_blocks(path, rows(), HEADER, TAIL)
+    found = open_blocks(path)
+    assert_holds(found, rows())
+    assert (found.header, found.blocks, found.nbytes) == (HEADER, 5, path.stat().st_size)
+    assert found.extras == ("one", "tail")
+    assert all(same(found.extra(name), tensor) for name, tensor in TAIL.items())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600  # what an agent remembers is its user's
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+several = st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=4)
+
+
+@given(st.integers(0, 5), several, several)
+@settings(max_examples=50)
+def test_any_shape_of_any_dtype(tmp_path: Path, blocks: int, inner: list, odd: list) -> None:
+    tensors = {f"t{i}": filled((blocks, *shape), dtype, i) for i, (shape, dtype) in enumerate(inner)}
+    extra = {f"x{i}": filled(shape, dtype, i) for i, (shape, dtype) in enumerate(odd)}
+    write_blocks(tmp_path / "a", tensors, {}, extra)
+    found = open_blocks(tmp_path / "a")
+    assert_holds(found, tensors)
+    assert found.blocks == (blocks if tensors else 0)
+    assert all(same(found.extra(name), tensor) for name, tensor in extra.items())
+    assert all(found.tensor(name).data_ptr() % tensor.itemsize == 0 for name, tensor in tensors.items())
+
+
+def test_tensors_that_are_not_contiguous_or_need_gradients(path: Path) -> None:
+    base = filled((6, 5, 4), torch.float32).nan_to_num()
+    tensors = {"t": base.transpose(0, 1), "s": base[:5, ::2], "g": base[:5].clone().requires_grad_()}
+    write_blocks(path, tensors, {})
+    assert_holds(open_blocks(path), {name: tensor.detach() for name, tensor in tensors.items()})
+
+
+def test_the_safetensors_library_reads_it(path: Path) -> None:
+    write_blocks(path, rows(), HEADER, TAIL)
+    loaded = load_file(path)
+    assert loaded.keys() == {*rows(), *TAIL}
+    assert all(same(loaded[name], tensor) for name, tensor in {**rows(), **TAIL}.items())
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["format"] == blockhead.FORMAT
+
+
+@pytest.mark.parametrize(
+    ("tensors", "header", "extra", "word"),
+    [
+        ({"a": torch.zeros(2), "b": torch.zeros(3)}, {}, {}, "first axis"),
+        ({"a": torch.tensor(1.0)}, {}, {}, "first axis"),
+        ({"a": torch.zeros(2, dtype=torch.int64)}, {}, {}, "int64"),
+        ({}, {}, {"a": torch.zeros(2, dtype=torch.bool)}, "bool"),
+        ({"a": torch.zeros(2)}, {}, {"a": torch.zeros(2)}, "twice"),
+        ({"__metadata__": torch.zeros(2)}, {}, {}, "rename"),
+        ({}, {"x": {1, 2}}, {}, "JSON"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(path: Path, tensors: dict, header: dict, extra: dict, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        write_blocks(path, tensors, header, extra)
+    assert not path.parent.exists()
+
+
+def test_a_header_that_the_library_could_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockhead, "LONGEST", 1000)
+    with pytest.raises(ConfigError, match="at most 1000"):
+        write_blocks(path, {}, {"text": "x" * 1000})
+
+
+def test_a_newer_file_is_not_called_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockhead, "SCHEMA", 2)
+    write_blocks(path, rows(), {})
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="schema 2, .* up to 1: update keep-agent") as caught:
+        open_blocks(path)
+    assert not isinstance(caught.value, CorruptError)
+
+
+def test_what_is_not_there(path: Path) -> None:
+    with pytest.raises(DataError, match="there is no"):
+        open_blocks(path)
+    write_blocks(path, rows(), {}, TAIL)
+    found = open_blocks(path)
+    for call in (lambda: found.tensor("tail"), lambda: found.extra("torch.uint8")):
+        with pytest.raises(DataError, match="choose one of"):
+            call()
+    for run in ((0, 6), (-1, 2), (3, 2)):
+        with pytest.raises(ConfigError, match="it has 5"):
+            found.verify(*run)

@@ -1,0 +1,106 @@
+"""A planner that learns the words of another world keeps all that it knew: old ids, old logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from keep_agent.errors import ConfigError
+from planners.tiny.checkpoint import BUNDLED, load_planner, widen
+from planners.tiny.tokenizer import USUAL, extend_tokenizer
+from planners.train import parser
+from planners.training.rollout_files import FactRecord, Rollout, write_rollouts
+from planners.training.trainer import Trainer
+from tests.planners.training.test_train import SMALL
+
+TEXTS = ["task lota put the zyzzogeton on a countertop\n", "zyzzogeton zyzzogeton_1 countertop_2 closed\n"] * USUAL
+NAMES = ["zyzzogeton_1", "zyzzogeton_2", "zyzzogeton_12", "mug_2"]
+OLD = "task grounded put a mug on the countertop\nmug mug_2 countertop_1 hot\nnext go to countertop_1\n"
+
+
+def ids(text: str, tokenizer) -> list[int]:
+    return tokenizer.encode(text).ids
+
+
+def test_new_words_and_names_are_single_tokens_and_old_texts_keep_their_ids() -> None:
+    _, tokenizer, _ = load_planner(BUNDLED)
+    before, size = ids(OLD, tokenizer), tokenizer.get_vocab_size()
+    new = extend_tokenizer(tokenizer, TEXTS, NAMES)
+    assert set(new) == {"zyzzogeton", "zyzzogeton_1", "zyzzogeton_2", "zyzzogeton_12"}
+    assert all(len(pieces) > 1 and max(pieces) < size for pieces in new.values())
+    assert ids(OLD, tokenizer) == before
+    for name in new:
+        assert len(ids(f"{name}\n", tokenizer)) == 2
+    assert ids("zyzzogeton_1 zyzzogeton_12 zyzzogeton", tokenizer) == [
+        tokenizer.token_to_id(name) for name in ("zyzzogeton_1", "zyzzogeton_12", "zyzzogeton")
+    ]
+    assert extend_tokenizer(tokenizer, TEXTS, NAMES) == {}
+
+
+def test_a_word_that_is_seldom_stays_in_pieces() -> None:
+    _, tokenizer, _ = load_planner(BUNDLED)
+    assert extend_tokenizer(tokenizer, TEXTS[: USUAL // 2], ()) == {}
+
+
+@torch.no_grad()
+def test_a_wider_model_says_what_it_said() -> None:
+    model, tokenizer, _ = load_planner(BUNDLED)
+    plain = Qwen2ForCausalLM._from_config(model.config, attn_implementation="eager", dtype=torch.float32).eval()
+    plain.load_state_dict(model.state_dict())
+    prompt = torch.tensor([ids(OLD, tokenizer)])
+    before = plain(prompt).logits
+    rows = before.shape[-1]
+    names = [f"zyzzogeton_{number}" for number in range(1, 1 + rows)]  # so many that there must be more rows
+    new = extend_tokenizer(tokenizer, TEXTS, names)
+    widen(plain, tokenizer, new)
+    after = plain(prompt).logits
+    assert torch.equal(
+        after[..., : min(map(tokenizer.token_to_id, new))], before[..., : min(map(tokenizer.token_to_id, new))]
+    )
+    weight = plain.get_input_embeddings().weight
+    assert plain.lm_head.weight is weight and len(weight) == plain.config.vocab_size >= tokenizer.get_vocab_size()
+    fresh = weight[[tokenizer.token_to_id(name) for name in names[:50]]]
+    alike = torch.nn.functional.cosine_similarity(fresh[:, None], fresh[None], dim=-1) - torch.eye(50)
+    assert alike.max() < 0.9
+    assert fresh.norm(dim=-1).mean() == pytest.approx(weight[:1000].norm(dim=-1).mean().item(), rel=0.5)
+
+
+def test_the_trainer_extends_what_it_starts_from_and_not_what_it_resumes(
+    tmp_path: Path, make_rollout: Callable[..., Rollout]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    write_rollouts(first / "a.jsonl.gz", (make_rollout(seed) for seed in range(300)))
+    write_rollouts(second / "a.jsonl.gz", (elsewhere(make_rollout(seed)) for seed in range(300)))
+
+    def trainer(data: Path, out: str, *more: str) -> Trainer:
+        given = ["--data", str(data), "--out", str(tmp_path / out), "--minutes", "1", "--steps", "1", *SMALL, *more]
+        return Trainer(parser().parse_args(given))
+
+    old = trainer(first, "old")
+    old.run()
+    assert old.tokenizer.token_to_id("zyzzogeton_1") is None
+    new = trainer(second, "new", "--init", str(tmp_path / "old"))
+    assert new.tokenizer.token_to_id("zyzzogeton_1") is not None
+    new.run()
+    for more in ((), ("--init", str(tmp_path / "old"))):  # the same command goes on, too
+        again = trainer(first, "new", *more)
+        assert again.tokenizer.get_vocab_size() == new.tokenizer.get_vocab_size()
+        assert again.progress.step == new.progress.step
+        again.close()
+    (tmp_path / "old").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="did not begin with what is there now: leave it out"):
+        trainer(first, "new", "--init", str(tmp_path / "old"))
+
+
+def elsewhere(rollout: Rollout) -> Rollout:
+    """The same house with one more thing that the other world does not know."""
+    thing = FactRecord("zyzzogeton_1", "receptacle", "zyzzogeton", states=("closed",))
+    first, *others = rollout.tasks
+    return replace(rollout, tasks=(replace(first, facts=(*first.facts, thing)), *others))
