@@ -12,7 +12,7 @@ from memory.kv_cache.pinned_blocks import FrozenPool
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.segment_index import VirtualIndex
 from memory.retention.keep_all import KeepAll
-from memory.segments.graph import Grouping
+from memory.segments.groups import Grouping
 from memory.stages import Capabilities, Construction, Loading, Recompute, Retention, Retrieval, Storage
 from memory.storage.ram import Ram
 

@@ -27,7 +27,8 @@ from memory.method import MemoryMethod
 from memory.recompute.full import Full
 from memory.reports.prefill import Prefill, Timings, count
 from memory.reports.timing import Clock, TimedEncoder
-from memory.segments.graph import Flip, SegmentGraph
+from memory.segments.graph import SegmentGraph
+from memory.segments.groups import Flip
 from memory.segments.sentence_encoder import SentenceEncoder
 from memory.segments.snapshot import Snapshot
 from memory.segments.store import SegmentStore
@@ -62,7 +63,8 @@ class MemorySession:
             raise ConfigError(f"budget={budget} leaves no room for a segment: use 1 or more")
         self.engine, self.method, self.budget = engine, method, budget
         self._encoder = TimedEncoder(encoder)
-        self.store = SegmentStore(encode_text, SegmentGraph(self._encoder, method.grouping))
+        self._graph = SegmentGraph(self._encoder, method.grouping)
+        self.store = SegmentStore(encode_text, self._graph)
         method.storage.open(engine.model_key)
         method.retention.open(engine.spec.weights_key, engine.spec.head_dim)
         self._holder = method.pool.holder(namespace)
@@ -139,7 +141,7 @@ class MemorySession:
 
         :param settle: what was quiet for long enough becomes static, as it does with a prompt
         """
-        self._flips += self.store.graph.update(self.store, settle)
+        self._flips += self._graph.update(self.store, settle)
 
     def prepare(self, query_text: str, tokens: int) -> tuple[int, int]:
         """Encode blocks ahead that a prompt for ``query_text`` would lack: about ``tokens`` tokens, a unit at least.
@@ -152,7 +154,7 @@ class MemorySession:
         if self._transcript is not None:
             return 0, 0
         context, self._opened = self._need_context(), 0
-        with self.store.graph.settled(self.store):
+        with self._graph.settled(self.store):
             units, _, assembler = self._plan(query_text, (), None, (), lasting=False)
         if not self.method.retrieval.capabilities.latent:
             units = _fitting(units, self.engine.spec.max_positions - len(context.ids))
@@ -167,7 +169,7 @@ class MemorySession:
         """Remember what was remembered then, and nothing else; ``blocks`` as in `reset`."""
         self.reset(blocks)
         self.store.restore(snapshot.segments, snapshot.step, snapshot.created)
-        self.store.graph.restore(self.store, snapshot)
+        self._graph.restore(self.store, snapshot)
 
     def embed(self, texts: Sequence[str]) -> None:
         """Have the vectors of segments that `load` is about to bring, where the encoder remembers them."""

@@ -17,14 +17,8 @@ from planners.base import DONE, Decision, Finished, Planner
 if TYPE_CHECKING:
     import gymnasium
 
+    from envs.setting import Episode
     from keep_agent.rollout.frames import Frames
-
-
-class Episode(Protocol):
-    """What the loop reads of a world's episode; each task has id, type and instruction."""
-
-    id: str
-    tasks: tuple[Any, ...]
 
 
 class Watcher(Protocol):

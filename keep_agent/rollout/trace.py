@@ -16,7 +16,7 @@ from keep_agent.rollout.results import StepNumbers, TaskOutcome
 from keep_agent.rollout.run_folder import trace_lines
 
 if TYPE_CHECKING:
-    from keep_agent.rollout.loop import Episode
+    from envs.setting import Episode
     from memory.reports.prefill import Prefill
     from planners.base import Decision
     from planners.prompts.styles import FactView

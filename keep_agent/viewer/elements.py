@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 from nicegui.element import Element
 
 STATIC = Path(__file__).with_name("static")
+STEP = "/episode"  # address of the step page, below the mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,11 @@ class StepView(Element, component="static/step_view.js", esm={"keep-viewer": "st
         self._props["sources"] = [asdict(source) for source in sources]
         self._props["step"] = step
         self._props["segment"] = segment
+
+
+def address(*sources: Source) -> str:
+    """Of the step page for one episode, or for two side by side; NiceGUI puts the mount's address before it."""
+    query = {"run": sources[0].run, "episode": sources[0].episode}
+    if len(sources) > 1:
+        query |= {"other": sources[1].run, "other_episode": sources[1].episode}
+    return f"{STEP}?{urlencode(query)}"

@@ -8,7 +8,7 @@ from typing import Any
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
-from keep_agent.viewer.elements import Source
+from keep_agent.viewer.elements import Source, address
 from keep_agent.viewer.episode_filters import (
     CRASHED,
     FAILED,
@@ -125,8 +125,6 @@ class Listing:
         self._go(self._chosen())
 
     def _go(self, keys: Sequence[str]) -> None:
-        from keep_agent.viewer.pages import address  # they import this
-
         found = {_key(row): Source(row.run, row.episode, "") for row in self._rows}
         ui.navigate.to(address(*(found[key] for key in keys if key in found)))
 

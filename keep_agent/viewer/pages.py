@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-
 from nicegui import run as background
 from nicegui import ui
 
 from keep_agent.errors import DataError
-from keep_agent.viewer.elements import STATIC, Source, StepView
+from keep_agent.viewer.elements import STATIC, STEP, Source, StepView, address
 from keep_agent.viewer.episode_list import Listing
 from keep_agent.viewer.runs import Library
 
-STEP = "/episode"  # address of the step page, below the mount
 INDEXING = 120.0  # seconds that a page waits for traces nobody has looked into yet
 
 
@@ -44,14 +41,6 @@ def add_pages(library: Library, base: str) -> None:
             return
         _bar(sources)
         StepView(f"{base}/data", sources, max(step, 0), segment)
-
-
-def address(*sources: Source) -> str:
-    """Of the step page for one episode, or for two side by side; NiceGUI puts the mount's address before it."""
-    query = {"run": sources[0].run, "episode": sources[0].episode}
-    if len(sources) > 1:
-        query |= {"other": sources[1].run, "other_episode": sources[1].episode}
-    return f"{STEP}?{urlencode(query)}"
 
 
 def _source(library: Library, run: str, episode: str) -> Source:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from memory.engine.results import PrefillResult, PrefillTrace
     from memory.kv_cache.dense import Reads, WorkingCache
-    from memory.segments.graph import Flip
+    from memory.segments.groups import Flip
     from memory.stages import Layout
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memory.segments.graph import prompt_order
+from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.segments.graph import Scores, prompt_order
+from memory.segments.groups import Scores
+from memory.segments.prompt_order import prompt_order
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities

@@ -10,7 +10,7 @@ import torch
 
 from keep_agent.errors import ConfigError, check_choice
 from memory.kv_cache.key_boxes import BoxIndex
-from memory.segments.graph import prompt_order
+from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
 

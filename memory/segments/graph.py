@@ -1,4 +1,4 @@
-"""The segment graph: similarity and containment, stable groups, and the order of segments in a prompt.
+"""Segment graph: containment and similarity of segments, and the stable groups they form.
 
 Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
 ``window`` steps, else dynamic. A new segment joins the group of the segment it refers back to, else the most similar
@@ -9,16 +9,15 @@ groups or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import networkx as nx
 import numpy as np
 
-from keep_agent.errors import ConfigError
+from memory.segments.groups import FAMILIES, FAMILY, Flip, Group, Grouping, Scores
 from memory.segments.segment import Segment
 
 if TYPE_CHECKING:
@@ -28,70 +27,7 @@ if TYPE_CHECKING:
     from memory.segments.snapshot import Snapshot
     from memory.segments.store import SegmentStore
 
-FAMILY = {
-    "object": "world",
-    "receptacle": "world",
-    "history": "history",
-    "task": "task",
-    "agent": "agent",
-    "session": "talk",
-    "turn": "talk",
-}
-FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
 TOGETHER = 256  # new segments compared with the others at once: bounds the matrix of their cosines
-
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """Knobs of the grouping; part of the setting that all methods of a comparison share."""
-
-    threshold: float = 0.5  # mean cosine to a group's members from which on a segment joins it
-    bound: int = 8  # members from which on a group takes no more by similarity
-    window: int = 10  # quiet steps after which a group is static (the paper's t)
-    neighbours: int = 3  # similarity edges drawn per segment
-
-    def __post_init__(self) -> None:
-        if not -1 <= self.threshold <= 1:
-            raise ConfigError(f"threshold={self.threshold} is no cosine: use -1 to 1")
-        if self.bound < 1 or self.window < 0 or self.neighbours < 0:
-            given = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
-            raise ConfigError(f"a grouping of {given} cannot be: use at least 1, 0 and 0")
-
-
-@dataclass(slots=True)
-class Group:
-    id: int
-    family: str
-    last_changed: int
-    members: dict[str, None] = field(default_factory=dict)  # in creation order
-    static_since: int | None = None
-
-    @property
-    def static(self) -> bool:
-        return self.static_since is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """A group that changed its kind at ``step``; its blocks are computed the new way from then on."""
-
-    step: int
-    group: int
-    static: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Cosines to a query, by the graph's rows; good until its next update."""
-
-    values: NDArray[np.float32]  # (segments,)
-    groups: NDArray[np.int64]  # (segments,) group ids
-    created: NDArray[np.int64]  # (segments,)
-    ids: Sequence[str]
-    rows: Mapping[str, int]
-
-    def __getitem__(self, id: str) -> float:
-        return float(self.values[self.rows[id]])
 
 
 class SegmentGraph:
@@ -390,25 +326,3 @@ def _in_use(group: Group, store: SegmentStore) -> bool:
     """Does it hold a line of the log, whose place is behind all else until the task is finished?"""
     latest = next(reversed(group.members))
     return group.family == "history" and store.get(latest).created > store.finished
-
-
-def prompt_order(ids: Iterable[str], store: SegmentStore) -> list[str]:
-    """The one order of chosen segments in every prompt.
-
-    Static groups in the order in which they became static; then single segments, what the agent did since it last
-    finished a task behind the others; the agent's own segment last. Among single segments, and within a group, by last
-    change and then by creation: so what was written at once stays together, and the latest word comes last. What
-    changes rarely stands in front, where a prefix can be reused.
-    """
-    graph, finished = store.graph, store.finished
-
-    def key(segment: Segment) -> tuple[int, int, int, int, int]:
-        written = segment.last_changed, segment.created
-        if segment.category == "agent":
-            return 3, 0, 0, *written
-        group = graph.static_group(segment)
-        if group is None:
-            return 1 + (segment.category == "history" and segment.created > finished), 0, 0, *written
-        return 0, group.static_since or 0, group.id, *written
-
-    return [segment.id for segment in sorted((store.get(id) for id in ids), key=key)]

@@ -11,7 +11,7 @@ from keep_agent.errors import ConfigError, DataError
 from memory.segments.segment import CATEGORIES, Segment
 
 if TYPE_CHECKING:
-    from memory.segments.graph import SegmentGraph
+    from memory.segments.groups import Groups
 
 
 KEPT = 1000  # changes that everybody may ask for, however many there were
@@ -34,9 +34,7 @@ class SegmentStore:
     embeddings. Both belong to the session; a bare store serves whoever needs neither.
     """
 
-    def __init__(
-        self, encode_text: Callable[[str], Sequence[int]] | None = None, graph: SegmentGraph | None = None
-    ) -> None:
+    def __init__(self, encode_text: Callable[[str], Sequence[int]] | None = None, graph: Groups | None = None) -> None:
         self._encode_text = encode_text
         self._graph = graph
         self.clear()
@@ -127,7 +125,7 @@ class SegmentStore:
         return self._behind.get((parent, category), ())
 
     @property
-    def graph(self) -> SegmentGraph:
+    def graph(self) -> Groups:
         if self._graph is None:
             raise ConfigError("this store has no segment graph: give SegmentStore a graph")
         return self._graph

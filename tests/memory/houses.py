@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memory.segments.graph import Grouping, SegmentGraph
+from memory.segments.graph import SegmentGraph
+from memory.segments.groups import Grouping
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.segments.store import SegmentStore
 

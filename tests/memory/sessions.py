@@ -33,7 +33,7 @@ from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
 from memory.retrieval.embedding import Embedding
 from memory.retrieval.latent import Latent
-from memory.segments.graph import Grouping
+from memory.segments.groups import Grouping
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
 from tests.memory.houses import encode_text, furnish

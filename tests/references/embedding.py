@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memory.retrieval.embedding import Embedding
-from memory.segments.graph import prompt_order
+from memory.segments.prompt_order import prompt_order
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
 

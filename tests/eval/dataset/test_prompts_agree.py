@@ -21,7 +21,7 @@ from memory.recompute.full import Full
 from memory.recompute.none import Nothing
 from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
-from memory.segments.graph import Grouping
+from memory.segments.groups import Grouping
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
 from memory.session import MemorySession
 from planners.base import Finished

@@ -20,7 +20,8 @@ from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
-from memory.segments.graph import Grouping, prompt_order
+from memory.segments.groups import Grouping
+from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from memory.session import MemorySession
 from memory.stages import Unit

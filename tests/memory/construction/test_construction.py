@@ -8,7 +8,7 @@ from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
-from memory.segments.graph import prompt_order
+from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from memory.stages import Construction, Unit
 from tests.memory.houses import furnish, make_store

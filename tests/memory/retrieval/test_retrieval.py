@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from keep_agent.errors import ConfigError
 from memory.retrieval.all import All
 from memory.retrieval.embedding import Embedding
-from memory.segments.graph import prompt_order
+from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from tests.memory.houses import furnish, make_store
 from tests.references import embedding as slow

@@ -6,7 +6,8 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.segments.graph import Grouping, prompt_order
+from memory.segments.groups import Grouping
+from memory.segments.prompt_order import prompt_order
 from memory.segments.store import KEPT, SegmentStore
 from tests.memory.houses import furnish, make_store
 

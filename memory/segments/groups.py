@@ -1,0 +1,101 @@
+"""Groups of segments: the data that a segment graph keeps, and the part of it that other files read.
+
+Groups are KEEP's (arXiv 2602.23592, section 4.1): a group is static if none of its members changed within the last
+``window`` steps, else dynamic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from keep_agent.errors import ConfigError
+from memory.segments.segment import Segment
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FAMILY = {
+    "object": "world",
+    "receptacle": "world",
+    "history": "history",
+    "task": "task",
+    "agent": "agent",
+    "session": "talk",
+    "turn": "talk",
+}
+FAMILIES = tuple(dict.fromkeys(FAMILY.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Knobs of the grouping; part of the setting that all methods of a comparison share."""
+
+    threshold: float = 0.5  # mean cosine to a group's members from which on a segment joins it
+    bound: int = 8  # members from which on a group takes no more by similarity
+    window: int = 10  # quiet steps after which a group is static (the paper's t)
+    neighbours: int = 3  # similarity edges drawn per segment
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.threshold <= 1:
+            raise ConfigError(f"threshold={self.threshold} is no cosine: use -1 to 1")
+        if self.bound < 1 or self.window < 0 or self.neighbours < 0:
+            given = f"bound={self.bound}, window={self.window}, neighbours={self.neighbours}"
+            raise ConfigError(f"a grouping of {given} cannot be: use at least 1, 0 and 0")
+
+
+@dataclass(slots=True)
+class Group:
+    id: int
+    family: str
+    last_changed: int
+    members: dict[str, None] = field(default_factory=dict)  # in creation order
+    static_since: int | None = None
+
+    @property
+    def static(self) -> bool:
+        return self.static_since is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A group that changed its kind at ``step``; its blocks are computed the new way from then on."""
+
+    step: int
+    group: int
+    static: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Cosines to a query, by the graph's rows; good until its next update."""
+
+    values: NDArray[np.float32]  # (segments,)
+    groups: NDArray[np.int64]  # (segments,) group ids
+    created: NDArray[np.int64]  # (segments,)
+    ids: Sequence[str]
+    rows: Mapping[str, int]
+
+    def __getitem__(self, id: str) -> float:
+        return float(self.values[self.rows[id]])
+
+
+class Groups(Protocol):
+    """The groups of a store's segments, as far as stages read them."""
+
+    groups: dict[int, Group]  # by id
+    founded: int  # groups that there ever were
+
+    def clear(self) -> None: ...
+
+    def group_of(self, id: str) -> Group: ...
+
+    def static_group(self, segment: Segment) -> Group | None:
+        """The segment's group if that is static, else None."""
+        ...
+
+    def scores(self, query: str) -> Scores:
+        """Cosine of every segment to ``query``."""
+        ...
