@@ -42,12 +42,12 @@ from memory.agents.text_match import TokenizerCoder, match_tokens
 from memory.engine.models.cache_spec import ModelCacheSpec
 from memory.engine.models.load import from_config
 from memory.engine.models.model_shapes import SHAPES
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 
 TOKENS = {"planner-tiny": (1024, 4096, 16384), "qwen2.5-0.5b": (1024, 4096, 16384)}
 PARTS = ("latency", "matching", "peak", "capacity")
@@ -115,7 +115,7 @@ class Bench:
         """Milliseconds to the first token."""
         started = time.perf_counter()
         prompt = memories.open("agent", text)
-        self.engine.extend(prompt.cache, prompt.new, Chunking())
+        self.engine.extend(prompt.cache, prompt.new, ChunkSchedule())
         spent = 1e3 * (time.perf_counter() - started)
         memories.finish(prompt, persist=False)
         return spent
@@ -126,11 +126,11 @@ class Bench:
 
     def plain(self, text: str) -> float:
         spec = self.engine.spec
-        pool = SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, self.engine.decoder.device)
+        pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, self.engine.decoder.device)
 
         def work() -> None:
             ids = self.coder.encode(text, first=True).ids
-            self.engine.extend(PagedCache(pool), ids, Chunking())
+            self.engine.extend(PagedCache(pool), ids, ChunkSchedule())
 
         return timed(work)
 
@@ -150,7 +150,7 @@ class Bench:
             with AgentMemories(self.engine, self.coder, folder=self.folder) as memories:
                 started = time.perf_counter()
                 prompt = memories.open("agent", text + MESSAGE)
-                self.engine.extend(prompt.cache, prompt.new, Chunking())
+                self.engine.extend(prompt.cache, prompt.new, ChunkSchedule())
                 found.append(1e3 * (time.perf_counter() - started))
                 assert prompt.origin == "warm" and prompt.kind == "extend", "what is measured is a warm restart"
         return statistics.median(found)
@@ -180,13 +180,13 @@ class Bench:
             for turn in range(turns + 1):
                 started = time.perf_counter()
                 prompt = memories.open("agent", text)
-                self.engine.extend(prompt.cache, prompt.new, Chunking())
+                self.engine.extend(prompt.cache, prompt.new, ChunkSchedule())
                 spent[0].append(1e3 * (time.perf_counter() - started))
                 started = time.perf_counter()
                 ids = self.coder.encode(text, first=True).ids
                 cache.cut(min(match_tokens(cache.tokens, ids), len(ids) - 1))
                 kept = cache.next_position
-                self.engine.extend(cache, ids[kept:], Chunking())
+                self.engine.extend(cache, ids[kept:], ChunkSchedule())
                 spent[1].append(1e3 * (time.perf_counter() - started))
                 for own, number in ((hits[0], prompt.kept), (hits[1], kept)):
                     own.append(number)
@@ -203,8 +203,8 @@ class Bench:
         shares = (f"{100 * sum(own[1:]) / sum(all_[1:]):.1f} %" for own, all_ in zip(hits, lengths, strict=True))
         return [*shares, *(f"{statistics.median(own[1:]):.1f}" for own in spent)]
 
-    def empty(self) -> PackedCache:
-        return PackedCache(self.engine.spec, PackFormat(), self.engine.decoder.device)
+    def empty(self) -> QuantizedCache:
+        return QuantizedCache(self.engine.spec, PackFormat(), self.engine.decoder.device)
 
 
 def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]]) -> Table:
@@ -253,11 +253,11 @@ def peak_of(shape: str, tokens: int, how: str) -> dict[str, float]:
     """MiB a prefill makes this process grow by, and those of the rows that it leaves."""
     with make_engine(shape) as engine:
         draw = torch.randint(5, 900, (tokens,), generator=torch.Generator().manual_seed(0))
-        cache = PackedCache(engine.spec, PackFormat(), engine.decoder.device)
-        engine.extend(PackedCache(engine.spec, PackFormat(), engine.decoder.device), draw[:256])
+        cache = QuantizedCache(engine.spec, PackFormat(), engine.decoder.device)
+        engine.extend(QuantizedCache(engine.spec, PackFormat(), engine.decoder.device), draw[:256])
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: loading the model took more
         before = peak_mib()
-        engine.extend(cache, draw, Chunking() if how == "chunks" else None)
+        engine.extend(cache, draw, ChunkSchedule() if how == "chunks" else None)
         return {"grown": peak_mib() - before, "rows": cache.nbytes / (1 << 20)}
 
 

@@ -9,7 +9,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.conftest import Note
-from memory.kv_cache.key_boxes import Boxes, BoxIndex
+from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.retrieval.latent import Latent
 
 LAYERS, HEADS, KV_HEADS, DIM = 8, 14, 2, 64
@@ -24,10 +24,10 @@ def keys(blocks: int) -> list[torch.Tensor]:
 
 
 @cache
-def index_of(blocks: int) -> BoxIndex:
-    index = BoxIndex(range(LAYERS), KV_HEADS, DIM)
+def index_of(blocks: int) -> KeyBoxIndex:
+    index = KeyBoxIndex(range(LAYERS), KV_HEADS, DIM)
     for _ in range(0, blocks, 1_000):
-        index.append(Boxes.around(keys(1_000), index.layers))
+        index.append(KeyBoxes.around(keys(1_000), index.layers))
     return index
 
 
@@ -45,7 +45,7 @@ def work(blocks: int, layers: int) -> dict[str, int]:
 def test_making_boxes(benchmark: BenchmarkFixture, note: Note) -> None:
     """Floor: the keys are read once."""
     made, layers = keys(1_000), range(LAYERS)
-    boxes = benchmark(Boxes.around, made, layers)
+    boxes = benchmark(KeyBoxes.around, made, layers)
     assert boxes.low.shape == (LAYERS, KV_HEADS, len(made), DIM)
     note(moved=sum(k.nbytes for k in made), blocks=len(made), layers=LAYERS)
 

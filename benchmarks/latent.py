@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from memory.kv_cache.key_boxes import Boxes, BoxIndex
+from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.retrieval.latent import Latent
 
 LAYERS, HEADS, KV_HEADS, DIM = 24, 14, 2, 64
@@ -42,13 +42,13 @@ def scan(keys: torch.Tensor, query: torch.Tensor) -> None:
         query[layer].reshape(KV_HEADS, -1, DIM) @ keys[layer].mT
 
 
-def remember(tokens: int, query: torch.Tensor) -> tuple[BoxIndex, BoxIndex, float]:
+def remember(tokens: int, query: torch.Tensor) -> tuple[KeyBoxIndex, KeyBoxIndex, float]:
     """Boxes of all layers, boxes of one, and the time of a scan. The keys are gone when this returns."""
     keys = torch.randn(LAYERS, KV_HEADS, tokens, DIM, generator=torch.Generator().manual_seed(0))
-    index, one = BoxIndex(range(LAYERS), KV_HEADS, DIM), BoxIndex([LAYERS // 2], KV_HEADS, DIM)
+    index, one = KeyBoxIndex(range(LAYERS), KV_HEADS, DIM), KeyBoxIndex([LAYERS // 2], KV_HEADS, DIM)
     for part in keys.split(256 * BLOCK, 2):
         for grown in (index, one):
-            grown.append(Boxes.around(part.split(BLOCK, 2), grown.layers))
+            grown.append(KeyBoxes.around(part.split(BLOCK, 2), grown.layers))
     return index, one, milliseconds(lambda: scan(keys, query))
 
 
@@ -66,7 +66,7 @@ def measure(tokens: int) -> list[float]:
         milliseconds(lambda: Latent().choose(query, index)),
         milliseconds(lambda: Latent(normalise="rank").choose(query, index), 1),
         milliseconds(lambda: Latent(layers=[LAYERS // 2]).choose(query[:1], one)),
-        milliseconds(lambda: index.append(Boxes.around(new, index.layers)), 20),
+        milliseconds(lambda: index.append(KeyBoxes.around(new, index.layers)), 20),
     ]
 
 

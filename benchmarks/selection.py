@@ -28,7 +28,7 @@ from keep_agent.console import make_console
 from memory.construction.layout import lay_out, place
 from memory.engine.models.load import load_model
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.key_boxes import Boxes, BoxIndex
+from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.recompute.first_tokens import FirstTokens
@@ -125,8 +125,8 @@ def measure_latent(engine: Engine, tokens: int, repeats: int, asked: str) -> Lat
     units = [Unit.of("block", [(str(i), draw[i : i + BLOCK])]) for i in range(0, tokens, BLOCK)]
     blocks, query = engine.encode([(None, unit.token_ids) for unit in units]), draw[tokens:]
     spec = engine.spec
-    index = BoxIndex(layers, spec.kv_heads, spec.head_dim, torch.float32, engine.decoder.device)
-    index.append(Boxes.around([block.k for block in blocks], layers))
+    index = KeyBoxIndex(layers, spec.kv_heads, spec.head_dim, torch.float32, engine.decoder.device)
+    index.append(KeyBoxes.around([block.k for block in blocks], layers))
     times: list[LatentRun] = []
     for _ in range(repeats + 2):
         marks = [time.perf_counter()]

@@ -25,13 +25,13 @@ from keep_agent.console import make_console
 from memory.engine.models.load import load_model
 from memory.engine.scheduler.batch import Member, merge
 from memory.engine.scheduler.request_stream import Stream
-from memory.engine.scheduler.scheduler import Pacing, Scheduler
-from memory.engine.transformers.append import Chunking, append
+from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
+from memory.engine.transformers.append import ChunkSchedule, append
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 
 SHAPES = ("planner-tiny", "qwen2.5-0.5b")
 FORMATS = {"bfloat16": None, "4 bits": PackFormat(4)}
@@ -46,8 +46,8 @@ def some_ids(count: int, seed: int = 0) -> list[int]:
 def empty(engine: Engine, format: PackFormat | None) -> Member:
     spec, device = engine.spec, engine.decoder.device
     if format is not None:
-        return PackedCache(spec, format, device)
-    return PagedCache(SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, device))
+        return QuantizedCache(spec, format, device)
+    return PagedCache(KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, device))
 
 
 def agents(engine: Engine, format: PackFormat | None, count: int, tokens: int) -> list[Member]:
@@ -97,7 +97,7 @@ class Waits:
 
 def staggered(engine: Engine, format: PackFormat | None, rows: int, few: int, interleaved: bool) -> Waits:
     """A long request, and a short one behind its first chunk."""
-    pacing = Pacing(Chunking(steps=(), rest=few), few=few)
+    pacing = SchedulerConfig(ChunkSchedule(steps=(), rest=few), few=few)
     scheduler = Scheduler(engine, pacing, automatic=False)
     started, a, b = time.perf_counter(), empty(engine, format), empty(engine, format)
     long = scheduler.submit("A", a, some_ids(rows), ANSWER)

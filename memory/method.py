@@ -8,9 +8,9 @@ from functools import cached_property
 from keep_agent.errors import ConfigError
 from memory.config.choices import CONTEXTS, LAYOUTS
 from memory.kv_cache.block_lease import BlockPool
-from memory.kv_cache.pinned_blocks import FrozenPool
+from memory.kv_cache.pinned_blocks import PinnedPool
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.segment_index import VirtualIndex
+from memory.kv_cache.segment_index import SegmentIndex
 from memory.retention.keep_all import KeepAll
 from memory.segments.groups import Grouping
 from memory.stages import Capabilities, Construction, Loading, Recompute, Retention, Retrieval, Storage
@@ -44,7 +44,7 @@ class MemoryMethod:
     loading: Loading
     retention: Retention = field(default_factory=KeepAll)
     storage: Storage = field(default_factory=Ram)
-    frozen: FrozenPool = field(default_factory=FrozenPool)
+    frozen: PinnedPool = field(default_factory=PinnedPool)
     layout: str = "memory"
     context: str = "system"
     grouping: Grouping = field(default_factory=Grouping)
@@ -96,8 +96,8 @@ class MemoryMethod:
         return {}
 
     @cached_property
-    def virtual(self) -> VirtualIndex:
-        return VirtualIndex(self.pool)
+    def virtual(self) -> SegmentIndex:
+        return SegmentIndex(self.pool)
 
     def _problems(self) -> list[str]:
         """Why this composition cannot work, in sentences."""

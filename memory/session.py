@@ -9,24 +9,24 @@ from functools import partial
 from itertools import accumulate
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.construction.any_offset import Reuse
-from memory.construction.base import Assembled, Assembler, Context
-from memory.construction.history_builder import History
-from memory.construction.isolated import Blocks
-from memory.construction.latent_choice import LatentChoice, NamedChoice
-from memory.construction.prefix_builder import Chain, common_prefix
-from memory.construction.recompute_all import Fresh
-from memory.construction.retry import attempt
-from memory.construction.turns_builder import Turns
+from memory.construction.any_offset import AnyOffsetBuilder
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder
+from memory.construction.history_builder import HistoryBuilder
+from memory.construction.isolated import IsolatedBuilder
+from memory.construction.latent_choice import BlockChoice, UnitChoice
+from memory.construction.prefix_builder import PrefixBuilder, common_prefix
+from memory.construction.recompute_all import RecomputeAllBuilder
+from memory.construction.retry import with_retry
+from memory.construction.turns_builder import TurnsBuilder
 from memory.engine.results import PrefillResult, ScoreResult
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.cache_provider import PackedShelf, Shelf, SlotShelf
+from memory.kv_cache.cache_provider import CacheProvider, PagedCacheProvider, QuantizedCacheProvider
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
 from memory.reports.prefill import Prefill, Timings, count
-from memory.reports.timing import Clock, TimedEncoder
+from memory.reports.timing import StepTimer, TimedEncoder
 from memory.segments.graph import SegmentGraph
 from memory.segments.groups import Flip
 from memory.segments.sentence_encoder import SentenceEncoder
@@ -108,7 +108,7 @@ class MemorySession:
         """
         if not query_ids:
             raise ConfigError("query_ids is empty: give at least one token, behind which the logits are wanted")
-        clock = self._encoder.clock = Clock()
+        clock = self._encoder.clock = StepTimer()
         with clock.part("encode"):
             context = self._need_context()
         with clock.part("update"):
@@ -117,7 +117,7 @@ class MemorySession:
             units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting, budget)
             if whole and self._rebuilds:
                 lasting = assembler.harvests
-                assembler = assembler if lasting else Fresh(self.engine)
+                assembler = assembler if lasting else RecomputeAllBuilder(self.engine)
             elif not lasting:
                 assembler = assembler.aside()
             assembler.instruct(common_prefix(query_ids, instruction_ids))
@@ -125,12 +125,12 @@ class MemorySession:
             rows = len(context.ids) + sum(len(unit.token_ids) for unit in units) + len(query_ids)
             self._check_length(rows, 0)  # before any is encoded
 
-        def assemble() -> Assembled:
+        def assemble() -> PreparedPrompt:
             with clock.part("retrieve"):
                 return assembler.assemble(units, query_ids, context, clock)
 
         compute, encodes = partial(self._compute, clock), not assembler.harvests
-        prompt, result = attempt(self._holder, clock, assemble, compute, encodes)
+        prompt, result = with_retry(self._holder, clock, assemble, compute, encodes)
         flips, self._flips = tuple(self._flips), []
         return self._close(prompt, result, query_ids, flips, clock, lasting)
 
@@ -260,36 +260,40 @@ class MemorySession:
         latent = self.method.retrieval.capabilities.latent  # then the pool may be of any length
         return Transcript(math.inf if latent else room, self._newline)
 
-    def _make_assembler(self) -> Assembler:
+    def _make_assembler(self) -> PromptBuilder:
         method, namespace = self.method, self._namespace
         if not method.recompute.capabilities.reads_blocks:
-            return Fresh(self.engine)
+            return RecomputeAllBuilder(self.engine)
         if method.chains:
             size, whole = method.construction.block_size, method.layout == "append"
-            return Chain(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
+            return PrefixBuilder(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
         if method.construction.assembly == "turns":
-            return Turns(self.engine, self._need_shelf(), method.construction, method.retention, namespace)
+            return TurnsBuilder(self.engine, self._need_shelf(), method.construction, method.retention, namespace)
         if method.construction.assembly == "reuse":
-            return Reuse(self.engine, method, self._holder, self.store, namespace)
+            return AnyOffsetBuilder(self.engine, method, self._holder, self.store, namespace)
         latent = method.retrieval.capabilities.latent
         if method.construction.assembly == "history":
-            choice = LatentChoice(self.engine, method.retrieval) if latent else None
+            choice = BlockChoice(self.engine, method.retrieval) if latent else None
             rules = repr((method.construction, method.recompute))
-            return History(self.engine, self._holder, method.construction, namespace, rules, choice)
-        choice = NamedChoice(self.engine, method.retrieval) if latent else None
+            return HistoryBuilder(self.engine, self._holder, method.construction, namespace, rules, choice)
+        choice = UnitChoice(self.engine, method.retrieval) if latent else None
         lossless = method.storage.capabilities.exact
-        return Blocks(self.engine, self._holder, self.store, namespace, lossless, choice)
+        return IsolatedBuilder(self.engine, self._holder, self.store, namespace, lossless, choice)
 
-    def _need_shelf(self) -> Shelf:
+    def _need_shelf(self) -> CacheProvider:
         """The method's for this model; what the storage packs, the cache holds packed."""
         shelves, key, format = self.method.shelves, self.engine.model_key, self.method.packs
         if key not in shelves:
             construction = self.method.construction
-            shelves[key] = SlotShelf(self.engine, construction) if format is None else PackedShelf(self.engine, format)
+            shelves[key] = (
+                PagedCacheProvider(self.engine, construction)
+                if format is None
+                else QuantizedCacheProvider(self.engine, format)
+            )
         return shelves[key]
 
-    def _reuse(self) -> Reuse:
-        if not isinstance(self._assembler, Reuse):
+    def _reuse(self) -> AnyOffsetBuilder:
+        if not isinstance(self._assembler, AnyOffsetBuilder):
             raise ConfigError(
                 f"memory method {self.method.name!r} does not look segments up by their tokens, so nothing that is "
                 "frozen would be found: use construction Segments"
@@ -318,7 +322,7 @@ class MemorySession:
         front_ids: Sequence[int],
         lasting: bool,
         budget: int | None = None,
-    ) -> tuple[list[Unit], Sequence[int], Assembler]:
+    ) -> tuple[list[Unit], Sequence[int], PromptBuilder]:
         """The units of the chosen segments, in prompt order, the query behind them, and who assembles both."""
         room = self.budget if budget is None else min(budget, self.budget)
         chosen = self.method.retrieval.select(query_text, self.store, room)
@@ -341,11 +345,11 @@ class MemorySession:
 
     def _close(
         self,
-        prompt: Assembled,
+        prompt: PreparedPrompt,
         result: PrefillResult,
         query_ids: Sequence[int],
         flips: tuple[Flip, ...],
-        clock: Clock,
+        clock: StepTimer,
         lasting: bool,
     ) -> Prefill:
         """Keep what the turn has computed, and report it."""
@@ -353,7 +357,7 @@ class MemorySession:
         waited = result.trace.timings["load"]
         clock.add("load", waited)
         clock.add("prefill", -waited)
-        after = Clock()
+        after = StepTimer()
         if lasting:
             with after.part("after"):
                 self._assembler.after(prompt, result)
@@ -384,14 +388,14 @@ class MemorySession:
             reads=reads,
         )
 
-    def _compute(self, clock: Clock, prompt: Assembled) -> PrefillResult:
+    def _compute(self, clock: StepTimer, prompt: PreparedPrompt) -> PrefillResult:
         self._check_length(prompt.layout.rows, int(prompt.layout.fresh.sum()))
         with clock.part("prefill"):
             return self._prefill(prompt)
 
-    def _prefill(self, prompt: Assembled) -> PrefillResult:
+    def _prefill(self, prompt: PreparedPrompt) -> PrefillResult:
         if prompt.cache is not None:
-            result = self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], Chunking())
+            result = self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], ChunkSchedule())
             last = self.engine.spec.layers - 1
             result.trace.last_layer = tuple(last if s.stop > prompt.prefix else -1 for s in prompt.layout.segments)
             return result

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from memory.kv_cache.block import KVBlock
     from memory.kv_cache.cache_view import CacheView
-    from memory.kv_cache.key_boxes import BoxIndex
+    from memory.kv_cache.key_boxes import KeyBoxIndex
     from memory.segments.segment import Segment
     from memory.segments.store import SegmentStore
     from memory.storage.ledger import Entry
@@ -266,15 +266,15 @@ class LatentRetrieval(Retrieval, Protocol):
         """How many blocks of ``tokens`` tokens can be chosen at most."""
         ...
 
-    def takes_all(self, index: BoxIndex) -> bool:
+    def takes_all(self, index: KeyBoxIndex) -> bool:
         """Whether nothing is left out, whatever the query."""
         ...
 
-    def choose(self, queries: Iterable[torch.Tensor], index: BoxIndex) -> list[int]:
+    def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
         """Block numbers, rising, one for each copy; ``queries`` (heads, tokens, head_dim) unrotated, one per layer."""
         ...
 
-    def select_layer(self, layer: int, query: torch.Tensor, index: BoxIndex) -> list[int]:
+    def select_layer(self, layer: int, query: torch.Tensor, index: KeyBoxIndex) -> list[int]:
         """The same for one layer that chooses for itself."""
         ...
 

@@ -13,7 +13,7 @@ from keep_agent.scenarios.turn_records import Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
 from memory.engine.models.special_tokens import SpecialTokens
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -90,7 +90,7 @@ class Player:
         """Open a prompt, compute what is new of it, go on, and put the rows away. Others may do so elsewhere."""
         engine, began = self.memories.engine, time.perf_counter()
         prompt = self.memories.open(memory, text)
-        logits = engine.extend(prompt.cache, prompt.new, Chunking()).logits.cpu()  # so the device is waited for
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # so the device is waited for
         computed = time.perf_counter()
         room = engine.spec.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)

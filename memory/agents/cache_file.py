@@ -12,19 +12,19 @@ from keep_agent.errors import ConfigError, CorruptError, DataError
 from memory.engine.models.model_spec import ModelSpec
 from memory.files.block_file import BlockFile
 from memory.kv_cache.quantization import Packed, PackFormat
-from memory.kv_cache.quantized import BLOCK, Extent, PackedCache
+from memory.kv_cache.quantized import BLOCK, Extent, QuantizedCache
 
 PARTS = ("codes", "scale", "bias")
 OPEN = "open"  # the rows that make up no page yet, as they were computed
 
 
-def header_of(cache: PackedCache) -> dict[str, Any]:
+def header_of(cache: QuantizedCache) -> dict[str, Any]:
     """What the tensors do not say."""
     dropped = torch.nonzero(~cache.live)[:, 0].tolist()
     return {"format": asdict(cache.format), "packed": cache.packed, "ids": list(cache.tokens), "dropped": dropped}
 
 
-def tensors_of(cache: PackedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def tensors_of(cache: QuantizedCache) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Blocks (blocks, layers, ...) of the packed rows by name, and the open rows.
 
     Blocks are copied, for forks may go on in the last one meanwhile: what is written has to be what its checksum is of.
@@ -56,7 +56,7 @@ def _copied(parts: list[torch.Tensor], blocks: int, last: int) -> torch.Tensor:
     return copy
 
 
-def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> PackedCache:
+def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> QuantizedCache:
     """The cache a file holds, for the model it was made with. Whole blocks stay mapped, checked when first read.
 
     :raises CorruptError: the file's parts do not fit together, or a checksum is wrong
@@ -67,7 +67,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> PackedCac
         ids, dropped, open_rows = list(file.header["ids"]), file.header["dropped"], file.extra(OPEN)
     except (KeyError, TypeError, ConfigError) as error:
         raise DataError(f"{file.path} holds no packed rows of this version ({error!r}); delete it") from error
-    cache = PackedCache(spec, format, device)
+    cache = QuantizedCache(spec, format, device)
     room = list(cache.open.shape)
     room[-2] = len(ids) - packed
     if file.blocks != -(-packed // BLOCK) or list(open_rows.shape) != room or open_rows.dtype != spec.dtype:
@@ -82,7 +82,7 @@ def restore(file: BlockFile, spec: ModelSpec, device: torch.device) -> PackedCac
     return cache
 
 
-def _add_blocks(cache: PackedCache, file: BlockFile, packed: int) -> None:
+def _add_blocks(cache: QuantizedCache, file: BlockFile, packed: int) -> None:
     """The file's whole blocks as they lie there, and a copy of the last one if it has room."""
     empty = Extent.empty(1, cache.spec, cache.format, cache.device)
     k, v = (_mapped(like, file, side, cache.device) for like, side in ((empty.k, "k"), (empty.v, "v")))

@@ -19,14 +19,14 @@ from memory.engine.models.model_spec import ModelSpec
 from memory.files import agent_files as disk
 from memory.files.atomic import clean
 from memory.files.background_writer import Writer
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 
 logger = logging.getLogger(__name__)
 SWEEP = "sweep"  # the writer's key for putting the folder in order
 
 
 @dataclass
-class Warm:
+class DiskCache:
     """The files of a folder.
 
     :param budget: bytes of all files, the least recently used go; None: no limit
@@ -61,11 +61,11 @@ class Warm:
     def nbytes(self) -> int:
         return disk.total_bytes(self.folder)
 
-    def put(self, key: Key, cache: PackedCache, told: TokenText, used: float) -> None:
+    def put(self, key: Key, cache: QuantizedCache, told: TokenText, used: float) -> None:
         """Write in the background. The cache must not go on: forks of it may."""
         self._writer.put(key, partial(self._save, key, cache, told, used))
 
-    def get(self, key: Key, spec: ModelSpec, device: torch.device) -> tuple[PackedCache, TokenText] | None:
+    def get(self, key: Key, spec: ModelSpec, device: torch.device) -> tuple[QuantizedCache, TokenText] | None:
         """What the file holds, checked to the last bit; None if there is none, or it is too old or damaged."""
         self.wait(key)
         path = disk.agent_path(self.folder, *key)
@@ -115,7 +115,7 @@ class Warm:
     def close(self) -> None:
         self._writer.close()
 
-    def _save(self, key: Key, cache: PackedCache, told: TokenText, used: float) -> None:
+    def _save(self, key: Key, cache: QuantizedCache, told: TokenText, used: float) -> None:
         """What goes wrong here is kept for whoever asks; an older file stays what it was."""
         try:
             tensors, extra = tensors_of(cache)

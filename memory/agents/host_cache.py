@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 from keep_agent.errors import CapacityError
 from memory.agents.text_match import TokenText
-from memory.kv_cache.quantized import BLOCK, PackedCache
+from memory.kv_cache.quantized import BLOCK, QuantizedCache
 
 Key = tuple[str, str]  # agent and model
 
 
 @dataclass
-class Held:
+class CacheEntry:
     """One agent's rows for one model, and the text they stand for."""
 
-    cache: PackedCache
+    cache: QuantizedCache
     told: TokenText
     used: float
     changed: bool = False  # since it was given to the writer
 
 
-class Hot(OrderedDict[Key, Held]):
+class HostCache(OrderedDict[Key, CacheEntry]):
     """What is held, least recently used first."""
 
-    def sizes(self, shared: Iterable[Held]) -> dict[Key, int]:
+    def sizes(self, shared: Iterable[CacheEntry]) -> dict[Key, int]:
         """Bytes that only one agent holds; what lies in ``shared`` caches is left out."""
         theirs = {extent.k.codes.data_ptr() for held in shared for extent in held.cache.extents}
         return {key: private_bytes(held.cache, theirs) for key, held in self.items()}
@@ -36,7 +36,7 @@ class Hot(OrderedDict[Key, Held]):
         return [key for key, held in self.items() if held.used < before and key not in kept]
 
 
-def private_bytes(cache: PackedCache, theirs: Collection[int]) -> int:
+def private_bytes(cache: QuantizedCache, theirs: Collection[int]) -> int:
     """Bytes of a cache's rows without those in blocks that begin at the addresses ``theirs``."""
     base, lent = 0, 0.0
     for extent in cache.extents:

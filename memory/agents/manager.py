@@ -14,23 +14,23 @@ from pathlib import Path
 from types import TracebackType
 
 from keep_agent.errors import ConfigError, TooLongError
-from memory.agents.disk_cache import Warm
-from memory.agents.host_cache import Held, Hot, Key, Room
+from memory.agents.disk_cache import DiskCache
+from memory.agents.host_cache import CacheEntry, HostCache, Key, Room
 from memory.agents.text_match import Coder, Exact, Kind, Match, TokenText, match, match_tokens, resume
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from memory.files.names import checked
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 
 
 @dataclass(frozen=True, eq=False)
-class Prompt:
+class AgentPrompt:
     """A prompt that is ready to be computed: behind the ``kept`` rows of ``cache`` come ``new`` tokens."""
 
     agent: str
     model: str  # key of the model that the rows are of
-    cache: PackedCache
+    cache: QuantizedCache
     told: TokenText
     new: tuple[int, ...]
     kept: int
@@ -90,19 +90,19 @@ class AgentMemories:
     def __post_init__(self) -> None:
         match(TokenText(), "", self.threshold, self.exact)  # raises for settings that cannot work
         self._speaker = Speaker(self.engine, self.coder, tuple(self.start))
-        self._hot = Hot()
+        self._hot = HostCache()
         self._under_way: dict[Key, object] = {}  # a prompt, or a token of one that is being opened or finished
-        self._shared: dict[tuple[str, str], Held] = {}  # by name and model
+        self._shared: dict[tuple[str, str], CacheEntry] = {}  # by name and model
         self._texts: dict[str, str] = {}  # of what is shared, by name
         self._behind: dict[str, str] = {}  # agent -> name of what is shared
         self._pinned = frozenset(map(checked, self.pinned))
         self._leaving: set[str] = set()  # who is being forgotten
         self._closed = False
         self._lock = threading.Lock()
-        self._warm: Warm | None = None
+        self._warm: DiskCache | None = None
         if self.folder is not None:
             knobs = self.disk_bytes, self.clock, self.ttl_seconds
-            self._warm = Warm(Path(self.folder), *knobs, lambda: self._pinned, self.quota_bytes)
+            self._warm = DiskCache(Path(self.folder), *knobs, lambda: self._pinned, self.quota_bytes)
 
     @property
     def damaged(self) -> list[str]:
@@ -111,7 +111,7 @@ class AgentMemories:
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
-    def open(self, agent: str, text: str) -> Prompt:
+    def open(self, agent: str, text: str) -> AgentPrompt:
         """What of ``text`` the agent's memory already holds, and what is to be computed behind it.
 
         :raises ConfigError: an agent id that is no safe name, or one that has a prompt under way; a prompt of nothing
@@ -127,7 +127,7 @@ class AgentMemories:
         return prompt
 
     def finish(
-        self, prompt: Prompt, generated: Sequence[int] = (), text: str | None = None, persist: bool = True
+        self, prompt: AgentPrompt, generated: Sequence[int] = (), text: str | None = None, persist: bool = True
     ) -> None:
         """The prompt was computed, and ``generated`` tokens behind it: they are the agent's memory now.
 
@@ -153,7 +153,7 @@ class AgentMemories:
             self._release(prompt.key, token)
         self._make_room(prompt.key)
 
-    def abandon(self, prompt: Prompt) -> None:
+    def abandon(self, prompt: AgentPrompt) -> None:
         """Forget a prompt that will not be finished, or nothing if it is not under way.
 
         The agent's memory is what it was. The prompt may still be being computed: its cache is nobody's now.
@@ -161,7 +161,7 @@ class AgentMemories:
         self._release(prompt.key, prompt)
 
     @contextmanager
-    def turn(self, agent: str, text: str) -> Iterator[Prompt]:
+    def turn(self, agent: str, text: str) -> Iterator[AgentPrompt]:
         """`open`, and `abandon` if the prompt is not finished at the end of the block."""
         prompt = self.open(agent, text)
         try:
@@ -297,7 +297,7 @@ class AgentMemories:
 
     # -- opening and finishing -----------------------------------------------------------------------------------------
 
-    def _opened(self, key: Key, text: str, speaker: Speaker, token: object) -> Prompt:
+    def _opened(self, key: Key, text: str, speaker: Speaker, token: object) -> AgentPrompt:
         held, origin = self._find(key, speaker, token)
         found = None if held is None else match(held.told, text, self.threshold, self.exact)
         if held is None or found is None or found.kind == "miss":
@@ -314,9 +314,9 @@ class AgentMemories:
         cache = held.cache.fork() if kept else self._new_cache(speaker)
         if kept < cache.next_position:
             cache.cut(kept)
-        return Prompt(*key, cache, told, tuple(told.ids[kept:]), kept, found.kind, origin, speaker.coder)
+        return AgentPrompt(*key, cache, told, tuple(told.ids[kept:]), kept, found.kind, origin, speaker.coder)
 
-    def _find(self, key: Key, speaker: Speaker, token: object) -> tuple[Held | None, str]:
+    def _find(self, key: Key, speaker: Speaker, token: object) -> tuple[CacheEntry | None, str]:
         """The agent's own rows, in memory or from the disk."""
         with self._lock:
             held, origin = self._hot.get(key), "hot"
@@ -324,40 +324,40 @@ class AgentMemories:
             held, origin = self._load(key, speaker, token), "warm"
         return held if held is not None and speaker.begins(held.told) else None, origin
 
-    def _load(self, key: Key, speaker: Speaker, token: object) -> Held | None:
+    def _load(self, key: Key, speaker: Speaker, token: object) -> CacheEntry | None:
         assert self._warm is not None
         found = self._warm.get(key, speaker.engine.spec, speaker.engine.decoder.device)
         if found is None or found[0].format != self.format:
             return None
-        held = Held(*found, self.clock())
+        held = CacheEntry(*found, self.clock())
         with self._lock:
             if self._under_way.get(key) is token:  # or it was forgotten meanwhile
                 self._hot[key] = held
         return held
 
-    def _begin(self, key: Key, text: str, speaker: Speaker) -> tuple[Held, Match, str]:
+    def _begin(self, key: Key, text: str, speaker: Speaker) -> tuple[CacheEntry, Match, str]:
         """What is shared, if the text begins with it, or nothing."""
         shared = self._shared.get((self._behind.get(key[0], ""), key[1]))
         if shared is not None and speaker.begins(shared.told):
             found = match(shared.told, text, self.threshold, self.exact)
             if found.kept:
                 return shared, found, "shared"
-        none = Held(self._new_cache(speaker), TokenText.of("", speaker.coder, speaker.start), self.clock())
+        none = CacheEntry(self._new_cache(speaker), TokenText.of("", speaker.coder, speaker.start), self.clock())
         return none, Match("miss", 0, 0, text), "cold"
 
-    def _new_cache(self, speaker: Speaker) -> PackedCache:
-        return PackedCache(speaker.engine.spec, self.format, speaker.engine.decoder.device)
+    def _new_cache(self, speaker: Speaker) -> QuantizedCache:
+        return QuantizedCache(speaker.engine.spec, self.format, speaker.engine.decoder.device)
 
-    def _told(self, prompt: Prompt, generated: Sequence[int], text: str | None) -> Held:
+    def _told(self, prompt: AgentPrompt, generated: Sequence[int], text: str | None) -> CacheEntry:
         """What the rows of a prompt stand for; rows and tokens that do not agree are left out."""
         told, cache = prompt.told.first(len(prompt.told.ids)), prompt.cache
         if generated:
             told.extend(generated, prompt.coder, text)
         rows = match_tokens(told.ids, cache.tokens)
         cache.cut(rows)
-        return Held(cache, told if rows == len(told.ids) else told.first(rows), self.clock(), changed=True)
+        return CacheEntry(cache, told if rows == len(told.ids) else told.first(rows), self.clock(), changed=True)
 
-    def _keep(self, key: Key, token: object, held: Held, persist: bool) -> None:
+    def _keep(self, key: Key, token: object, held: CacheEntry, persist: bool) -> None:
         with self._lock:
             if self._under_way.get(key) is not token:
                 return  # forgotten meanwhile
@@ -366,7 +366,7 @@ class AgentMemories:
             if persist:
                 self._write(key, held)
 
-    def _write(self, key: Key, held: Held) -> None:
+    def _write(self, key: Key, held: CacheEntry) -> None:
         if self._warm is not None:
             held.changed = False
             self._warm.put(key, held.cache, held.told, held.used)
@@ -375,10 +375,10 @@ class AgentMemories:
 
     def _encode_shared(self, name: str, text: str, speaker: Speaker) -> None:
         told, cache = TokenText.of(text, speaker.coder, speaker.start), self._new_cache(speaker)
-        speaker.engine.extend(cache, told.ids, Chunking())
+        speaker.engine.extend(cache, told.ids, ChunkSchedule())
         cache.freeze()
         with self._lock:
-            self._shared[name, speaker.engine.model_key] = Held(cache, told, self.clock())
+            self._shared[name, speaker.engine.model_key] = CacheEntry(cache, told, self.clock())
 
     def _shared_bytes(self) -> int:
         return sum(held.cache.nbytes for held in self._shared.values())

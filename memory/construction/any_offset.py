@@ -11,23 +11,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from memory.construction.base import Assembled, Assembler, Context, storable
-from memory.construction.invalidation import Lost
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, storable
+from memory.construction.invalidation import Invalidation
 from memory.construction.layout import lay_out, uses
 from memory.engine.results import PrefillResult
 from memory.engine.transformers.engine import Engine
 from memory.engine.worker import Priority
 from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import Holder
+from memory.kv_cache.block_lease import BlockLease
 from memory.kv_cache.prefix_index import PrefixIndex
-from memory.kv_cache.segment_index import virtual_hash
+from memory.kv_cache.segment_index import segment_hash
 from memory.method import MemoryMethod
-from memory.reports.timing import Clock
+from memory.reports.timing import StepTimer
 from memory.segments.store import SegmentStore
 from memory.stages import Layout, Placement, Unit
 
 
-class Reuse(Assembler):
+class AnyOffsetBuilder(PromptBuilder):
     """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, frozen block, earlier rows, else fresh.
 
     After the prefill, whole blocks of rows before which nothing approximate stands enter the exact prefix index, and
@@ -39,19 +39,21 @@ class Reuse(Assembler):
     harvests = True
 
     def __init__(
-        self, engine: Engine, method: MemoryMethod, holder: Holder, store: SegmentStore, namespace: str
+        self, engine: Engine, method: MemoryMethod, holder: BlockLease, store: SegmentStore, namespace: str
     ) -> None:
         self._engine, self._method, self._holder, self._namespace = engine, method, holder, namespace
         self._in_use = method.frozen.holder()
         self._lossless = method.storage.capabilities.exact
-        self._lost = Lost(store)
+        self._lost = Invalidation(store)
         self._refresh = method.construction.refresh
         self._index: PrefixIndex | None = None
 
     def reset(self) -> None:
         self._lost.reset()
 
-    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+    def assemble(
+        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
+    ) -> PreparedPrompt:
         starts = [*accumulate((len(unit.token_ids) for unit in units), initial=len(context.ids))]
         names = [self._name(u.token_ids, u.namespace, u.behind) if u.reusable and u.token_ids else "" for u in units]
         prefix, found = self._prefix(units, context)
@@ -65,7 +67,7 @@ class Reuse(Assembler):
             if name and (name in anew or not self._knows(name)):
                 missing.setdefault(name, Placement(unit, start))
         self._in_use.release()
-        return Assembled(
+        return PreparedPrompt(
             lay_out(context.ids, placed, query, True, self._engine.decoder.device),
             uses(placed),
             context.block,
@@ -75,13 +77,13 @@ class Reuse(Assembler):
             missing=missing,
         )
 
-    def aside(self) -> Reuse:
+    def aside(self) -> AnyOffsetBuilder:
         """Rows that nobody keeps are not computed anew."""
         other = copy(self)
         other._refresh = 0.0
         return other
 
-    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Harvest exact rows into the prefix index, and what was missing into the index of segments."""
         self._lost.settle()
         exact = exact_rows(prompt.layout)
@@ -110,7 +112,7 @@ class Reuse(Assembler):
 
     def _name(self, token_ids: Sequence[int], extra_key: str, behind: Sequence[Sequence[int]] = ()) -> str:
         log = list(chain.from_iterable(behind))
-        return virtual_hash(self._engine.model_key, token_ids, extra_key or self._namespace, log)
+        return segment_hash(self._engine.model_key, token_ids, extra_key or self._namespace, log)
 
     def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
         """Names of the blocks of an exact prefix and those that are stored; none where the storage is lossy."""
@@ -191,7 +193,7 @@ class Reuse(Assembler):
         """Would a later prompt find it? Rows of the exact prefix may have lost their name."""
         return name in self._method.virtual or self._method.frozen.contains(name)
 
-    def _extend_chain(self, prompt: Assembled, result: PrefillResult, exact: int) -> None:
+    def _extend_chain(self, prompt: PreparedPrompt, result: PrefillResult, exact: int) -> None:
         """Insert the whole blocks of the first ``exact`` memory rows that were not found."""
         size, layout = self._method.construction.block_size, prompt.layout
         names, first = prompt.chain[: exact // size], prompt.found

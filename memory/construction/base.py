@@ -9,9 +9,9 @@ from typing import Protocol
 
 from memory.engine.results import PrefillResult
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.dense import KVCache
 from memory.reports.prefill import UnitUse
-from memory.reports.timing import Clock
+from memory.reports.timing import StepTimer
 from memory.stages import Layout, Placement, Slots, Unit
 
 
@@ -26,7 +26,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Assembled:
+class PreparedPrompt:
     """A prompt before its prefill."""
 
     layout: Layout
@@ -40,7 +40,7 @@ class Assembled:
     found: int = 0  # how many of them were stored, from the first on
     missing: Mapping[str, Placement] = field(default_factory=dict)  # by virtual hash: units to harvest, and where
     slots: Slots | None = None
-    cache: WorkingCache | None = None  # a session's own, which holds the first ``prefix`` positions of the prompt
+    cache: KVCache | None = None  # a session's own, which holds the first ``prefix`` positions of the prompt
     prefix: int = 0
 
 
@@ -52,7 +52,7 @@ def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
     return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
 
 
-class Assembler(Protocol):
+class PromptBuilder(Protocol):
     """One way to get keys and values for a prompt's units.
 
     What follows `reset` has a body for those that keep nothing from turn to turn but blocks.
@@ -61,11 +61,13 @@ class Assembler(Protocol):
     harvests: bool  # rows are taken from the working cache after the prefill
     reads_context: bool = True  # wants the context's exact block, else its ids alone
 
-    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled: ...
-    def after(self, prompt: Assembled, result: PrefillResult) -> None: ...
+    def assemble(
+        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
+    ) -> PreparedPrompt: ...
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None: ...
     def reset(self) -> None: ...
 
-    def aside(self) -> Assembler:
+    def aside(self) -> PromptBuilder:
         """One that goes on from here and leaves no trace in this one: itself, where only `after` leaves any."""
         return self
 

@@ -10,15 +10,15 @@ from itertools import pairwise
 
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import Holder
-from memory.kv_cache.key_boxes import Boxes, BoxIndex
+from memory.kv_cache.block_lease import BlockLease
+from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.kv_cache.mapped_rows import DamagedError
 
 Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class PooledBlock:
     """A block of the pool: tokens ``start:stop`` of the transcript."""
 
     name: str
@@ -31,10 +31,10 @@ class Harvest:
     """What one turn adds: all tokens told by then, whole blocks, and the rows behind them that make up none yet."""
 
     told: Tokens
-    kept: list[Kept]
+    kept: list[PooledBlock]
     blocks: list[KVBlock]
     tail: KVBlock | None
-    boxes: Boxes | None
+    boxes: KeyBoxes | None
 
 
 class HarvestPool:
@@ -44,10 +44,10 @@ class HarvestPool:
     rows behind it are given up too, so that they are computed anew.
     """
 
-    def __init__(self, engine: Engine, holder: Holder, namespace: str, index: BoxIndex | None) -> None:
+    def __init__(self, engine: Engine, holder: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
         self._engine, self._holder, self._namespace, self._index = engine, holder, namespace, index
         self._coming: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the work it is of
-        self.kept: list[Kept] = []
+        self.kept: list[PooledBlock] = []
         self.clear()
 
     def clear(self) -> None:
@@ -106,17 +106,17 @@ class HarvestPool:
         edges, name, kept = [self.begin, *stops], seen, []
         for start, stop in pairwise([*edges, len(told)] if edges[-1] < len(told) else edges):
             name = identity(name, (), told[start:stop], self._namespace)
-            kept.append(Kept(name, start, stop))
+            kept.append(PooledBlock(name, start, stop))
         work = partial(self._harvest, told, kept, len(stops), rows)
         self._coming = self._engine.later(work), work
 
-    def _harvest(self, told: Tokens, kept: list[Kept], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
+    def _harvest(self, told: Tokens, kept: list[PooledBlock], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
         """On the worker: it touches nothing that a session reads."""
         found, sizes = rows(), [k.stop - k.start for k in kept]
         parts = zip(kept, found.k.split(sizes, 2), found.v.split(sizes, 2), strict=True)
         blocks = [KVBlock(one.name, k.contiguous(), v.contiguous()) for one, k, v in parts]
         boxed = self._index is not None and whole > 0
-        boxes = Boxes.around([block.k for block in blocks[:whole]], self._index.layers) if boxed else None
+        boxes = KeyBoxes.around([block.k for block in blocks[:whole]], self._index.layers) if boxed else None
         tail = blocks[whole] if whole < len(blocks) else None
         return Harvest(told, kept[:whole], blocks[:whole], tail, boxes)
 

@@ -8,22 +8,22 @@ from functools import partial
 
 import torch
 
-from memory.construction.base import Assembled, Assembler, Context
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder
 from memory.construction.harvested_pool import HarvestPool
 from memory.construction.history import History as Construction
-from memory.construction.latent_choice import LatentChoice, LayerSlots
+from memory.construction.latent_choice import BlockChoice, LayerSlots
 from memory.construction.layout import lay_out, place, uses
 from memory.engine.results import PrefillResult
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import Holder
-from memory.reports.timing import Clock
+from memory.kv_cache.block_lease import BlockLease
+from memory.reports.timing import StepTimer
 from memory.stages import Layout, Unit
 
 Part = tuple[int, int, KVBlock | None]  # tokens start:stop of the transcript, and their block
 
 
-class History(Assembler):
+class HistoryBuilder(PromptBuilder):
     """The prompt is ``[context][chosen blocks][rest of the last turn][new rows][query]``; the last two are computed.
 
     Whatever was computed is harvested after the turn, in the background.
@@ -34,11 +34,11 @@ class History(Assembler):
     def __init__(
         self,
         engine: Engine,
-        holder: Holder,
+        holder: BlockLease,
         construction: Construction,
         namespace: str,
         rules: str,
-        latent: LatentChoice | None = None,
+        latent: BlockChoice | None = None,
     ) -> None:
         """:param rules: what, beside the rows they see, decides how rows are computed; goes into their blocks' names"""
         self._engine, self._construction, self._rules, self._latent = engine, construction, rules, latent
@@ -49,7 +49,9 @@ class History(Assembler):
         self._pool.clear()
         self._memory = Unit("prefix", (), ())
 
-    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+    def assemble(
+        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
+    ) -> PreparedPrompt:
         (memory,) = units
         lost = self._pool.follow(memory.token_ids)
         self._memory = memory
@@ -66,9 +68,9 @@ class History(Assembler):
         layout = lay_out(context.ids, placed, query, True, self._engine.decoder.device)
         if self._construction.positions == "coupled":
             layout = _where_they_were(layout, parts, len(memory.token_ids))
-        return Assembled(layout, uses(placed), context.block, asked=asked, invalidated=lost, slots=slots)
+        return PreparedPrompt(layout, uses(placed), context.block, asked=asked, invalidated=lost, slots=slots)
 
-    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Harvest the new rows, and those of the last turn that made up no block."""
         ids, layout, begin = prompt.layout.token_ids.tolist(), prompt.layout, self._pool.begin
         told = (*self._memory.token_ids, *ids[layout.query :])
@@ -80,7 +82,7 @@ class History(Assembler):
         name = identity(self._engine.model_key, ids[: layout.context], (), seen)
         self._pool.grow(told, stops, name, partial(self._engine.harvest, result.cache, rows))
 
-    def _choose(self, context: KVBlock | None, new: Sequence[int], clock: Clock) -> tuple[list[Part], int]:
+    def _choose(self, context: KVBlock | None, new: Sequence[int], clock: StepTimer) -> tuple[list[Part], int]:
         """The blocks of the prompt, in order of time, and the token-layers that asking for them took."""
         kept = self._pool.kept
         numbers, asked = (range(len(kept)), 0) if self._latent is None else self._latent.choose(context, new, clock)

@@ -8,7 +8,7 @@ from memory.segments.store import SegmentStore
 from memory.stages import Unit
 
 
-class Lost:
+class Invalidation:
     """Compares the named units of one prompt with those of the last. Units without a name have no block to lose."""
 
     def __init__(self, store: SegmentStore) -> None:

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise, takewhile
 
-from memory.construction.base import Assembled, Assembler, Context
-from memory.construction.invalidation import Lost
-from memory.construction.latent_choice import NamedChoice
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder
+from memory.construction.invalidation import Invalidation
+from memory.construction.latent_choice import UnitChoice
 from memory.construction.layout import lay_out, place, uses
 from memory.engine.results import PrefillResult
 from memory.engine.transformers.engine import Engine
 from memory.engine.worker import Priority
 from memory.kv_cache.block import KVBlock, identity, joined
-from memory.kv_cache.block_lease import Holder
-from memory.reports.timing import Clock
+from memory.kv_cache.block_lease import BlockLease
+from memory.reports.timing import StepTimer
 from memory.segments.store import SegmentStore
 from memory.stages import Unit
 
 CARRIED = 512  # tokens: more are encoded before, so that a prefill's activations stay bounded
 
 
-class Blocks(Assembler):
+class IsolatedBuilder(PromptBuilder):
     """Every unit has a block of its own; what the storage lacks is encoded in one packed forward, and one a chain of
     units that were computed behind each other.
 
@@ -35,25 +35,27 @@ class Blocks(Assembler):
     def __init__(
         self,
         engine: Engine,
-        holder: Holder,
+        holder: BlockLease,
         store: SegmentStore,
         namespace: str,
         lossless: bool,
-        latent: NamedChoice | None = None,
+        latent: UnitChoice | None = None,
     ) -> None:
         """:param lossless: the storage gives back what was put into it
         :param latent: chooses among the units by their keys, which have to be there before; without it all of them
             enter the prompt
         """
         self._engine, self._holder, self._namespace, self._lossless = engine, holder, namespace, lossless
-        self._lost, self._latent = Lost(store), latent
+        self._lost, self._latent = Invalidation(store), latent
         self.reset()
 
     def reset(self) -> None:
         self._names: dict[tuple[tuple[tuple[int, ...], ...], tuple[int, ...], str], str] = {}
         self._lost.reset()
 
-    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+    def assemble(
+        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
+    ) -> PreparedPrompt:
         names = [self._name(unit, context) for unit in units]
         blocks = {name: self._holder.get(name) for name in dict.fromkeys(names) if name}
         missing = {name: unit for name, unit in zip(names, units, strict=True) if name and blocks[name] is None}
@@ -82,7 +84,7 @@ class Blocks(Assembler):
         stands = self._lossless and context.seen_ids == context.ids  # so the first does, where it was encoded
         if placed and stands and not placed[0].unit.behind:
             placed[0] = replace(placed[0], exact=bool(placed[0].carried) or placed[0].block is not None)
-        return Assembled(
+        return PreparedPrompt(
             lay_out(context.ids, placed, query, True, self._engine.decoder.device),
             uses(placed),
             context.block,
@@ -103,7 +105,7 @@ class Blocks(Assembler):
         encoded = sum(block.tokens for block in self._encode(now, context, Priority.BACKGROUND))
         return encoded, _tokens(lacking.values()) - _tokens(now.values())
 
-    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Blocks were stored when they were encoded."""
         self._lost.settle()
 

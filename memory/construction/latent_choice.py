@@ -9,12 +9,12 @@ import torch
 
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.key_boxes import Boxes, BoxIndex
-from memory.reports.timing import Clock
+from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
+from memory.reports.timing import StepTimer
 from memory.stages import LatentRetrieval, Unit
 
 
-class LatentChoice:
+class BlockChoice:
     """The boxes of an assembler's blocks, and the choice among them.
 
     Query states come from a pass of their own, of the new rows behind the context alone: which memory they will see is
@@ -26,13 +26,13 @@ class LatentChoice:
         self._layers = retrieval.voters(engine.spec.layers)
         spec, device = engine.spec, engine.decoder.device
         dtype = torch.promote_types(spec.dtype, torch.float32)
-        self.index = BoxIndex(self._layers, spec.kv_heads, spec.head_dim, dtype, device)
+        self.index = KeyBoxIndex(self._layers, spec.kv_heads, spec.head_dim, dtype, device)
 
     @property
     def per_layer(self) -> bool:
         return self.retrieval.capabilities.per_layer
 
-    def choose(self, context: KVBlock | None, token_ids: Sequence[int], clock: Clock) -> tuple[list[int], int]:
+    def choose(self, context: KVBlock | None, token_ids: Sequence[int], clock: StepTimer) -> tuple[list[int], int]:
         """Block numbers that ``token_ids`` choose, rising, one for each copy, and the token-layers it took to ask."""
         if self.retrieval.takes_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
@@ -41,14 +41,14 @@ class LatentChoice:
         return self.retrieval.choose(queries, self.index), len(token_ids) * (self._layers[-1] + 1)
 
 
-class NamedChoice:
+class UnitChoice:
     """A choice among units whose blocks come and go, each with a name of its own.
 
     Units of the same text share a block, but each of them takes up rows of the prompt.
     """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
-        self._latent = LatentChoice(engine, retrieval)
+        self._latent = BlockChoice(engine, retrieval)
         self._names: list[str] = []
 
     def choose(
@@ -57,7 +57,7 @@ class NamedChoice:
         blocks: Mapping[str, KVBlock],
         context: KVBlock | None,
         token_ids: Sequence[int],
-        clock: Clock,
+        clock: StepTimer,
     ) -> tuple[list[int], int]:
         """Numbers of the units that ``token_ids`` choose, rising, and the token-layers it took to ask.
 
@@ -69,7 +69,7 @@ class NamedChoice:
         boxed = set(self._names)
         new = [name for name in copies if name not in boxed]
         if new:
-            index.append(Boxes.around([blocks[name].k for name in new], index.layers))
+            index.append(KeyBoxes.around([blocks[name].k for name in new], index.layers))
         self._names += new
         index.copies = [copies[name] for name in self._names]
         numbers, asked = self._latent.choose(context, token_ids, clock)
@@ -90,7 +90,7 @@ def _latest(names: Sequence[str], wanted: Counter[str]) -> list[int]:
 class LayerSlots:
     """Rows that at every layer hold the blocks which the layer's own queries choose; all blocks are of one size."""
 
-    def __init__(self, latent: LatentChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
+    def __init__(self, latent: BlockChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
         """:param block: the block of a number"""
         self._latent, self.block = latent, block
         count = size * min(latent.retrieval.most(size), len(latent.index))

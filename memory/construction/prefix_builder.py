@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from memory.construction.base import Assembled, Assembler, Context, storable
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, storable
 from memory.construction.layout import lay_out, place, uses
 from memory.engine.results import PrefillResult
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.block_lease import Holder
+from memory.kv_cache.block_lease import BlockLease
 from memory.kv_cache.prefix_index import PrefixIndex
-from memory.reports.timing import Clock
+from memory.reports.timing import StepTimer
 from memory.stages import Unit
 
 
-class Chain(Assembler):
+class PrefixBuilder(PromptBuilder):
     """The memory is one exact prefix: what an earlier prompt began with is reused, the rest is fresh and harvested."""
 
     harvests = True
 
     def __init__(
-        self, engine: Engine, holder: Holder, block_size: int, namespace: str, whole: bool, exact: bool
+        self, engine: Engine, holder: BlockLease, block_size: int, namespace: str, whole: bool, exact: bool
     ) -> None:
         """``whole``: the query becomes part of the next prompt's memory, so its rows are harvested too.
 
@@ -38,7 +38,9 @@ class Chain(Assembler):
         self._previous: tuple[int, ...] = ()
         self._present = self._previous
 
-    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+    def assemble(
+        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
+    ) -> PreparedPrompt:
         if self._index is None:
             key = self._engine.model_key
             self._index = PrefixIndex(self._holder, self._size, key, context.ids, self._namespace)
@@ -55,11 +57,11 @@ class Chain(Assembler):
         lost = len(self._previous) - common_prefix(self._previous, told[:stored])
         self._present = memory.token_ids[:stored]
         prefix = len(context.ids) + len(found) * self._size
-        return Assembled(
+        return PreparedPrompt(
             layout, uses(placed), context.block, invalidated=lost, chain=tuple(names), found=len(found), prefix=prefix
         )
 
-    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Harvest the full blocks that were not found."""
         self._previous, first = self._present, prompt.found
         if first == len(prompt.chain) or self._index is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from memory.kv_cache.cache_provider import HeldCache
+from memory.kv_cache.cache_provider import EvictableCache
 from memory.kv_cache.cache_view import CacheView
 
 
@@ -36,7 +36,7 @@ class QuerySpan:
 
     def view(
         self,
-        cache: HeldCache,
+        cache: EvictableCache,
         query: int,
         instruction: int = 0,
         protected: int = 0,

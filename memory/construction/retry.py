@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from memory.construction.base import Assembled
+from memory.construction.base import PreparedPrompt
 from memory.engine.results import PrefillResult
-from memory.kv_cache.block_lease import Holder
+from memory.kv_cache.block_lease import BlockLease
 from memory.kv_cache.mapped_rows import DamagedError
-from memory.reports.timing import Clock
+from memory.reports.timing import StepTimer
 
 
-def attempt(
-    holder: Holder,
-    clock: Clock,
-    assemble: Callable[[], Assembled],
-    compute: Callable[[Assembled], PrefillResult],
+def with_retry(
+    holder: BlockLease,
+    clock: StepTimer,
+    assemble: Callable[[], PreparedPrompt],
+    compute: Callable[[PreparedPrompt], PrefillResult],
     encodes: bool,
-) -> tuple[Assembled, PrefillResult]:
+) -> tuple[PreparedPrompt, PrefillResult]:
     """Assemble a prompt and compute it, again for each block that turns out to be damaged on the way.
 
     Damage seldom comes alone, so what else the prompt wants is verified before the next attempt. What an attempt
@@ -46,7 +46,7 @@ def attempt(
                 holder.sound(unit.identity)
 
 
-def _counted(prompt: Assembled, encoded: Mapping[str, int]) -> Assembled:
+def _counted(prompt: PreparedPrompt, encoded: Mapping[str, int]) -> PreparedPrompt:
     """``prompt``, whose blocks of earlier attempts are no hits; ``encoded`` are their tokens by identity."""
     if not encoded:
         return prompt

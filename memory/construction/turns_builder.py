@@ -8,28 +8,28 @@ from uuid import uuid4
 
 import torch
 
-from memory.construction.base import Assembled, Assembler, Context
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder
 from memory.construction.layout import lay_out, place, uses
 from memory.construction.prefix_builder import common_prefix
 from memory.construction.query_span import QuerySpan
 from memory.construction.turns import Turns as Construction
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.results import PrefillResult
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.cache_provider import HeldCache, Shelf
-from memory.kv_cache.dense import Reads
-from memory.reports.timing import Clock
+from memory.kv_cache.cache_provider import CacheProvider, EvictableCache
+from memory.kv_cache.dense import ReadCounts
+from memory.reports.timing import StepTimer
 from memory.stages import Retention, Unit
 
 
-class Turns(Assembler):
+class TurnsBuilder(PromptBuilder):
     """The prompt is what the last turn left, and new rows behind it."""
 
     harvests = False
     reads_context = False
 
     def __init__(
-        self, engine: Engine, shelf: Shelf, construction: Construction, retention: Retention, namespace: str
+        self, engine: Engine, shelf: CacheProvider, construction: Construction, retention: Retention, namespace: str
     ) -> None:
         self._engine, self._shelf, self._construction = engine, shelf, construction
         self._retention, self._namespace = retention, namespace
@@ -37,11 +37,13 @@ class Turns(Assembler):
         self.reset()
 
     @property
-    def cache(self) -> HeldCache:
+    def cache(self) -> EvictableCache:
         return self._cache
 
     def reset(self) -> None:
-        self._cache = self._shelf.cache(Witness(mass=self._retention.counts_mass, windows=self._engine.spec.windows))
+        self._cache = self._shelf.cache(
+            AttentionObserver(mass=self._retention.counts_mass, windows=self._engine.spec.windows)
+        )
         self._session = f"{self._namespace} {uuid4().hex}"
         self._spans, self._instruction = QuerySpan(), 0
 
@@ -54,18 +56,20 @@ class Turns(Assembler):
         """The first ``tokens`` of the next query say what is to be done from now on; 0: what was said still holds."""
         self._instruction = tokens
 
-    def aside(self) -> Turns:
+    def aside(self) -> TurnsBuilder:
         """One that goes on from here without leaving a trace in this one."""
-        other = Turns(self._engine, self._shelf, self._construction, self._retention, self._namespace)
+        other = TurnsBuilder(self._engine, self._shelf, self._construction, self._retention, self._namespace)
         other._cache = self._cache.fork()
         return other
 
-    def assemble(self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: Clock) -> Assembled:
+    def assemble(
+        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
+    ) -> PreparedPrompt:
         memory = Unit.joined(units)
         ids = [*context.ids, *memory.token_ids, *query]
         before = self._cache.next_position
         prefix, cache = self._resume(ids), self._cache
-        cache.reads = Reads()
+        cache.reads = ReadCounts()
         if cache.witness is not None:
             cache.witness.recent = max(self._retention.window, len(query))
         held = min(max(0, prefix - len(context.ids)), len(memory.token_ids))
@@ -73,9 +77,9 @@ class Turns(Assembler):
         placed = place(memory.cut(stops), len(context.ids), [None] * len(stops), [stop <= held for stop in stops])
         layout = lay_out(context.ids, placed, query, True, self._engine.decoder.device)
         layout = replace(layout, fresh=torch.arange(layout.rows, device=layout.fresh.device) >= prefix)
-        return Assembled(layout, uses(placed), invalidated=max(0, before - prefix), cache=cache, prefix=prefix)
+        return PreparedPrompt(layout, uses(placed), invalidated=max(0, before - prefix), cache=cache, prefix=prefix)
 
-    def after(self, prompt: Assembled, result: PrefillResult) -> None:
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         """Share exact rows, then forget what the budget has no room for."""
         cache, size = self._cache, self._shelf.block_size
         names = self._shelf.publish(cache, self._namespace)

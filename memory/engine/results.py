@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.dense import KVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ComputeInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class Hops:
+class HopReport:
     """How a recompute stage came to its choice at one layer; segment -1 is the query."""
 
     layer: int
@@ -52,7 +52,7 @@ class PrefillTrace:
     active_rows: list[int] = field(default_factory=list)  # per layer: fresh and recomputed
     recomputed_rows: list[int] = field(default_factory=list)  # per layer: memory rows that had a block
     last_layer: tuple[int, ...] = ()  # per segment: last layer with an active row, -1 if none
-    hops: list[Hops] = field(default_factory=list)
+    hops: list[HopReport] = field(default_factory=list)
     slots: list[tuple[int, ...]] = field(default_factory=list)  # per layer: numbers of the blocks in the slots, if any
     loads: list[LoadInterval] = field(default_factory=list)
     computes: list[ComputeInterval] = field(default_factory=list)
@@ -77,7 +77,7 @@ class PrefillResult:
     """The prompt's last logits (1, vocab) in float32, its working cache, and the trace."""
 
     logits: torch.Tensor
-    cache: WorkingCache
+    cache: KVCache
     trace: PrefillTrace
     encoded: tuple[KVBlock, ...] = ()  # blocks of the units that it carried
 

@@ -24,8 +24,8 @@ class BlockPool:
         self.storage = storage
         self.references: Counter[str] = Counter()
 
-    def holder(self, namespace: str = "") -> Holder:
-        return Holder(self, namespace)
+    def holder(self, namespace: str = "") -> BlockLease:
+        return BlockLease(self, namespace)
 
     def forget(self, namespace: str) -> None:
         """Delete what sessions of a namespace have stored, whoever holds it; where the storage persists, for good."""
@@ -35,7 +35,7 @@ class BlockPool:
         self.storage.flush()
 
 
-class Holder:
+class BlockLease:
     """One session's view of a pool: looks up, stores, and lets go of everything at once.
 
     What it stores takes up the share of ``namespace``.

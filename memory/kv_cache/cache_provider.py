@@ -8,17 +8,17 @@ from typing import Protocol
 import torch
 
 from memory.construction.turns import Turns as Construction
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.dense import WorkingCache
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.dense import KVCache
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
-from memory.kv_cache.slot_prefix_index import SlotIndex
+from memory.kv_cache.quantized import QuantizedCache
+from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 
 
-class HeldCache(WorkingCache, Protocol):
+class EvictableCache(KVCache, Protocol):
     """A working cache that knows its tokens, and lets go of rows."""
 
     tokens: list[int]
@@ -26,29 +26,29 @@ class HeldCache(WorkingCache, Protocol):
 
     def cut(self, position: int) -> None: ...
     def drop(self, keep: torch.Tensor) -> None: ...
-    def fork(self) -> HeldCache: ...
+    def fork(self) -> EvictableCache: ...
     def keys(self, layer: int) -> torch.Tensor: ...
 
 
-class Shelf(Protocol):
+class CacheProvider(Protocol):
     """What all sessions of a method share for one model."""
 
-    def cache(self, witness: Witness) -> HeldCache:
+    def cache(self, witness: AttentionObserver) -> EvictableCache:
         """An empty one."""
         ...
 
-    def take(self, cache: HeldCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
+    def take(self, cache: EvictableCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
         """Begin ``cache`` anew with the rows of others that ``ids`` begin with, if they are ``more_than`` so many.
 
         Returns how many; 0: the cache is as it was.
         """
         ...
 
-    def publish(self, cache: HeldCache, namespace: str) -> list[str]:
+    def publish(self, cache: EvictableCache, namespace: str) -> list[str]:
         """Share the exact rows of ``cache``; names of the blocks, in order."""
         ...
 
-    def withdraw(self, cache: HeldCache, names: Sequence[str]) -> None:
+    def withdraw(self, cache: EvictableCache, names: Sequence[str]) -> None:
         """Share these blocks of ``cache`` no more, unless somebody else uses them."""
         ...
 
@@ -60,19 +60,19 @@ class Shelf(Protocol):
     def block_size(self) -> int: ...
 
 
-class SlotShelf:
+class PagedCacheProvider:
     """Rows in the slots of one pool; exact ones are found again as a prefix."""
 
     def __init__(self, engine: Engine, construction: Construction) -> None:
         spec = engine.spec
-        self.pool = SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
-        self.index = SlotIndex(self.pool, construction.block_size, construction.prefix_tokens, engine.model_key)
+        self.pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
+        self.index = SlotPrefixIndex(self.pool, construction.block_size, construction.prefix_tokens, engine.model_key)
 
     @property
     def block_size(self) -> int:
         return self.index.block_size
 
-    def cache(self, witness: Witness) -> PagedCache:
+    def cache(self, witness: AttentionObserver) -> PagedCache:
         return PagedCache(self.pool, witness)
 
     def take(self, cache: PagedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
@@ -96,7 +96,7 @@ class SlotShelf:
         return name in self.index
 
 
-class PackedShelf:
+class QuantizedCacheProvider:
     """Packed rows belong to one session alone: they are not what a plain forward gives."""
 
     block_size = 1
@@ -104,16 +104,16 @@ class PackedShelf:
     def __init__(self, engine: Engine, format: PackFormat) -> None:
         self._engine, self._format = engine, format
 
-    def cache(self, witness: Witness) -> PackedCache:
-        return PackedCache(self._engine.spec, self._format, self._engine.decoder.device, witness)
+    def cache(self, witness: AttentionObserver) -> QuantizedCache:
+        return QuantizedCache(self._engine.spec, self._format, self._engine.decoder.device, witness)
 
-    def take(self, cache: PackedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
+    def take(self, cache: QuantizedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
         return 0
 
-    def publish(self, cache: PackedCache, namespace: str) -> list[str]:
+    def publish(self, cache: QuantizedCache, namespace: str) -> list[str]:
         return []
 
-    def withdraw(self, cache: PackedCache, names: Sequence[str]) -> None:
+    def withdraw(self, cache: QuantizedCache, names: Sequence[str]) -> None:
         """Nothing is shared."""
 
     def shares(self, name: str) -> bool:

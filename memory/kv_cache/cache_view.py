@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.engine.attention.kernels import Asked, Block, block_probabilities
+from memory.engine.attention.kernels import AttentionParams, Block, block_probabilities
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CacheView:
     keys: Callable[[int], torch.Tensor]  # layer -> (kv_heads, rows, head_dim)
     asked: torch.Tensor  # (n,) long
     queries: Callable[[int], torch.Tensor]  # layer -> (heads, n, head_dim)
-    attention: Callable[[int], Asked]  # layer -> how it makes weights of queries and keys
+    attention: Callable[[int], AttentionParams]  # layer -> how it makes weights of queries and keys
     intent: torch.Tensor | None = None  # (layers, heads, head_dim) mean query of the span
     mass: torch.Tensor | None = None  # (rows,) attention received so far, over layers, heads and querying rows
     session: str = ""  # who asks; "": nobody that says so

@@ -10,7 +10,7 @@ import torch
 
 from keep_agent.errors import ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.tiled import Tile
 from memory.engine.models.model_spec import ModelSpec
 
@@ -19,7 +19,7 @@ HEADROOM = 256  # rows kept free behind a prompt for candidates and generated to
 
 
 @dataclass(slots=True)
-class Reads:
+class ReadCounts:
     """Rows of keys and values that forward passes over a cache were given, each pass counted once."""
 
     raw: int = 0  # rows of all positions, forgotten ones included: what a cache without retention would read
@@ -30,7 +30,7 @@ class Reads:
         self.live += live
 
 
-class WorkingCache(Protocol):
+class KVCache(Protocol):
     """The keys (rotated) and values that passes read and write; tensors carry a request axis in front.
 
     Rows are numbered from 0 in order of their ``positions``. ``logits`` are those of the last row.
@@ -40,8 +40,8 @@ class WorkingCache(Protocol):
     positions: torch.Tensor
     logits: torch.Tensor | None
     raw: torch.Tensor | None  # unrotated keys beside the rotated ones, where rows are to be harvested
-    reads: Reads
-    witness: Witness | None  # looks on while rows are appended
+    reads: ReadCounts
+    witness: AttentionObserver | None  # looks on while rows are appended
     tiled: bool  # whether rows are read tile by tile instead of all at once
 
     @property
@@ -94,7 +94,7 @@ class DenseCache:
         self.length = 0
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
-        self.reads = Reads()
+        self.reads = ReadCounts()
         self.witness = None
 
     @property

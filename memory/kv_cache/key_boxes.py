@@ -9,7 +9,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
+class KeyBoxes:
     """Axis-aligned bounding boxes of some blocks, ``low, high`` of shape (layers, kv_heads, blocks, head_dim)."""
 
     low: torch.Tensor
@@ -17,7 +17,7 @@ class Boxes:
     tokens: tuple[int, ...]  # in each block
 
     @classmethod
-    def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> Boxes:
+    def around(cls, keys: Sequence[torch.Tensor], layers: Sequence[int]) -> KeyBoxes:
         """Boxes of each block's unrotated keys (all layers, kv_heads, tokens, head_dim), at ``layers`` only."""
         device = keys[0].device
         chosen = (k.index_select(0, torch.tensor(layers, device=k.device)).to(device) for k in keys)
@@ -26,7 +26,7 @@ class Boxes:
         return cls(low, high, tuple(k.shape[2] for k in keys))
 
 
-class BoxIndex:
+class KeyBoxIndex:
     """The boxes of a growing pool of blocks (MemArt, section 3.2.1). It never sees a block's keys again.
 
     Blocks are numbered in the order in which they came. ``layers`` are those whose keys are boxed.
@@ -49,7 +49,7 @@ class BoxIndex:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def append(self, boxes: Boxes) -> None:
+    def append(self, boxes: KeyBoxes) -> None:
         """Add blocks behind the others; the room doubles whenever it is used up."""
         first, stop = len(self), len(self) + len(boxes.tokens)
         if stop > self._low.shape[2]:

@@ -17,7 +17,7 @@ MARGIN = 32  # slots behind the last that readers of padded runs may touch
 FIRST_SIZE = 512
 
 
-class Holder(Protocol):
+class SlotOwner(Protocol):
     """Somebody who refers to slots."""
 
     @property
@@ -26,7 +26,7 @@ class Holder(Protocol):
         ...
 
 
-class SlotPool:
+class KVPool:
     """Rows of keys (rotated) and values: ``k``, ``v`` are (layers, kv_heads, slots, head_dim).
 
     A slot is free when nobody refers to it: a request's map, or an index of prefixes that protects it. Every slot holds
@@ -55,7 +55,7 @@ class SlotPool:
         self.references: NDArray[np.int32] = np.zeros(size, np.int32)
         self.references[SENTINEL] = 1
         self.lock = RLock()  # a finaliser may come in the middle of an operation of its own thread
-        self._holders: WeakSet[Holder] = WeakSet()
+        self._holders: WeakSet[SlotOwner] = WeakSet()
 
     @property
     def device(self) -> torch.device:
@@ -80,7 +80,7 @@ class SlotPool:
         """(0,) no slots."""
         return torch.empty(0, dtype=torch.long, device=self.device)
 
-    def register(self, holder: Holder) -> None:
+    def register(self, holder: SlotOwner) -> None:
         """Count ``holder`` among those who refer to slots, while it lives."""
         with self.lock:
             self._holders.add(holder)

@@ -9,9 +9,9 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import KEY_MULTIPLE
-from memory.engine.attention.observer import Witness
-from memory.kv_cache.dense import Reads, Rows
-from memory.kv_cache.kv_pool import MARGIN, SENTINEL, SlotPool
+from memory.engine.attention.observer import AttentionObserver
+from memory.kv_cache.dense import ReadCounts, Rows
+from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
 MOVED = -1  # in place of the token of a row that no longer stands behind what it was computed behind
 
@@ -27,13 +27,13 @@ class PagedCache:
 
     tiled = False
 
-    def __init__(self, pool: SlotPool, witness: Witness | None = None) -> None:
+    def __init__(self, pool: KVPool, witness: AttentionObserver | None = None) -> None:
         self.pool, self.witness = pool, witness
         self.tokens: list[int] = []  # of every position, dropped ones included; `MOVED` where a row was renumbered
         self.slot_map = self.positions = pool.none()
         self.logits: torch.Tensor | None = None
         self.raw = None  # keys rest rotated: positions never change
-        self.reads = Reads()
+        self.reads = ReadCounts()
         self.exact = 0  # the first so many positions are live and what a plain forward gives
         self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
         self._vanished = 0  # rows that were dropped before the others were renumbered, and have no position any more

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from keep_agent.errors import CapacityError, ConfigError
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.block_lease import BlockPool, Holder
-from memory.kv_cache.segment_index import VirtualIndex
+from memory.kv_cache.block_lease import BlockLease, BlockPool
+from memory.kv_cache.segment_index import SegmentIndex
 from memory.storage.ram import Ram
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenStats:
+class PinnedStats:
     entries: int  # names under which a block is found
     bytes: int
     hits: int  # since the beginning
@@ -21,7 +21,7 @@ class FrozenStats:
 
 
 @dataclass
-class FrozenPool:
+class PinnedPool:
     """SparseX's frozen blocks (arXiv 2606.01751, sections 4.1 and 4.2), apart from what a method's storage may evict.
 
     A block stays when nobody refers to it. When one more would fill more than ``watermark`` of ``capacity_bytes``, the
@@ -39,11 +39,11 @@ class FrozenPool:
             raise ConfigError(f"watermark={self.watermark} is a share of the capacity: use more than 0 and at most 1")
         self._pool = BlockPool(Ram(budget_bytes=None, device=None))
         self._own = self._pool.holder()
-        self._index = VirtualIndex(self._pool)
+        self._index = SegmentIndex(self._pool)
         self._uses: dict[str, int] = {}  # prompts per block, the least recently used block first
         self._hits = 0
 
-    def holder(self) -> Holder:
+    def holder(self) -> BlockLease:
         """What a prompt refers to blocks with while it is assembled."""
         return self._pool.holder()
 
@@ -61,7 +61,7 @@ class FrozenPool:
             self.thaw(name)
             self._index.insert(name, physical, 0, self._own.get(physical).tokens)
 
-    def find(self, name: str, holder: Holder) -> KVBlock | None:
+    def find(self, name: str, holder: BlockLease) -> KVBlock | None:
         """The block of ``name``, to which ``holder`` refers from now on."""
         block = self._index.find(name, holder)
         if block is not None:
@@ -78,8 +78,8 @@ class FrozenPool:
     def contains(self, name: str) -> bool:
         return name in self._index
 
-    def stats(self) -> FrozenStats:
-        return FrozenStats(len(self._index), self._bytes, self._hits, self._bytes / self.capacity_bytes)
+    def stats(self) -> PinnedStats:
+        return PinnedStats(len(self._index), self._bytes, self._hits, self._bytes / self.capacity_bytes)
 
     @property
     def _bytes(self) -> int:

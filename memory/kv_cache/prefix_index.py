@@ -10,7 +10,7 @@ import numpy as np
 
 from keep_agent.errors import ConfigError
 from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import Holder
+from memory.kv_cache.block_lease import BlockLease
 
 
 def chain_names(root: bytes, token_ids: Sequence[int], block_size: int) -> list[str]:
@@ -31,7 +31,7 @@ class PrefixIndex:
     The names lie in a space of their own: no unit that was encoded in isolation can be found here.
     """
 
-    def __init__(self, holder: Holder, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
+    def __init__(self, holder: BlockLease, block_size: int, model_key: str, context: Sequence[int], space: str) -> None:
         if block_size < 1:
             raise ConfigError(f"block_size={block_size} tokens is no block: use 1 or more")
         self.block_size = block_size

@@ -9,10 +9,10 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import KEY_MULTIPLE
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.tiled import TILE, Tile, reads_packed
 from memory.engine.models.model_spec import ModelSpec
-from memory.kv_cache.dense import Reads, Rows
+from memory.kv_cache.dense import ReadCounts, Rows
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 
 BLOCK = 256  # tokens that are stored, checked and moved as one
@@ -87,7 +87,7 @@ def _chained(parts: Sequence[Packed]) -> Packed:
     return parts[0].with_tensors(*(torch.cat(own, -2) for own in zip(*(part.tensors for part in parts), strict=True)))
 
 
-class PackedCache:
+class QuantizedCache:
     """One agent's rows: whole pages packed, the last ones as they were computed. Keys are rotated.
 
     Rows that a retention stage dropped stay where they are, and are left out of every tile.
@@ -97,7 +97,7 @@ class PackedCache:
     tiled = True
 
     def __init__(
-        self, spec: ModelSpec, format: PackFormat, device: torch.device, witness: Witness | None = None
+        self, spec: ModelSpec, format: PackFormat, device: torch.device, witness: AttentionObserver | None = None
     ) -> None:
         if PAGE % format.grid(spec.kv_heads * spec.head_dim, format.keys).span:
             raise ConfigError(f"keys packed by channel in groups of {format.group} do not fill pages of {PAGE} tokens")
@@ -105,7 +105,7 @@ class PackedCache:
         self.tokens: list[int] = []
         self.positions = torch.empty(0, dtype=torch.long, device=device)  # of live rows
         self.logits: torch.Tensor | None = None
-        self.reads = Reads()
+        self.reads = ReadCounts()
         self.exact = 0
         self.requests = 0  # that a scheduler has taken for this cache, and that have not ended
         self.extents: list[Extent] = []  # all but the last are full
@@ -279,9 +279,9 @@ class PackedCache:
             base += extent.blocks
 
     @torch.inference_mode()
-    def fork(self) -> PackedCache:
+    def fork(self) -> QuantizedCache:
         """Another cache that goes on from here, by itself, without a witness. Packed rows are shared."""
-        other = PackedCache(self.spec, self.format, self.device)
+        other = QuantizedCache(self.spec, self.format, self.device)
         other.tokens, other.positions, other.exact = list(self.tokens), self.positions, self.exact
         other.extents, other.packed = list(self.extents), self.packed
         other.open, other.live, other.logits = self.open.clone(), self.live.clone(), self.logits

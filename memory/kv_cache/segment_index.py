@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import count
 
 from memory.kv_cache.block import KVBlock, identity
-from memory.kv_cache.block_lease import BlockPool, Holder
+from memory.kv_cache.block_lease import BlockLease, BlockPool
 
 
-def virtual_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", behind: Sequence[int] = ()) -> str:
+def segment_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", behind: Sequence[int] = ()) -> str:
     """SparseX's virtual hash (arXiv 2606.01751, section 4.4): free of position, prefix and context.
 
     Equal only if model, tokens, extra key and the tokens ``behind`` which they say what they say are; the same in every
@@ -20,7 +20,7 @@ def virtual_hash(model_key: str, token_ids: Sequence[int], extra_key: str = "", 
 
 
 @dataclass(frozen=True, slots=True)
-class Virtual:
+class SegmentEntry:
     """Rows ``start:stop`` of a physical block."""
 
     physical: str
@@ -29,7 +29,7 @@ class Virtual:
     number: int  # of its insertion: what was inserted later has a larger one
 
 
-class VirtualIndex:
+class SegmentIndex:
     """From a virtual hash to rows of a pool's blocks. Entries hold nothing: several may point into one block.
 
     The pool may lose a block at any time; its entries then miss, and are dropped when they do.
@@ -37,7 +37,7 @@ class VirtualIndex:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self._entries: dict[str, Virtual] = {}
+        self._entries: dict[str, SegmentEntry] = {}
         self._numbers = count()
         self._bound = 1024  # entries from which on those without a block are looked for
 
@@ -50,13 +50,13 @@ class VirtualIndex:
 
     def insert(self, name: str, physical: str, start: int, stop: int) -> None:
         """Let ``name`` stand for rows ``start:stop`` of ``physical``."""
-        self._entries[name] = Virtual(physical, start, stop, next(self._numbers))
+        self._entries[name] = SegmentEntry(physical, start, stop, next(self._numbers))
         if len(self._entries) > self._bound:
             stored = self._pool.storage.contains
             self._entries = {name: entry for name, entry in self._entries.items() if stored(entry.physical)}
             self._bound = 2 * len(self._entries) + 1024
 
-    def find(self, name: str, holder: Holder) -> KVBlock | None:
+    def find(self, name: str, holder: BlockLease) -> KVBlock | None:
         """The rows, as a view of their block, which ``holder`` holds from now on."""
         entry = self._entries.get(name)
         if entry is None:
@@ -67,7 +67,7 @@ class VirtualIndex:
             return None
         return block.part(entry.start, entry.stop)
 
-    def delete(self, name: str) -> Virtual | None:
+    def delete(self, name: str) -> SegmentEntry | None:
         """Drop one entry and return it; the block stays."""
         return self._entries.pop(name, None)
 

@@ -11,7 +11,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.kv_cache.block import identity
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.prefix_index import chain_names
 
 
@@ -21,14 +21,14 @@ class _Block:
     before: str | None  # the block in front, without which nobody finds this one
 
 
-class SlotIndex:
+class SlotPrefixIndex:
     """Blocks of ``block_size`` exact rows by name; it refers to their slots, so that dropping them frees nothing here.
 
     Beyond ``budget`` tokens the block used longest ago is let go, the end of a prefix before its beginning. Blocks of
     transcripts that part within a block share slots, and go one by one: a slot is free when the last of them is gone.
     """
 
-    def __init__(self, pool: SlotPool, block_size: int, budget: int, model_key: str) -> None:
+    def __init__(self, pool: KVPool, block_size: int, budget: int, model_key: str) -> None:
         self.pool, self.block_size, self.budget, self._key = pool, block_size, budget, model_key
         self._blocks: OrderedDict[str, _Block] = OrderedDict()  # a block after those behind it
         pool.register(self)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
     from memory.engine.results import PrefillResult, PrefillTrace
-    from memory.kv_cache.dense import Reads, WorkingCache
+    from memory.kv_cache.dense import KVCache, ReadCounts
     from memory.segments.groups import Flip
     from memory.stages import Layout
 
@@ -102,7 +102,7 @@ class Prefill:
     timings: Timings
     cold: bool  # the first prompt since the session was reset that leaves anything to the next
     after_ms: float  # harvesting and forgetting, after the logits
-    reads: Reads  # of the cache for this prompt and all that was decoded and scored behind it: grows
+    reads: ReadCounts  # of the cache for this prompt and all that was decoded and scored behind it: grows
 
     def behind(self, other: Prefill) -> Prefill:
         """This prompt, with what another cost that had to be asked first; ``reads`` counts it from now on."""
@@ -121,7 +121,7 @@ class Prefill:
         return self.result.logits
 
     @property
-    def cache(self) -> WorkingCache:
+    def cache(self) -> KVCache:
         return self.result.cache
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memory.segments.sentence_encoder import SentenceEncoder
 
 
-class Clock:
+class StepTimer:
     """Seconds per part. A part inside another interrupts it, so nothing is counted twice."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class TimedEncoder:
 
     def __init__(self, inner: SentenceEncoder) -> None:
         self.name = inner.name
-        self.clock = Clock()
+        self.clock = StepTimer()
         self._inner = inner
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:

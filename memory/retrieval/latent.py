@@ -9,7 +9,7 @@ from operator import mul
 import torch
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.kv_cache.key_boxes import BoxIndex
+from memory.kv_cache.key_boxes import KeyBoxIndex
 from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from memory.stages import Capabilities
@@ -76,22 +76,22 @@ class Latent:
         """How many blocks of ``tokens`` tokens can be chosen at most."""
         return self.top_k if self.unit == "blocks" else self.top_k // tokens
 
-    def takes_all(self, index: BoxIndex) -> bool:
+    def takes_all(self, index: KeyBoxIndex) -> bool:
         """Whether nothing is left out, whatever the query."""
         return sum(map(mul, self._prices(index), index.copies)) <= self.top_k
 
-    def choose(self, queries: Iterable[torch.Tensor], index: BoxIndex) -> list[int]:
+    def choose(self, queries: Iterable[torch.Tensor], index: KeyBoxIndex) -> list[int]:
         """Numbers of the chosen blocks, rising: the earliest first, each as often as copies of it fit.
 
         :param queries: unrotated, (heads, tokens, head_dim), one for each of ``index.layers``
         """
         return self._best(zip(index.layers, queries, strict=True), index)
 
-    def select_layer(self, layer: int, query: torch.Tensor, index: BoxIndex) -> list[int]:
+    def select_layer(self, layer: int, query: torch.Tensor, index: KeyBoxIndex) -> list[int]:
         """The same by one layer's ``query`` alone."""
         return self._best([(layer, query)], index)
 
-    def _best(self, queries: Iterable[tuple[int, torch.Tensor]], index: BoxIndex) -> list[int]:
+    def _best(self, queries: Iterable[tuple[int, torch.Tensor]], index: KeyBoxIndex) -> list[int]:
         total: torch.Tensor | None = None
         for layer, query in queries:
             votes = torch.cat([self._votes(index.bound(layer, part)) for part in query.split(CHUNK, 1)])
@@ -113,7 +113,7 @@ class Latent:
         ranks = torch.empty_like(order).scatter_(-1, order, places)
         return (1 / (ranks + self.constant).double()).sum(0).log()
 
-    def _fill(self, ranking: Iterable[int], index: BoxIndex) -> list[int]:
+    def _fill(self, ranking: Iterable[int], index: KeyBoxIndex) -> list[int]:
         room, chosen, prices = self.top_k, [], self._prices(index)
         for number in ranking:
             taken = min(index.copies[number], room // prices[number])
@@ -123,7 +123,7 @@ class Latent:
                 break
         return chosen
 
-    def _prices(self, index: BoxIndex) -> Sequence[int]:
+    def _prices(self, index: KeyBoxIndex) -> Sequence[int]:
         """What a copy of each block takes of ``top_k``."""
         return [1] * len(index) if self.unit == "blocks" else index.tokens
 

@@ -19,7 +19,7 @@ REMEDY = "give one that was saved, unchanged"
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupState:
     """A group without its members, which name it."""
 
     id: int
@@ -27,7 +27,7 @@ class Grouped:
     static_since: int | None
 
 
-VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Segment, Grouped)}
+VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Segment, GroupState)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Snapshot:
     founded: int  # groups ever
     segments: tuple[Segment, ...]
     group_of: tuple[int, ...]
-    groups: tuple[Grouped, ...]
+    groups: tuple[GroupState, ...]
 
     @classmethod
     def of(cls, store: SegmentStore) -> Snapshot:
         """Of a store whose graph is up to date."""
         graph = store.graph
-        groups = tuple(Grouped(g.id, g.last_changed, g.static_since) for g in graph.groups.values())
+        groups = tuple(GroupState(g.id, g.last_changed, g.static_since) for g in graph.groups.values())
         of = tuple(graph.group_of(segment.id).id for segment in store)
         return cls(store.step, store.created, graph.founded, tuple(store), of, groups)
 
@@ -64,7 +64,7 @@ class Snapshot:
         try:
             segments = tuple(_made(Segment, one[:-1]) for one in row["segments"])
             of = tuple(_whole(one[-1]) for one in row["segments"])
-            groups = tuple(_made(Grouped, one) for one in row["groups"])
+            groups = tuple(_made(GroupState, one) for one in row["groups"])
             step, created, founded = (_whole(row[key]) for key in ("step", "created", "founded"))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise DataError(f"this is no memory ({type(error).__name__}: {error}); {REMEDY}") from None
@@ -92,7 +92,7 @@ class Snapshot:
             raise DataError(f"this memory cannot be: {problem}; {REMEDY}")
 
 
-def _values(one: Segment | Grouped) -> tuple[Any, ...]:
+def _values(one: Segment | GroupState) -> tuple[Any, ...]:
     return VALUES[type(one)](one)
 
 

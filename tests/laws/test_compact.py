@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.models.tiny_models import FAMILIES
 from memory.engine.transformers.compact import compact
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
@@ -30,8 +30,8 @@ IDS = tokens(70, 3)
 
 def paged(engine: Engine) -> PagedCache:
     spec = engine.spec
-    pool = SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
-    cache = PagedCache(pool, Witness(recent=4))
+    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
+    cache = PagedCache(pool, AttentionObserver(recent=4))
     engine.extend(cache, IDS)
     return cache
 

@@ -17,7 +17,7 @@ from memory.engine.transformers.engine import Engine
 from memory.engine.transformers.finite_logits import are_finite, check_finite, most_likely
 from memory.kv_cache.dense import DenseCache
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
@@ -109,8 +109,8 @@ def _batch(engine: Engine) -> None:
         batch.step([7, 8])
 
 
-def _packed(engine: Engine) -> PackedCache:
-    cache = PackedCache(engine.spec, PackFormat(8, 32), engine.decoder.device)
+def _packed(engine: Engine) -> QuantizedCache:
+    cache = QuantizedCache(engine.spec, PackFormat(8, 32), engine.decoder.device)
     engine.extend(cache, IDS)
     return cache
 
@@ -136,7 +136,7 @@ def test_law_11_every_exit_of_the_engine(own: Engine, name: str) -> None:
 def test_law_11_requests_of_many_agents(own: Engine) -> None:
     """Those whose prefill is broken, and those that break while they decode."""
     scheduler = Scheduler(own, automatic=False)
-    caches = [PackedCache(own.spec, PackFormat(8, 32), own.decoder.device) for _ in range(2)]
+    caches = [QuantizedCache(own.spec, PackFormat(8, 32), own.decoder.device) for _ in range(2)]
     first = scheduler.submit("a", caches[0], IDS, 8)
     scheduler.turn()
     assert len(first) == 1

@@ -11,7 +11,7 @@ import torch
 from keep_agent.errors import CorruptError
 from memory.engine.models.tiny_models import FAMILIES
 from memory.engine.results import PrefillTrace
-from memory.engine.transfer.kv_transfer import Mover
+from memory.engine.transfer.kv_transfer import KVTransfer
 from memory.engine.transfer.link import Throttle
 from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
@@ -148,7 +148,7 @@ def test_a_failed_transfer_ends_the_prefill(engine_of: GetEngine, monkeypatch: p
         raise CorruptError("a page is damaged")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Mover, "move", fail)
+        patch.setattr(KVTransfer, "move", fail)
         with pytest.raises(CorruptError, match="a page is damaged"):
             engine.prefill(layout, Nothing(), LayerBalanced())
     assert (

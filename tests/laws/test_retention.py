@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from memory.construction.turns import Turns
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.cache_view import CacheView
 from memory.kv_cache.paged import PagedCache
@@ -208,7 +208,7 @@ def test_chunks_change_nothing_where_survivors_move(family: str, engine_of: GetE
 
 def chunk_by_chunk(engine: Engine, policy_of: GetPolicy, name: str, construction: Turns) -> None:
     """Neither logits nor what survives: mass and queries are the same whichever way rows were computed."""
-    ways = [None, Chunking(whole=1, steps=(), rest=7), Chunking(whole=12, steps=((20, 16), (60, 5)), rest=3)]
+    ways = [None, ChunkSchedule(whole=1, steps=(), rest=7), ChunkSchedule(whole=12, steps=((20, 16), (60, 5)), rest=3)]
     stages = [KeepAll() if name == "none" else policy_of(name, engine) for _ in ways]
     sessions = [Told(engine, stage, construction, way) for stage, way in zip(stages, ways, strict=True)]
     for turn in STORY[:4]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory.construction.any_offset import Reuse
+from memory.construction.any_offset import AnyOffsetBuilder
 from memory.construction.base import Context
 from memory.construction.segments import Segments
 from memory.engine.transformers.engine import Engine
@@ -15,7 +15,7 @@ from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
-from memory.reports.timing import Clock
+from memory.reports.timing import StepTimer
 from memory.retrieval.all import All
 from memory.segments.store import SegmentStore
 from memory.stages import Recompute, Unit
@@ -38,13 +38,13 @@ class Prompts:
     def __init__(self, engine: Engine, recompute: Recompute | None = None) -> None:
         method = MemoryMethod("segments", All(), Segments(SIZE), recompute or Nothing(), NextLayer())
         self.engine, self.recompute = engine, method.recompute
-        self.assembler = Reuse(engine, method, method.pool.holder(), SegmentStore(), "")
+        self.assembler = AnyOffsetBuilder(engine, method, method.pool.holder(), SegmentStore(), "")
         (block,) = engine.encode([(None, CONTEXT)])
         self.context = Context(CONTEXT, block, CONTEXT, block)
 
     def prefill(self, parts: list[Part]) -> torch.Tensor:
         units = [Unit("segment", p.text, (), namespace=p.key or "", reusable=p.key is not None) for p in parts]
-        prompt = self.assembler.assemble(units, QUERY, self.context, Clock())
+        prompt = self.assembler.assemble(units, QUERY, self.context, StepTimer())
         self.layout = prompt.layout
         result = self.engine.prefill(prompt.layout, self.recompute, Serial(), prompt.context_block, keep_raw=True)
         self.assembler.after(prompt, result)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from memory.construction.base import Assembled, Context
+from memory.construction.base import Context, PreparedPrompt
 from memory.construction.turns import Turns
-from memory.construction.turns_builder import Turns as Assembler
+from memory.construction.turns_builder import TurnsBuilder as Assembler
 from memory.engine.results import PrefillResult
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.cache_provider import SlotShelf
+from memory.kv_cache.cache_provider import PagedCacheProvider
 from memory.kv_cache.paged import PagedCache
-from memory.reports.timing import Clock
+from memory.reports.timing import StepTimer
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory
 from memory.retention.residual_head import ResidualHead, save_head
@@ -79,12 +79,12 @@ class Told:
         engine: Engine,
         retention: Retention,
         construction: Turns | None = None,
-        chunking: Chunking | None = None,
-        shelf: SlotShelf | None = None,
+        chunking: ChunkSchedule | None = None,
+        shelf: PagedCacheProvider | None = None,
     ) -> None:
         construction = construction or Turns(block_size=4)
         self.engine, self.retention, self.chunking = engine, retention, chunking
-        self.shelf = shelf or SlotShelf(engine, construction)
+        self.shelf = shelf or PagedCacheProvider(engine, construction)
         self.assembler = Assembler(engine, self.shelf, construction, retention, "")
         self.ids: list[int] = []
         self.told: list[int] = []
@@ -94,12 +94,12 @@ class Told:
     def cache(self) -> PagedCache:
         return self.assembler.cache
 
-    def prefill(self, turn: Turn) -> tuple[Assembled, PrefillResult]:
+    def prefill(self, turn: Turn) -> tuple[PreparedPrompt, PrefillResult]:
         """The turn's rows, computed behind what is live."""
         self.told += turn.news
         self.assembler.instruct(turn.instruction)
         unit = Unit("prefix", tuple(self.told), ())
-        prompt = self.assembler.assemble([unit], turn.query, Context(CONTEXT), Clock())
+        prompt = self.assembler.assemble([unit], turn.query, Context(CONTEXT), StepTimer())
         self.shelf.pool.check_integrity()
         self._see(prompt)
         new = prompt.layout.token_ids[prompt.prefix :]
@@ -108,7 +108,7 @@ class Told:
         self.told += turn.query
         return prompt, result
 
-    def evict(self, prompt: Assembled, result: PrefillResult) -> None:
+    def evict(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
         self.assembler.after(prompt, result)
         self.shelf.pool.check_integrity()
 
@@ -136,7 +136,7 @@ class Told:
         """Law 8 for what was just computed."""
         assert relative(result.logits[0], self.dense()[-1]) < 1e-5
 
-    def _see(self, prompt: Assembled) -> None:
+    def _see(self, prompt: PreparedPrompt) -> None:
         """New rows see the rows that are live, and those of their own before them."""
         self.ids = prompt.layout.token_ids.tolist()
         before = self.visible[: prompt.prefix, : prompt.prefix]

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.engine.transfer.kv_transfer import Mover
+from memory.engine.transfer.kv_transfer import KVTransfer
 from memory.engine.transformers.engine import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
@@ -285,7 +285,7 @@ def test_parts_of_the_time_add_up(engine: Engine, monkeypatch: pytest.MonkeyPatc
     slow(HashedNgrams, "encode", "embed", 2)
     slow(engine, "encode", "encode", 3)
     slow(Embedding, "select", "retrieve", 4)
-    slow(Mover, "move", "load", 5)
+    slow(KVTransfer, "move", "load", 5)
     slow(engine, "prefill", "prefill", 6)
     began, seen = clock.now, set()
     for prefill in episode(session, 3):

@@ -15,7 +15,7 @@ import torch
 
 from memory.engine.transformers.engine import Engine
 from memory.files.block_file import open_blocks
-from memory.kv_cache.key_boxes import Boxes
+from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.mapped_rows import DamagedError, MappedPacked, MappedRows
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
@@ -188,7 +188,7 @@ def test_a_block_of_a_file_is_placed_boxed_and_loaded_by_hand(engine: Engine, tm
     disk.put(made)
     disk.flush()
     found = disk.get("a")
-    boxes, expected = (Boxes.around([one.k], [1, 3]) for one in (found, made))
+    boxes, expected = (KeyBoxes.around([one.k], [1, 3]) for one in (found, made))
     assert torch.equal(boxes.low, expected.low) and torch.equal(boxes.high, expected.high)
     assert disk._pages._verified[:, 0].tolist() == [False, True, False, True], "only the layers that vote"
     units = [[(context, (3, 4))] for context in (found, made)]

@@ -33,12 +33,12 @@ import torch
 
 from memory.construction.query_span import QuerySpan
 from memory.construction.turns import Turns
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.compact import compact
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.cache_provider import SlotShelf
+from memory.kv_cache.cache_provider import PagedCacheProvider
 from memory.kv_cache.cache_view import CacheView, keep_best
 from memory.kv_cache.paged import PagedCache
 from memory.retention.h2o import H2O
@@ -138,7 +138,7 @@ def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[P
         for name, result in zip(CASES, results, strict=True)
     }
     with Engine(build(request.param)) as engine:
-        cache, spans = SlotShelf(engine, Turns()).cache(Witness(WINDOW, mass=True)), QuerySpan()
+        cache, spans = PagedCacheProvider(engine, Turns()).cache(AttentionObserver(WINDOW, mass=True)), QuerySpan()
         engine.extend(cache, TOKENS[:FIRST])
         spans.view(cache, TOLD, instruction=SAID)
         engine.extend(cache, TOKENS[FIRST:])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from keep_agent.errors import CapacityError
 from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.error_handlers import TooLarge
-from memory.agents.manager import AgentMemories, Prompt
+from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.engine.models.special_tokens import SpecialTokens
 from memory.engine.scheduler.request_stream import Reason, Stream
 from memory.engine.scheduler.scheduler import Scheduler
@@ -96,11 +96,11 @@ class Turn:
             self._put_away(prompt, detokenizer)
         return self._ended(stream, detokenizer)
 
-    def _room(self, prompt: Prompt) -> int:
+    def _room(self, prompt: AgentPrompt) -> int:
         """Tokens that the model can still read behind the prompt."""
         return self._memories.engine.spec.max_positions - len(prompt.told.ids)
 
-    def _submit(self, prompt: Prompt, most: int) -> Stream:
+    def _submit(self, prompt: AgentPrompt, most: int) -> Stream:
         stream = self._scheduler.submit(prompt.agent, prompt.cache, prompt.new, most, stop_ids=self._special.ends)
         with self._lock:
             self._stream = stream
@@ -120,7 +120,7 @@ class Turn:
         if piece:
             self._tell(piece)
 
-    def _put_away(self, prompt: Prompt, detokenizer: Detokenizer) -> None:
+    def _put_away(self, prompt: AgentPrompt, detokenizer: Detokenizer) -> None:
         try:
             self._memories.finish(prompt, *detokenizer.whole, persist=self.request.persist)
         except CapacityError:  # the turn is kept; that others had to stay is no fault of this request

@@ -11,24 +11,24 @@ from torch import nn
 from transformers import AttentionInterface
 
 from keep_agent.errors import ModelError
-from memory.engine.attention.kernels import Asked, Block, Weights, grouped_attention
+from memory.engine.attention.kernels import AttentionParams, Block, Weights, grouped_attention
 from memory.engine.attention.masks import MaskPlan
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.rope import Angles, rotate
 from memory.engine.attention.tiled import tiled_attention
-from memory.kv_cache.dense import Rows, WorkingCache
+from memory.kv_cache.dense import KVCache, Rows
 
 NAME = "kv_memory"
 
 
 @dataclass(slots=True)
-class Attended:
+class LayerAttention:
     """One layer's attention, computed when somebody wants it, for whoever asks about its weights."""
 
     query: torch.Tensor  # rotated, (requests, heads, active rows, head_dim)
     keys: torch.Tensor  # (requests, kv_heads, visible rows, head_dim)
     values: torch.Tensor
-    asked: Asked
+    asked: AttentionParams
     blocks: Sequence[Block]
     keeps: bool  # whether `weights` may be kept: they are large
     _out: torch.Tensor | None = None
@@ -62,14 +62,14 @@ class Attended:
 
 
 @dataclass(slots=True)
-class Pass:
+class PromptPass:
     """State of one forward over some rows of a prompt.
 
     ``angles`` by RoPE key belong to the rows of this pass. Where unrotated keys are wanted (``bare``) the layers are
     given identity angles and rotation happens here; elsewhere the layers rotate by themselves.
     """
 
-    cache: WorkingCache
+    cache: KVCache
     rows: Rows
     visible: int  # key rows 0:visible are read
     angles: Angles
@@ -79,8 +79,8 @@ class Pass:
     fill: Callable[[int, torch.Tensor], None] | None = None  # bare passes: sees a layer's unrotated queries first
     choose: Callable[[], tuple[torch.Tensor, MaskPlan] | None] | None = None  # whose attention is wanted: numbers, plan
     keep_weights: bool = False
-    witness: Witness | None = None
-    attended: Attended | None = None
+    witness: AttentionObserver | None = None
+    attended: LayerAttention | None = None
 
     @property
     def count(self) -> int:
@@ -89,14 +89,14 @@ class Pass:
 
 
 @dataclass(slots=True)
-class Coupled:
+class CoupledPass:
     """Two passes in one forward: the rows of ``first``, and behind them those of ``second``, which is bare.
 
     In every layer ``second`` attends first; then ``between`` is called, which may give the other what it made.
     """
 
-    first: Pass
-    second: Pass
+    first: PromptPass
+    second: PromptPass
     angles: Angles  # of the rows of both, those of ``second`` unmoved; unused if ``first`` is bare as well
     between: Callable[[int], None]
 
@@ -105,7 +105,7 @@ class Coupled:
         return self.first.bare
 
 
-class JointPass(Protocol):
+class BatchPass(Protocol):
     """State of one forward over a row of each of several requests, which reads their caches by itself."""
 
     @property
@@ -117,7 +117,7 @@ class JointPass(Protocol):
     def bare(self) -> bool: ...
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: AttentionParams
     ) -> torch.Tensor:
         """Store keys and values (requests, kv_heads, 1, head_dim), and attend: (requests, 1, heads, head_dim)."""
         ...
@@ -133,16 +133,16 @@ def memory_attention(
     sliding_window: int | None = None,
     s_aux: torch.Tensor | None = None,
     softcap: float | None = None,
-    memory_pass: Pass | Coupled | JointPass | None = None,
+    memory_pass: PromptPass | CoupledPass | BatchPass | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Write the pass's keys and values into its cache and attend over the visible rows: (1, rows, heads, head_dim)."""
-    state, layer, asked = memory_pass, module.layer_idx, Asked(scaling, sliding_window, softcap, s_aux)
+    state, layer, asked = memory_pass, module.layer_idx, AttentionParams(scaling, sliding_window, softcap, s_aux)
     if state is None:
         raise ModelError("this model is driven by the memory engine; use Engine.forward_plain for a plain forward.")
-    if isinstance(state, Pass):
+    if isinstance(state, PromptPass):
         return _own(module, query, key, value, asked, state), None
-    if not isinstance(state, Coupled):
+    if not isinstance(state, CoupledPass):
         return state.attend(layer, query, key, value, asked), None
     sizes = [query.shape[2] - state.second.count, state.second.count]
     own, other = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
@@ -152,7 +152,12 @@ def memory_attention(
 
 
 def _own(
-    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked, state: Pass
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    asked: AttentionParams,
+    state: PromptPass,
 ) -> torch.Tensor:
     """Of a pass of one prompt's rows."""
     layer, softcap, sinks = module.layer_idx, asked.softcap, asked.sinks
@@ -170,7 +175,7 @@ def _own(
         first = min(0 if block.prefix else block.k0 for block in blocks)
         return tiled_attention(query, state.cache.tiles(layer, first), blocks, asked.scale, softcap, sinks)
     keys, values = state.cache.read(layer, state.visible)
-    attended = state.attended = Attended(query, keys, values, asked, blocks, state.keep_weights)
+    attended = state.attended = LayerAttention(query, keys, values, asked, blocks, state.keep_weights)
     wanted = None if state.choose is None else state.choose()
     if wanted is not None:
         rows, plan = wanted

@@ -40,7 +40,7 @@ class Weights(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AttentionParams:
     """How a layer wants its attention."""
 
     scale: float

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 import torch
 
-from memory.engine.attention.kernels import Asked, Block, block_probabilities
+from memory.engine.attention.kernels import AttentionParams, Block, block_probabilities
 
 Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # places and queries of a witness
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenAttention:
     """The attention that some rows gave to the rows they saw, summed over layers and heads."""
 
     places: torch.Tensor  # (n,) positions of those that gave
     seen: torch.Tensor  # (m,) positions of those that received
     weights: torch.Tensor  # (n, m) float32
 
-    def before(self, position: int) -> Given:
+    def before(self, position: int) -> GivenAttention:
         """Without the rows from ``position`` on."""
         rows, columns = (int(torch.searchsorted(x, position)) for x in (self.places, self.seen))
-        return Given(self.places[:rows], self.seen[:columns], self.weights[:rows, :columns].clone())
+        return GivenAttention(self.places[:rows], self.seen[:columns], self.weights[:rows, :columns].clone())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Columns:
         totals[:, block.k0 : block.k0 + body.shape[1]] += body
 
 
-class Witness:
+class AttentionObserver:
     """Looks on while rows are appended to one cache. Positions, not rows, name what it saw.
 
     Attention is kept by the row that gave it, so that rows which are taken back take back what they gave as well. That
@@ -61,9 +61,9 @@ class Witness:
         self.recent, self.wants_mass, self._windows = recent, mass, windows
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
-        self.asked: dict[int, Asked] = {}  # per layer: how it makes weights of scores
+        self.asked: dict[int, AttentionParams] = {}  # per layer: how it makes weights of scores
         self._settled: Sight = self.places, {}  # what was seen when a turn was over
-        self._given: list[Given] = []  # in order; the last one grows while its pass is under way
+        self._given: list[GivenAttention] = []  # in order; the last one grows while its pass is under way
 
     @contextmanager
     def watching(self, positions: torch.Tensor, count: int) -> Iterator[None]:
@@ -83,7 +83,7 @@ class Witness:
         self.places = torch.cat([self.places.to(positions), new])[-self.recent or positions.numel() :]
         if self.wants_mass:
             self._take_back(int(new[0]))  # of a pass over the same rows that never became part of the cache
-            self._given.append(Given(new, positions, _zeros(positions, count, positions.numel())))
+            self._given.append(GivenAttention(new, positions, _zeros(positions, count, positions.numel())))
 
     def columns(self, blocks: Sequence[Block]) -> Columns | None:
         """Where this pass's weights go, if they are wanted."""
@@ -105,7 +105,7 @@ class Witness:
 
         Keys are needed where ``columns`` are to be filled.
         """
-        self.asked[layer] = Asked(scale, self._windows[layer] if self._windows else None, softcap, sinks)
+        self.asked[layer] = AttentionParams(scale, self._windows[layer] if self._windows else None, softcap, sinks)
         if self.recent:
             new = query[0, :, -self.recent :]
             old = self.queries.get(layer)
@@ -152,7 +152,7 @@ class Witness:
             here = torch.nonzero(torch.isin(live, given.seen))[:, 0]
             weights[first:last, here] = given.weights[:, columns[here]]
             first = last
-        self._given = [Given(places, live, weights)]
+        self._given = [GivenAttention(places, live, weights)]
 
     def _take_back(self, position: int) -> None:
         """Attention given by the rows from ``position`` on has not been given."""

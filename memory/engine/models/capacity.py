@@ -19,7 +19,7 @@ _CGROUP = (  # folder, limit, usage, and the part of the usage that is file cach
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightSizes:
     """What a model's parameters take when they are loaded."""
 
     parameters: int  # their number
@@ -35,7 +35,7 @@ def available_bytes(device: torch.device) -> int | None:
     return min(known) if known else None
 
 
-def check_capacity(name: str, weights: Weights, device: torch.device) -> None:
+def check_capacity(name: str, weights: WeightSizes, device: torch.device) -> None:
     """Refuse a model that does not fit.
 
     :raises CapacityError: with the numbers and what to do.

@@ -30,7 +30,7 @@ from memory.config.choices import DTYPES, INITS
 from memory.engine.attention.function import NAME
 from memory.engine.cpu.allocator import freed_at_once
 from memory.engine.cpu.prepacked_weights import prepack
-from memory.engine.models.capacity import Weights, check_capacity
+from memory.engine.models.capacity import WeightSizes, check_capacity
 from memory.engine.models.model_files import GENERATION, ModelFiles, model_files
 from memory.engine.models.model_path import check_place, refuse_adapter
 from memory.engine.models.model_shapes import SHAPES
@@ -253,12 +253,12 @@ def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
 
 
-def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | None = None) -> Weights:
+def _weights(skeleton: PreTrainedModel, dtype: torch.dtype, packing: Packing | None = None) -> WeightSizes:
     """What the weights take once they are loaded."""
     count, plain = sum(p.numel() for p in skeleton.parameters()), str(dtype).removeprefix("torch.")
     if packing is None:
-        return Weights(count, count * dtype.itemsize, plain)
-    return Weights(count, packing.stored_bytes(skeleton, dtype), f"{packing} and {plain}")
+        return WeightSizes(count, count * dtype.itemsize, plain)
+    return WeightSizes(count, packing.stored_bytes(skeleton, dtype), f"{packing} and {plain}")
 
 
 def _folder(name: str) -> Path:

@@ -9,27 +9,27 @@ from dataclasses import dataclass
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Asked
+from memory.engine.attention.kernels import AttentionParams
 from memory.engine.attention.masks import MaskPlan, causal_plan
 from memory.engine.attention.rope import Angles
-from memory.engine.scheduler.batched_cache import Gathered
-from memory.engine.scheduler.batched_paged import GatheredPaged
-from memory.engine.scheduler.batched_quantized import GatheredPacked
+from memory.engine.scheduler.batched_cache import BatchedCache
+from memory.engine.scheduler.batched_paged import BatchedPagedCache
+from memory.engine.scheduler.batched_quantized import BatchedQuantizedCache
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.finite_logits import check_finite
-from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.dense import KVCache
 from memory.kv_cache.paged import PagedCache
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 
-Member = PackedCache | PagedCache
+Member = QuantizedCache | PagedCache
 
 
-def kind(cache: WorkingCache) -> object:
+def kind(cache: KVCache) -> object:
     """Caches of one kind can be in one batch: packed alike, or with their rows in one pool.
 
     :raises ConfigError: a cache that is neither packed nor paged
     """
-    if isinstance(cache, PackedCache):
+    if isinstance(cache, QuantizedCache):
         return cache.format
     if isinstance(cache, PagedCache):
         return id(cache.pool)
@@ -54,7 +54,7 @@ class Batch:
         self._decoder = decoder
         self._members: list[Member] = []
         self._order: list[int] = []  # members, the longest first
-        self._rows: Gathered | None = None  # of members in that order; None: made by the next step
+        self._rows: BatchedCache | None = None  # of members in that order; None: made by the next step
         for member in members:
             self.join(member)
 
@@ -147,7 +147,7 @@ class Batch:
         if self._rows is None or not self._rows.whole:
             self._order = sorted(range(len(self)), key=lambda i: -self._members[i].length)
             members = [self._members[i] for i in self._order]
-            rows = GatheredPacked if isinstance(members[0], PackedCache) else GatheredPaged
+            rows = BatchedQuantizedCache if isinstance(members[0], QuantizedCache) else BatchedPagedCache
             self._rows = rows(members, self._decoder.spec.heads)
         return self._order
 
@@ -172,7 +172,7 @@ class _Watch:
     visible: int
     plan: MaskPlan
 
-    def see(self, layer: int, query: torch.Tensor, asked: Asked) -> None:
+    def see(self, layer: int, query: torch.Tensor, asked: AttentionParams) -> None:
         witness, keys, columns = self.member.witness, None, None
         if not self.member.tiled and witness.wants_mass:
             columns = witness.columns(self.plan.blocks(asked.window))
@@ -186,12 +186,12 @@ class _Pass:
     """State of one forward over a row of each member."""
 
     angles: Angles
-    rows: Gathered
+    rows: BatchedCache
     watches: Sequence[_Watch]
     bare: bool = False
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: Asked
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: AttentionParams
     ) -> torch.Tensor:
         self.rows.write(layer, key[:, :, 0], value[:, :, 0])
         for watch in self.watches:

@@ -12,7 +12,7 @@ from memory.engine.transformers.decoder import Decoder
 Result = torch.Tensor | Exception  # logits (vocab,) behind a member, or why it did not take its token
 
 
-class Teams:
+class BatchGroups:
     """One batch per kind of cache. Callers name the same caches in the same order, until one of them leaves."""
 
     def __init__(self, decoder: Decoder) -> None:

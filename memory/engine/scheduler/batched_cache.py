@@ -8,19 +8,19 @@ from typing import Generic, TypeVar
 
 import torch
 
-from memory.engine.attention.function import Asked
+from memory.engine.attention.kernels import AttentionParams
 from memory.engine.attention.masks import bias_of
 from memory.engine.attention.quantized_attention import packed_mix, packed_scores, takes
 from memory.engine.cpu import half_precision_matmul as products
-from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.dense import KVCache
 from memory.kv_cache.quantization import Packed
 
 KEYS, VALUES = 0, 1
-C = TypeVar("C", bound=WorkingCache)
+C = TypeVar("C", bound=KVCache)
 Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (requests, kv_heads, rows, head_dim)
 
 
-class Gathered(ABC, Generic[C]):
+class BatchedCache(ABC, Generic[C]):
     """What a pass reads of ``members`` and writes to them.
 
     The columns of its attention are numbered through all runs; a run holds some requests, one after another. Members
@@ -55,7 +55,7 @@ class Gathered(ABC, Generic[C]):
     def visible(self, window: int | None) -> torch.Tensor:
         """(requests, columns) bool."""
 
-    def attend(self, layer: int, query: torch.Tensor, asked: Asked) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, asked: AttentionParams) -> torch.Tensor:
         """Attention of rotated ``query`` (requests, heads, 1, head_dim): (requests, 1, heads, head_dim)."""
         dtype, q = query.dtype, query[:, :, 0] * asked.scale
         bias = self._biased(asked.window, torch.promote_types(dtype, torch.float32))
@@ -76,7 +76,7 @@ class Gathered(ABC, Generic[C]):
         return self._bias[window]
 
 
-def _weights(scores: torch.Tensor, bias: torch.Tensor, asked: Asked) -> torch.Tensor:
+def _weights(scores: torch.Tensor, bias: torch.Tensor, asked: AttentionParams) -> torch.Tensor:
     """Softmax of ``scores`` (requests, heads, columns); sinks, one logit per head, take mass and give nothing."""
     if asked.softcap is not None:
         scores.div_(asked.softcap).tanh_().mul_(asked.softcap)

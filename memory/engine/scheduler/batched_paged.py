@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from memory.engine.scheduler.batched_cache import Gathered, Run, requests_at
+from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.kv_pool import SENTINEL
 from memory.kv_cache.paged import PagedCache
 
 ROWS = 8192  # of all requests in a tile, as they lie in the pool
 
 
-class GatheredPaged(Gathered[PagedCache]):
+class BatchedPagedCache(BatchedCache[PagedCache]):
     """Rows of caches of one slot pool, copied for every layer by their slots."""
 
     def begin(self) -> None:

@@ -9,21 +9,21 @@ import torch
 
 from memory.engine.attention.quantized_attention import takes
 from memory.engine.attention.tiled import TILE
-from memory.engine.scheduler.batched_cache import Gathered, Run, requests_at
+from memory.engine.scheduler.batched_cache import BatchedCache, Run, requests_at
 from memory.kv_cache.quantization import Packed
-from memory.kv_cache.quantized import BLOCK, PAGE, Extent, PackedCache
+from memory.kv_cache.quantized import BLOCK, PAGE, Extent, QuantizedCache
 
 ROWS = 2 * TILE  # of all requests in a tile of keys or of values: alone, a tile is TILE rows of both
 Views = tuple[list[torch.Tensor], ...]  # of codes, scale and bias: each (blocks, rows, numbers), for torch.cat
 
 
-class GatheredPacked(Gathered[PackedCache]):
+class BatchedQuantizedCache(BatchedCache[QuantizedCache]):
     """Packed blocks of the members, and behind them one tensor with the last rows of all.
 
     As long as a cache is a member, its ``open`` rows are a view of that tensor.
     """
 
-    def __init__(self, members: Sequence[PackedCache], heads: int) -> None:
+    def __init__(self, members: Sequence[QuantizedCache], heads: int) -> None:
         super().__init__(members, heads)
         sides, layers, _, kv_heads, _, head_dim = members[0].open.shape
         self._tails = members[0].open.new_empty(sides, layers, kv_heads, len(members), PAGE, head_dim)
@@ -87,7 +87,7 @@ class GatheredPacked(Gathered[PackedCache]):
         return self._sights[window]
 
 
-def _span(member: PackedCache, window: int | None) -> tuple[int, int]:
+def _span(member: QuantizedCache, window: int | None) -> tuple[int, int]:
     """First and last number of the blocks that hold packed rows in sight."""
     last = -(-member.packed // BLOCK)
     return (0 if window is None else min(last, max(0, member.next_position + 1 - window) // BLOCK)), last

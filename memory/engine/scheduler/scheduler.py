@@ -12,9 +12,9 @@ import torch
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.scheduler.batch import Member, kind
-from memory.engine.scheduler.batch_groups import Teams
+from memory.engine.scheduler.batch_groups import BatchGroups
 from memory.engine.scheduler.request_stream import Reason, Request, Stream, Tokens
-from memory.engine.transformers.append import Chunking, Extension
+from memory.engine.transformers.append import ChunkedPrefill, ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from memory.engine.transformers.finite_logits import most_likely
 
@@ -22,7 +22,7 @@ Done = Callable[[Stream, Reason], None]
 
 
 @dataclass(frozen=True)
-class Pacing:
+class SchedulerConfig:
     """What a turn may do.
 
     :param chunking: rows of a prefill's chunks while nobody else is served
@@ -31,7 +31,7 @@ class Pacing:
     :param batch: sequences that decode at once; others go on when one of them has ended
     """
 
-    chunking: Chunking = field(default_factory=Chunking)
+    chunking: ChunkSchedule = field(default_factory=ChunkSchedule)
     few: int = 256
     warm: int = 4
     batch: int = 16
@@ -42,7 +42,7 @@ class Pacing:
 
 
 @dataclass(frozen=True)
-class _Shared(Chunking):
+class _Shared(ChunkSchedule):
     """Small chunks while ``crowded()``."""
 
     few: int = 256
@@ -57,7 +57,7 @@ class _Shared(Chunking):
 class _Job:
     stream: Stream
     done: Done | None
-    extension: Extension | None = None
+    extension: ChunkedPrefill | None = None
     token: int = -1  # the one to be appended next
     begun: bool = False
 
@@ -86,9 +86,9 @@ class Scheduler:
     :param automatic: turns follow each other while there is work; else `turn` and `run_until_idle` make them
     """
 
-    def __init__(self, engine: Engine, pacing: Pacing | None = None, automatic: bool = True) -> None:
+    def __init__(self, engine: Engine, pacing: SchedulerConfig | None = None, automatic: bool = True) -> None:
         self.turns = 0
-        self._pacing, self._automatic = pacing or Pacing(), automatic
+        self._pacing, self._automatic = pacing or SchedulerConfig(), automatic
         self._engine, self._decoder = engine, engine.decoder
         own = self._pacing.chunking
         self._chunking = _Shared(1, own.steps, own.rest, self._pacing.few, self._crowded)
@@ -97,7 +97,7 @@ class Scheduler:
         self._warm: deque[_Job] = deque()
         self._queue: deque[_Job] = deque()
         self._active: list[_Job] = []
-        self._teams = Teams(self._decoder)
+        self._teams = BatchGroups(self._decoder)
         self._busy: set[object] = set()
         self._idle = threading.Condition()
         self._driven = self._closed = self._ending = False
@@ -288,7 +288,7 @@ class Scheduler:
             given = request.token_ids
             ids = given(request.cache) if callable(given) else given
             ids = torch.as_tensor(ids, dtype=torch.long, device=self._decoder.device)
-            job.extension = Extension(self._decoder, request.cache, ids, self._chunking)
+            job.extension = ChunkedPrefill(self._decoder, request.cache, ids, self._chunking)
         except Exception as error:
             self._end(job, Reason.ERROR, error)
             return

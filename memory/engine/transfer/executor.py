@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
 from memory.engine.results import LoadInterval
-from memory.engine.transfer.kv_transfer import Mover, Run
+from memory.engine.transfer.kv_transfer import KVTransfer, Run
 from memory.engine.transfer.link import Transport
 from memory.stages import Transfer
 
 IN_FLIGHT = 2  # jobs on a CUDA stream at once: more would be an order that nothing urgent can change
 
 
-class Loader:
+class TransferExecutor:
     """One request's transfers. On CUDA intervals are those of issuing the copies, and layers wait for their events."""
 
-    def __init__(self, mover: Mover, layers: int, transport: Transport) -> None:
+    def __init__(self, mover: KVTransfer, layers: int, transport: Transport) -> None:
         self.mover, self.transport = mover, transport
         self.intervals: list[LoadInterval] = []
         self.waited = 0.0  # seconds

@@ -22,7 +22,7 @@ Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)
 
 
 @dataclass
-class Mover:
+class KVTransfer:
     """Copies runs of rows of blocks; what rests packed travels packed, and is unpacked on the cache's device."""
 
     layout: Layout

@@ -91,7 +91,7 @@ class Staging:
         return f"{name} pinned {self._turns[name] % BUFFERS}"
 
 
-class Beside:
+class SideWorker:
     """The worker that chooses rows while the layer's MLP is computed; on CUDA it has a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
@@ -135,7 +135,7 @@ class Transport:
     link: Executor | None = None
     stream: torch.cuda.Stream | None = None
     throttle: Throttle | None = None
-    beside: Beside | None = None
+    beside: SideWorker | None = None
     chunk: float = CHUNK
     staging: Staging = field(default_factory=Staging)
 
@@ -160,7 +160,7 @@ class Transport:
             raise ConfigError(f"transport {kind!r} does not work on {device}; use inline, thread, or stream on CUDA.")
         link = None if kind == "inline" else ThreadPoolExecutor(1, "link", choose_device, (device,))
         stream = torch.cuda.Stream(device) if kind == "stream" else None
-        return cls(link, stream, throttle, Beside(device) if importance == "beside" else None, chunk)
+        return cls(link, stream, throttle, SideWorker(device) if importance == "beside" else None, chunk)
 
     def close(self) -> None:
         """Stop the threads."""

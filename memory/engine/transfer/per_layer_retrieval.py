@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from memory.engine.results import LoadInterval
-from memory.engine.transfer.executor import Loader
+from memory.engine.transfer.executor import TransferExecutor
 from memory.kv_cache.block import KVBlock
 from memory.stages import Slots
 
@@ -28,13 +28,13 @@ class Guess:
 
 
 @dataclass
-class SlotFeed:
+class PerLayerRetrieval:
     """MemArt's per-layer selection: neighbouring layers choose much alike, so that a layer's choice is the guess for
     the next one. The guess travels beside the computation where there is a thread for it; without one nothing does.
     """
 
     slots: Slots
-    loader: Loader
+    loader: TransferExecutor
     layers: int
     _guess: Guess | None = field(default=None, init=False)
 

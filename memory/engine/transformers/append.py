@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Pass
+from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import causal_plan
 from memory.engine.results import PrefillResult, PrefillTrace
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.engine.transformers.finite_logits import check_finite
-from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.dense import KVCache
 
 
 @dataclass(frozen=True)
-class Chunking:
+class ChunkSchedule:
     """How many rows a pass computes: fewer, the more it reads, so that its memory stays bounded.
 
     Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
@@ -37,11 +37,11 @@ class Chunking:
         return min(left, next((size for below, size in self.steps if cached < below), self.rest))
 
 
-class Extension:
+class ChunkedPrefill:
     """The prefill of ``token_ids`` (rows,) behind ``cache``; ``step`` computes one chunk, ``run`` all of them."""
 
     def __init__(
-        self, decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, chunking: Chunking | None = None
+        self, decoder: Decoder, cache: KVCache, token_ids: torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> None:
         if not token_ids.numel():
             raise ConfigError("there is no new token to compute: give at least one, behind which the logits are wanted")
@@ -84,14 +84,14 @@ class Extension:
         return PrefillResult(self._cache.logits, self._cache, self.trace)
 
 
-def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
+def append(decoder: Decoder, cache: KVCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
     """Make ``token_ids`` (rows,) part of ``cache``; logits (1, vocab) behind the ``last`` of them, if that is one."""
     count, start, position = token_ids.numel(), cache.length, cache.next_position
     cache.reserve(count, lasting=True)
     places = torch.arange(position, position + count, device=decoder.device)
     positions = torch.cat([cache.positions, places])
     rows = torch.arange(start, start + count, device=decoder.device)
-    state = Pass(
+    state = PromptPass(
         cache=cache,
         rows=slice(start, start + count),
         visible=cache.end_at(start + count),

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Coupled, JointPass, Pass
+from memory.engine.attention.function import BatchPass, CoupledPass, PromptPass
 from memory.engine.attention.rope import RopeTables
 from memory.engine.cpu import half_precision_matmul as products
 from memory.engine.models.model_spec import ModelSpec
@@ -41,11 +41,11 @@ class Decoder:
         """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
         return self.module.model.embed_tokens(token_ids[None])
 
-    def layer(self, index: int, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+    def layer(self, index: int, hidden: torch.Tensor, state: PromptPass | BatchPass) -> torch.Tensor:
         """One decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
         return self.feed(index, self.attend(index, hidden, state))
 
-    def attend(self, index: int, hidden: torch.Tensor, state: Pass | Coupled | JointPass) -> torch.Tensor:
+    def attend(self, index: int, hidden: torch.Tensor, state: PromptPass | CoupledPass | BatchPass) -> torch.Tensor:
         """The layer up to its attention, residual included.
 
         The two halves are called apart because a row that nobody wants after the attention needs no MLP.
@@ -75,7 +75,7 @@ class Decoder:
         given = given[0] if isinstance(given, tuple) else given  # experts bring their router's scores
         return mixed + (layer.post_feedforward_layernorm(given) if self._sandwiched else given)
 
-    def run(self, hidden: torch.Tensor, state: Pass | JointPass) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, state: PromptPass | BatchPass) -> torch.Tensor:
         """All layers on the same rows."""
         for index in range(self.spec.layers):
             hidden = self.layer(index, hidden, state)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Pass
+from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import unit_plan
 from memory.engine.attention.rope import Angles
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.dense import DenseCache, Rows, WorkingCache
+from memory.kv_cache.dense import DenseCache, KVCache, Rows
 
 PACK_ROWS = 4096  # rows per forward: bounds the memory of its activations
 
@@ -70,7 +70,7 @@ class Pack:
             place_block(decoder, self.cache, behind, before)
         starts = [first, *[before] * (len(units) - 1)]
         places = torch.cat([torch.arange(n, device=device) + s for s, n in zip(starts, self._lengths, strict=True)])
-        self.state = Pass(
+        self.state = PromptPass(
             cache=self.cache,
             rows=self.rows,
             visible=self.cache.end_at(total),
@@ -91,14 +91,14 @@ class Pack:
         return [(k.contiguous(), v.contiguous()) for k, v in zip(keys, values, strict=True)]
 
 
-def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Pass) -> None:
+def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: PromptPass) -> None:
     """Keys and values of the rows that enter ``layer``, and nothing else of it: for whoever reads no output of it."""
     k, v = (made[None] for made in decoder.bare_kv(layer, hidden))
     place_layer(decoder, state.cache, layer, state.rows, state.angles, k, v)
 
 
 def place_layer(
-    decoder: Decoder, cache: WorkingCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
+    decoder: Decoder, cache: KVCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
 ) -> None:
     """Put a layer's unrotated keys, and values (1, kv_heads, rows, head_dim), at ``rows``, which have ``angles``."""
     cache.write_raw(layer, rows, k)

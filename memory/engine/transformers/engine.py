@@ -19,16 +19,16 @@ from memory.engine.models.model_spec import ModelSpec
 from memory.engine.results import PrefillResult, ScoreResult
 from memory.engine.transfer.link import Throttle, Transport
 from memory.engine.transformers import decode
-from memory.engine.transformers.append import Chunking, Extension
+from memory.engine.transformers.append import ChunkedPrefill, ChunkSchedule
 from memory.engine.transformers.compact import compact
 from memory.engine.transformers.encode import encode
-from memory.engine.transformers.keep_interfaces import ByHand, KeepInterfaces
-from memory.engine.transformers.prefill import Prefill
+from memory.engine.transformers.keep_interfaces import KeepInterfaces, ManualLoading
+from memory.engine.transformers.prefill import LayerwisePrefill
 from memory.engine.transformers.query_states import query_states
 from memory.engine.transformers.score import Scorer
 from memory.engine.worker import Priority, Worker
 from memory.kv_cache.block import KVBlock, resting
-from memory.kv_cache.dense import DenseCache, WorkingCache
+from memory.kv_cache.dense import DenseCache, KVCache
 from memory.kv_cache.paged import PagedCache
 from memory.stages import Layout, Loading, Recompute, Slots
 
@@ -104,20 +104,20 @@ class Engine:
 
         def work() -> PrefillResult:
             stages = recompute, loading, self._transport
-            return Prefill(self.decoder, layout, *stages, context_block, keep_raw, slots, seen).run()
+            return LayerwisePrefill(self.decoder, layout, *stages, context_block, keep_raw, slots, seen).run()
 
         return self._worker.call(work)
 
     def steps(self, layout: Layout, recompute: Recompute, context_block: KVBlock | None = None) -> KeepInterfaces:
         """KEEP's ``load_memory``, ``prefill_layer`` and ``importance_evaluation`` for a prompt driven by hand."""
 
-        def work() -> Prefill:
-            return Prefill(self.decoder, layout, recompute, ByHand(), self._transport, context_block)
+        def work() -> LayerwisePrefill:
+            return LayerwisePrefill(self.decoder, layout, recompute, ManualLoading(), self._transport, context_block)
 
         return KeepInterfaces(self._worker.call(work), self._worker)
 
     def score(
-        self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+        self, cache: KVCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
         """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie.
 
@@ -126,23 +126,23 @@ class Engine:
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(
-        self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
+        self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
         """Greedy continuation; ends before the first of ``stop_ids``."""
         return self._worker.call(
             partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
         )
 
-    def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
+    def append(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
         return self.extend(cache, token_ids).logits
 
     def extend(
-        self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: Chunking | None = None
+        self, cache: KVCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> PrefillResult:
         """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
-        return self._worker.call(lambda: Extension(self.decoder, cache, ids, chunking).run())
+        return self._worker.call(lambda: ChunkedPrefill(self.decoder, cache, ids, chunking).run())
 
     def compact(self, cache: PagedCache) -> None:
         """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""

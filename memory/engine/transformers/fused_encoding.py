@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Coupled, Pass
+from memory.engine.attention.function import CoupledPass, PromptPass
 from memory.engine.attention.rope import Angles, at_rows
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.encode import Pack, place_layer
@@ -17,7 +17,7 @@ from memory.kv_cache.dense import DenseCache
 from memory.stages import Layout, Placement
 
 
-class Carried:
+class FusedEncoding:
     """A prompt's units without a block, each seeing itself and ``seen``: they go through every layer before it does.
 
     A layer's keys and values of theirs are written into the prompt's cache before its attention, as if they had been
@@ -28,7 +28,7 @@ class Carried:
     @classmethod
     def of(
         cls, decoder: Decoder, layout: Layout, cache: DenseCache, angles: Angles, seen: KVBlock | None
-    ) -> Carried | None:
+    ) -> FusedEncoding | None:
         """Those of ``layout``, whose rows have ``angles`` in ``cache``; None if there are none."""
         placed = [placement for placement in layout.placements if placement.carried]
         return cls(decoder, placed, cache, angles, seen) if placed else None
@@ -54,10 +54,10 @@ class Carried:
         self._joined: tuple[Angles, Angles] | None = None
         self._attended, self._fed = -1, 0  # the last layer whose attention is done, and how many layers are done
 
-    def attend(self, layer: int, hidden: torch.Tensor, state: Pass) -> torch.Tensor:
+    def attend(self, layer: int, hidden: torch.Tensor, state: PromptPass) -> torch.Tensor:
         """The layer's first half of the prompt's rows ``hidden`` (1, rows, hidden), and of these before them."""
         rows, pack = hidden.shape[1], self._pack
-        joint = Coupled(state, pack.state, {} if state.bare else self._behind(state.angles), self._place)
+        joint = CoupledPass(state, pack.state, {} if state.bare else self._behind(state.angles), self._place)
         mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint)
         self._attended = layer
         self._mixed = mixed[:, rows:]

@@ -11,7 +11,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.results import PrefillResult
-from memory.engine.transformers.prefill import Prefill
+from memory.engine.transformers.prefill import LayerwisePrefill
 from memory.engine.transformers.probe import LayerProbe
 from memory.engine.worker import Worker
 from memory.kv_cache.dense import DenseCache
@@ -21,7 +21,7 @@ KV = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class ByHand:
+class ManualLoading:
     """A loading stage that plans nothing: slices come by ``load_memory``."""
 
     capabilities: ClassVar[Capabilities] = Capabilities()
@@ -38,7 +38,7 @@ class KeepInterfaces:
     missing one is an error. Memory ids are segment ids. Made by ``Engine.steps``.
     """
 
-    def __init__(self, run: Prefill, worker: Worker) -> None:
+    def __init__(self, run: LayerwisePrefill, worker: Worker) -> None:
         self._run, self._worker = run, worker
         self._place = {span.segment: number for number, span in enumerate(run.layout.segments)}
         self._rows = run.active.rows  # of the hidden states that prefill_layer takes next

@@ -17,18 +17,18 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Pass
+from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import MaskPlan, causal_plan
 from memory.engine.attention.rope import at_rows
 from memory.engine.results import ComputeInterval, PrefillResult, PrefillTrace
-from memory.engine.transfer.executor import Loader
-from memory.engine.transfer.kv_transfer import Mover
+from memory.engine.transfer.executor import TransferExecutor
+from memory.engine.transfer.kv_transfer import KVTransfer
 from memory.engine.transfer.link import Transport
-from memory.engine.transfer.per_layer_retrieval import SlotFeed
+from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.engine.transformers.encode import place_block, place_layer, write_keys
 from memory.engine.transformers.finite_logits import check_finite
-from memory.engine.transformers.fused_encoding import Carried
+from memory.engine.transformers.fused_encoding import FusedEncoding
 from memory.engine.transformers.probe import LayerProbe, SegmentTable
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import HEADROOM, DenseCache, as_rows
@@ -38,17 +38,17 @@ KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which the
 
 
 @dataclass(frozen=True, slots=True)
-class Active:
+class ActiveRows:
     """The rows computed at a layer, and what all layers with the same rows share."""
 
     rows: torch.Tensor  # sorted
     recomputed: int  # memory rows among them that have a block
     inactive: NDArray[np.bool_] | None  # (prompt rows,); None if every row is active
     small: bool  # a layer's attention weights are few enough to be kept for the probe
-    state: Pass
+    state: PromptPass
 
 
-class Prefill:
+class LayerwisePrefill:
     """One prefill. ``run`` does it all; the steps may also be taken one by one, layers in order.
 
     On CUDA the intervals are those of issuing the work; the total is measured to its end.
@@ -77,9 +77,9 @@ class Prefill:
         self._angles = decoder.rope.at(layout.positions, int(layout.positions[-1]) + 1)
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
         self._visible = self.cache.end_at(layout.rows)
-        mover = Mover(layout, self.cache, decoder.rope, self._angles, transport.staging)
-        self.loader, self._beside = Loader(mover, self._layers, transport), transport.beside
-        self._slots = None if slots is None else SlotFeed(slots, self.loader, self._layers)
+        mover = KVTransfer(layout, self.cache, decoder.rope, self._angles, transport.staging)
+        self.loader, self._beside = TransferExecutor(mover, self._layers, transport), transport.beside
+        self._slots = None if slots is None else PerLayerRetrieval(slots, self.loader, self._layers)
         self.trace = PrefillTrace(layout.rows)
         self._asked = recompute.capabilities.repairs  # perhaps for attention mass; who drops rows unasked never does
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
@@ -88,7 +88,7 @@ class Prefill:
             self.loader.cover(slice(0, layout.context))
         if slots is not None:
             self.loader.cover(slots.rows)
-        self._carried = Carried.of(decoder, layout, self.cache, self._angles, seen)
+        self._carried = FusedEncoding.of(decoder, layout, self.cache, self._angles, seen)
         for rows in self._carried.runs if self._carried is not None else ():
             self.loader.cover(rows)
         self.active = self._activate(self.recompute.first(layout, self._layers))
@@ -215,13 +215,13 @@ class Prefill:
         self._note(layer, began, "attention")
         return mixed
 
-    def _mix(self, layer: int, hidden: torch.Tensor, active: Active, keep: bool) -> torch.Tensor:
+    def _mix(self, layer: int, hidden: torch.Tensor, active: ActiveRows, keep: bool) -> torch.Tensor:
         """A layer's attention; ``keep`` its weights for the probe if they are few enough."""
         active.state.keep_weights = keep and active.small
         attend = self.decoder.attend if self._carried is None else self._carried.attend
         return attend(layer, hidden, active.state)
 
-    def _feed(self, layer: int, mixed: torch.Tensor, active: Active, began: float | None = None) -> torch.Tensor:
+    def _feed(self, layer: int, mixed: torch.Tensor, active: ActiveRows, began: float | None = None) -> torch.Tensor:
         """The rest of the layer for the rows of ``active``."""
         began = time.perf_counter() if began is None else began
         feed = self.decoder.feed if self._carried is None else self._carried.feed
@@ -279,7 +279,7 @@ class Prefill:
         trace.timings = {"load": waited, "prefill": time.perf_counter() - self._started - waited}
         return PrefillResult(logits, self.cache, trace, self._carried.blocks() if self._carried is not None else ())
 
-    def _activate(self, rows: torch.Tensor) -> Active:
+    def _activate(self, rows: torch.Tensor) -> ActiveRows:
         """Fresh rows must be among ``rows``: nothing else can give them keys."""
         layout, spec = self.layout, self.decoder.spec
         fresh = layout.fresh[rows]
@@ -291,11 +291,11 @@ class Prefill:
             inactive = np.ones(layout.rows, dtype=bool)
             inactive[rows.cpu().numpy()] = False
         size = spec.heads * rows.numel() * layout.rows * spec.dtype.itemsize
-        return Active(rows, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, self._pass_over(rows))
+        return ActiveRows(rows, int(memory.sum()), inactive, size <= KEPT_WEIGHTS, self._pass_over(rows))
 
-    def _pass_over(self, rows: torch.Tensor) -> Pass:
+    def _pass_over(self, rows: torch.Tensor) -> PromptPass:
         place = as_rows(rows)
-        return Pass(
+        return PromptPass(
             cache=self.cache,
             rows=place,
             visible=self._visible,

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import Attended
+from memory.engine.attention.function import LayerAttention
 from memory.engine.attention.kernels import Block, block_probabilities
 from memory.engine.attention.masks import bias_of
-from memory.engine.results import Hops, PrefillTrace
+from memory.engine.results import HopReport, PrefillTrace
 from memory.engine.transformers.decoder import Decoder
-from memory.engine.transformers.fused_encoding import Carried
+from memory.engine.transformers.fused_encoding import FusedEncoding
 from memory.kv_cache.dense import DenseCache
 from memory.stages import Layout
 
@@ -55,10 +55,10 @@ class LayerProbe:
     cache: DenseCache
     trace: PrefillTrace
     active: torch.Tensor
-    attended: Attended
+    attended: LayerAttention
     entered: torch.Tensor
     leave: Callable[[], torch.Tensor]
-    carried: Carried | None = None  # units that the prefill encodes
+    carried: FusedEncoding | None = None  # units that the prefill encodes
     asked: bool = False  # for attention mass
 
     def mass_from_query(self) -> torch.Tensor:
@@ -141,7 +141,7 @@ class LayerProbe:
 
     def report(self, hops: int, edges: Sequence[tuple[int, int, float]] = ()) -> None:
         """Note in the trace how this layer's choice came about."""
-        self.trace.hops.append(Hops(self.layer, hops, tuple(edges)))
+        self.trace.hops.append(HopReport(self.layer, hops, tuple(edges)))
 
     def _numbers_of(self, rows: torch.Tensor) -> torch.Tensor:
         """Places of the prompt ``rows`` (sorted) among the active ones."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from memory.engine.attention.function import Pass
+from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import causal_plan
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.engine.transformers.encode import place_block
@@ -25,7 +25,7 @@ def query_states(
     if context is not None:
         place_block(decoder, cache, context, 0)
     places = torch.arange(stop, device=device)
-    state = Pass(
+    state = PromptPass(
         cache=cache,
         rows=slice(before, stop),
         visible=cache.end_at(stop),

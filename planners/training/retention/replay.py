@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from memory.construction.query_span import QuerySpan
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.cache_view import CacheView, keep_best
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.retention.query_memory import QueryMemory, head_features, mean_keys, rule_scores
 from memory.retention.residual_head import ResidualHead
@@ -67,11 +67,11 @@ def replay(
     """Every turn after which something has to go. It goes as the ``head`` says by then: so the rows that it chooses
     among are those that it will have to choose among, with a rule that is as large as it will be."""
     spec = engine.spec
-    pool = SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
-    rule, cache, spans, protected = QueryMemory(budget, decay), PagedCache(pool, Witness()), QuerySpan(), 0
+    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
+    rule, cache, spans, protected = QueryMemory(budget, decay), PagedCache(pool, AttentionObserver()), QuerySpan(), 0
     for number, turn in enumerate(session.turns):
         if turn.begins:
-            cache, spans, protected = PagedCache(pool, Witness()), QuerySpan(), turn.protected
+            cache, spans, protected = PagedCache(pool, AttentionObserver()), QuerySpan(), turn.protected
         if cache.next_position + len(turn.ids) > spec.max_positions:
             return
         cache.witness.recent = turn.query

@@ -32,7 +32,7 @@ from keep_agent.rollout.results import PARTS
 from keep_agent.rollout.run_folder import SUMMARY
 from memory.construction import isolated as blocks
 from memory.engine.attention.rope import RopeTables
-from memory.engine.transfer.per_layer_retrieval import SlotFeed
+from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
 from memory.engine.transformers.engine import Engine
 from memory.segments.sentence_encoder import HashedNgrams, make_encoder
 from tests.rewriting import change_lines, change_object
@@ -204,13 +204,13 @@ def test_what_a_latent_retrieval_computes_counts_once(
 def test_what_layers_fill_for_themselves_is_memory_not_attention(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, clock: FakeTime
 ) -> None:
-    plain = SlotFeed._fetch
+    plain = PerLayerRetrieval._fetch
 
-    def slow(self: SlotFeed, *given: object) -> object:
+    def slow(self: PerLayerRetrieval, *given: object) -> object:
         clock.sleep(0.1)
         return plain(self, *given)
 
-    monkeypatch.setattr(SlotFeed, "_fetch", slow)
+    monkeypatch.setattr(PerLayerRetrieval, "_fetch", slow)
     chosen = "memory.retrieval.top_k=4", "memory.retrieval.layers=each"
     for row in answers("planner=memart", *chosen, "profile=true", "generated.debates=0", "limit=2"):
         assert row.split.attention < 300 <= row.split.memory and row.split.other > -5  # three layers sleep

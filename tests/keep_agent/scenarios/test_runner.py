@@ -28,7 +28,7 @@ from memory.engine.models.load import from_config
 from memory.engine.models.special_tokens import special_tokens
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.dense import WorkingCache
+from memory.kv_cache.dense import KVCache
 from memory.kv_cache.quantization import PackFormat
 from planners.tiny.checkpoint import BUNDLED
 
@@ -45,7 +45,7 @@ class Babbler(Engine):
 
     def generate(
         self,
-        cache: WorkingCache,
+        cache: KVCache,
         first_logits: torch.Tensor,
         max_new_tokens: int,
         stop_ids: Collection[int] = (),

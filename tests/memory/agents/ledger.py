@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from memory.agents.manager import AgentMemories, Prompt
+from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.agents.text_match import TokenizerCoder, TokenText, match, resume
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.quantization import PackFormat
@@ -34,11 +34,11 @@ def lines(count: int, seed: int = 0) -> str:
     return "".join(f"{chance.choice(VERBS)} {chance.choice(PLACES)}\n" for _ in range(count))
 
 
-def answer(memories: AgentMemories, prompt: Prompt) -> torch.Tensor:
+def answer(memories: AgentMemories, prompt: AgentPrompt) -> torch.Tensor:
     return memories.engine.extend(prompt.cache, prompt.new).logits
 
 
-def say(memories: AgentMemories, agent: str, text: str, **knobs: Any) -> tuple[Prompt, torch.Tensor]:
+def say(memories: AgentMemories, agent: str, text: str, **knobs: Any) -> tuple[AgentPrompt, torch.Tensor]:
     """A whole turn: the prompt, and its logits."""
     prompt = memories.open(agent, text)
     logits = answer(memories, prompt)
@@ -70,7 +70,7 @@ class Ledger:
     memories: AgentMemories
     known: dict[tuple[str, str], Known] = field(default_factory=dict)
 
-    def open(self, agent: str, text: str) -> tuple[Prompt, Known]:
+    def open(self, agent: str, text: str) -> tuple[AgentPrompt, Known]:
         """A prompt, and what it must become."""
         memories = self.memories
         prompt, key = memories.open(agent, text), (agent, memories.engine.model_key)
@@ -90,7 +90,7 @@ class Ledger:
             known.where = "hot"
         return prompt, new
 
-    def say(self, agent: str, text: str, generate: int = 0) -> Prompt:
+    def say(self, agent: str, text: str, generate: int = 0) -> AgentPrompt:
         prompt, new = self.open(agent, text)
         logits = answer(self.memories, prompt)
         assert relative(logits, new.dense.append(prompt.new)[-1:]) < EXACT

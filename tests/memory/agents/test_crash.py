@@ -21,11 +21,11 @@ from keep_agent.errors import CorruptError
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from memory.files import block_file as blockfile
 from memory.files.agent_files import agent_path, open_agent
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 from planners.tiny.checkpoint import BUNDLED
 from planners.tiny.tokenizer import load_tokenizer
 from tests.memory.agents.pausing import pausing
@@ -74,7 +74,7 @@ def name_of(ids: Sequence[int]) -> str:
     return hashlib.sha256(repr(list(ids)).encode()).hexdigest()
 
 
-def probe(engine: Engine, cache: PackedCache, ids: Sequence[int]) -> str:
+def probe(engine: Engine, cache: QuantizedCache, ids: Sequence[int]) -> str:
     """What the rows say, bit for bit, without a trace in them."""
     return digest(engine.extend(cache.fork(), ids).logits)
 
@@ -105,7 +105,7 @@ def grow(life: Life, folder: Path, seed: int, texts: dict[str, str], news: Conne
         count = chance.randrange(1, life.more) + (0 if text else life.lines)
         text += "".join(f"open drawer_1 and pick up mug_{seed + turn + i} \n" for i in range(count))
         prompt = memories.open(agent, text)
-        logits = engine.extend(prompt.cache, prompt.new, Chunking(whole=life.whole, steps=(), rest=90)).logits
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule(whole=life.whole, steps=(), rest=90)).logits
         said = engine.generate(prompt.cache, logits, 3) if chance.random() < 0.3 else []
         told = prompt.told.first(len(prompt.told.ids))
         told.extend(said, memories.coder)

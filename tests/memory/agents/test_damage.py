@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from memory.agents.manager import Prompt
+from memory.agents.manager import AgentPrompt
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.transformers.engine import Engine
 from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Make, cold, lines, say
 
 
-def damaged(memories: Make, path: Path, raw: bytes, text: str) -> Prompt:
+def damaged(memories: Make, path: Path, raw: bytes, text: str) -> AgentPrompt:
     """A prompt over a damaged file: it is reported, and the agent begins anew."""
     path.write_bytes(raw)
     fresh = memories()

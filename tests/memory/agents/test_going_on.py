@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from memory.agents.cache_file import tensors_of
-from memory.agents.manager import AgentMemories, Prompt
+from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.files import agent_files as disk
 from memory.files import block_file as blockfile
-from memory.kv_cache.quantized import BLOCK, PAGE, PackedCache
+from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
 from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.memory.agents.pausing import pausing
 from tests.waiting import PATIENCE
@@ -42,7 +42,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made.opened.set()
 
 
-def goes_on(memories: AgentMemories, text: str, gate: Gate) -> Prompt:
+def goes_on(memories: AgentMemories, text: str, gate: Gate) -> AgentPrompt:
     """A turn of an agent whose last one is half written, in that one's last block."""
     assert gate.reached.wait(PATIENCE)
     before = memories._hot["a", memories.engine.model_key].cache
@@ -101,7 +101,7 @@ def test_room_that_a_failed_pass_left_is_in_no_file(make: Make, monkeypatch: pyt
     expected, _ = tensors_of(cache)
     extents = len(cache.extents)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of luck"):
-        patch.setattr(PackedCache, "write", unlucky)
+        patch.setattr(QuantizedCache, "write", unlucky)
         memories.engine.extend(cache, torch.full((2000,), 7))
     assert len(cache.extents) > extents and cache.extents[-2].blocks * BLOCK > cache.packed, "room behind room"
     found, _ = tensors_of(cache)

@@ -8,8 +8,8 @@ import torch
 from keep_agent.errors import ConfigError, ModelError
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.scheduler.request_stream import Reason, Stream
-from memory.engine.scheduler.scheduler import Pacing, Scheduler
-from memory.engine.transformers.append import Chunking, Extension
+from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
+from memory.engine.transformers.append import ChunkedPrefill, ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from tests.memory.agents.ledger import Known, Ledger, Make, answer, lines, say
 
@@ -72,7 +72,7 @@ def test_what_was_cancelled_is_remembered_as_far_as_it_was_computed(ledger: Ledg
     text = lines(60)
     prompt, new = ledger.open("a", text)
     ids = torch.tensor(prompt.new)
-    Extension(engine.decoder, prompt.cache, ids)  # not a step of it
+    ChunkedPrefill(engine.decoder, prompt.cache, ids)  # not a step of it
     engine.extend(prompt.cache, ids[:100])
     ledger.memories.finish(prompt)
     new.dense.append(prompt.new[:100])
@@ -87,7 +87,7 @@ def test_what_was_cancelled_is_remembered_as_far_as_it_was_computed(ledger: Ledg
 def test_a_prompt_cannot_be_finished_while_its_stream_goes_on(turns: int, make: Make, engine: Engine) -> None:
     """Before it began, between two chunks, and while it decodes; cancelled or not, the next turn adds rows."""
     memories, text = make(), lines(60)
-    scheduler = Scheduler(engine, Pacing(Chunking(whole=1, steps=(), rest=100), few=100), automatic=False)
+    scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(whole=1, steps=(), rest=100), few=100), automatic=False)
     say(memories, "a", lines(4))
     prompt = memories.open("a", lines(4) + text)
     stream = scheduler.submit("a", prompt.cache, prompt.new, 30)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 
 from memory.construction.fixed_blocks import FixedBlocks
-from memory.construction.latent_choice import NamedChoice
+from memory.construction.latent_choice import UnitChoice
 from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
 from memory.engine.transformers.engine import Engine
@@ -18,7 +18,7 @@ from memory.method import MemoryMethod
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
-from memory.reports.timing import Clock
+from memory.reports.timing import StepTimer
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession
@@ -140,10 +140,10 @@ def test_a_stale_version_is_never_chosen(engine: Engine, steps: list) -> None:
 
 
 def test_boxes_of_blocks_that_are_gone_are_forgotten(engine: Engine) -> None:
-    choice = NamedChoice(engine, Latent(top_k=1))
+    choice = UnitChoice(engine, Latent(top_k=1))
     blocks = engine.encode([(None, [5, 6]), (None, [7, 8, 9])], ["a", "b"])
     for given_ in (blocks, blocks[1:], blocks[:1], blocks[::-1]):
         names = [block.identity for block in given_]
-        numbers, _ = choice.choose(names, dict(zip(names, given_, strict=True)), None, [5], Clock())
+        numbers, _ = choice.choose(names, dict(zip(names, given_, strict=True)), None, [5], StepTimer())
         assert len(numbers) == 1 and numbers[0] < len(given_)
         assert len(choice._latent.index) == len(given_)

@@ -14,9 +14,9 @@ from keep_agent.errors import ModelError
 from memory.construction.prefix_builder import common_prefix
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
-from memory.kv_cache.slot_prefix_index import SlotIndex
+from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 from memory.method import MemoryMethod
 from memory.session import MemorySession
 from tests.laws.transcripts import grown
@@ -84,7 +84,7 @@ class Flat:
         self.sessions = [self.watched(open_session(engine, method))]
 
     @property
-    def shared(self) -> tuple[SlotPool, SlotIndex]:
+    def shared(self) -> tuple[KVPool, SlotPrefixIndex]:
         (shelf,) = self.method.shelves.values()
         return shelf.pool, shelf.index
 

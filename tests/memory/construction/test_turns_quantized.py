@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from memory.construction.prefix_builder import common_prefix
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 from memory.method import MemoryMethod
 from memory.session import MemorySession
 from memory.storage.quantized import Quantized
@@ -40,7 +40,7 @@ class Rounded(Watched):
         self.dense = Dense(session.engine.plain, session.method.packs)
 
     @property
-    def cache(self) -> PackedCache:
+    def cache(self) -> QuantizedCache:
         return self.session._assembler.cache
 
     def ask(self, number: int, lasting: bool = True) -> None:

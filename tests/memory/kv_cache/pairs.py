@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from memory.agents.cache_file import header_of, restore, tensors_of
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PAGE, PackedCache
+from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests.laws.prompts import relative, tokens
 from tests.references.packed import Dense
 
@@ -29,8 +29,8 @@ EXACT = 1e-9  # in float64, where no rounding of a sum lifts a number over the e
 GetEngine = Callable[..., Engine]
 
 
-def packed(engine: Engine, format: PackFormat = FORMATS[0]) -> PackedCache:
-    return PackedCache(engine.spec, format, engine.decoder.device)
+def packed(engine: Engine, format: PackFormat = FORMATS[0]) -> QuantizedCache:
+    return QuantizedCache(engine.spec, format, engine.decoder.device)
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Pair:
     """A packed cache and what it stands for. Every step compares logits."""
 
     engine: Engine
-    cache: PackedCache
+    cache: QuantizedCache
     dense: Dense
     step: int = 0
 
@@ -46,7 +46,7 @@ class Pair:
     def new(cls, engine: Engine, format: PackFormat = FORMATS[0]) -> Pair:
         return cls(engine, packed(engine, format), Dense(engine.plain, format))
 
-    def append(self, count: int, chunking: Chunking | None = None) -> None:
+    def append(self, count: int, chunking: ChunkSchedule | None = None) -> None:
         self.step += 1
         ids, at = tokens(count, 1000 * self.step + count), 0
         found = self.engine.extend(self.cache, ids, chunking).logits
@@ -92,7 +92,7 @@ class Pair:
                 assert relative(found, expected[0][:, self.dense.live]) < EXACT
 
 
-def bits_of(cache: PackedCache) -> list[torch.Tensor]:
+def bits_of(cache: QuantizedCache) -> list[torch.Tensor]:
     """All that a pass over the cache reads."""
     layers = range(cache.spec.layers)
     return [*(cache.keys(layer) for layer in layers), *(cache.values(layer) for layer in layers)]
@@ -102,13 +102,13 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def save(cache: PackedCache, path: Path) -> Path:
+def save(cache: QuantizedCache, path: Path) -> Path:
     tensors, extra = tensors_of(cache)
     write_blocks(path, tensors, header_of(cache), extra)
     return path
 
 
-def load(engine: Engine, path: Path) -> PackedCache:
+def load(engine: Engine, path: Path) -> QuantizedCache:
     return restore(open_blocks(path), engine.spec, engine.decoder.device)
 
 
@@ -116,7 +116,7 @@ class Stop(Exception):
     """A pass that somebody broke off."""
 
 
-def fail(engine: Engine, cache: PackedCache, count: int) -> None:
+def fail(engine: Engine, cache: QuantizedCache, count: int) -> None:
     """A pass that ends in the middle: the first layer is written, the second is not."""
 
     def stop(*_: object) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
-from memory.kv_cache.key_boxes import Boxes, BoxIndex
+from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.retrieval.latent import Latent
 from tests.memory.houses import furnish, make_store
 
@@ -22,9 +22,9 @@ def keys_of(sizes: list[int], seed: int = 0, dtype: torch.dtype = torch.float64)
     return [torch.randn(LAYERS, KV_HEADS, size, DIM, generator=generator, dtype=dtype) for size in sizes]
 
 
-def index_of(keys: list[torch.Tensor], layers: tuple[int, ...] = (0, 1)) -> BoxIndex:
-    index = BoxIndex(layers, KV_HEADS, DIM, keys[0].dtype)
-    index.append(Boxes.around(keys, layers))
+def index_of(keys: list[torch.Tensor], layers: tuple[int, ...] = (0, 1)) -> KeyBoxIndex:
+    index = KeyBoxIndex(layers, KV_HEADS, DIM, keys[0].dtype)
+    index.append(KeyBoxes.around(keys, layers))
     return index
 
 
@@ -75,14 +75,14 @@ def test_a_block_of_one_key_is_its_own_bound() -> None:
 
 def test_an_index_that_grew_piece_by_piece_is_the_same() -> None:
     keys, query = keys_of([3, 5, 1, 4, 2, 8, 7]), queries()
-    whole, pieces = index_of(keys, (1,)), BoxIndex((1,), KV_HEADS, DIM, torch.float64)
+    whole, pieces = index_of(keys, (1,)), KeyBoxIndex((1,), KV_HEADS, DIM, torch.float64)
     for first, last in ((0, 1), (1, 4), (4, 7)):
-        pieces.append(Boxes.around(keys[first:last], (1,)))
+        pieces.append(KeyBoxes.around(keys[first:last], (1,)))
     assert torch.equal(whole.bound(1, query), pieces.bound(1, query))
     assert pieces.tokens == [3, 5, 1, 4, 2, 8, 7]
     pieces.keep([0, 2, 5])
     assert torch.allclose(pieces.bound(1, query), whole.bound(1, query)[:, :, [0, 2, 5]])
-    pieces.append(Boxes.around(keys[:1], (1,)))
+    pieces.append(KeyBoxes.around(keys[:1], (1,)))
     assert pieces.tokens == [3, 1, 8, 3] and pieces.bound(1, query).shape == (HEADS, 5, 4)
     pieces.keep([])
     assert len(pieces) == 0
@@ -104,16 +104,16 @@ def test_equal_blocks_are_a_tie_that_the_earlier_wins(normalise: str, aggregate:
 def test_blocks_that_a_sharp_softmax_leaves_nothing_are_told_apart() -> None:
     """A relevance of -2000 has no softmax in float32, but still is more than -3000."""
     keys = [torch.full((1, 1, 1, 1), value) for value in (-3000.0, 0.0, -2000.0, -4000.0)]
-    index = BoxIndex((0,), 1, 1)
-    index.append(Boxes.around(keys, (0,)))
+    index = KeyBoxIndex((0,), 1, 1)
+    index.append(KeyBoxes.around(keys, (0,)))
     assert Latent(top_k=3).choose([torch.ones(1, 1, 1)], index) == [0, 1, 2]
     assert Latent(top_k=2).choose([torch.ones(1, 1, 1)], index) == [1, 2]
 
 
 def test_tokens_fill_up_with_the_best_that_fit() -> None:
     keys = [torch.full((1, 1, size, 1), value) for size, value in ((3, 1.0), (4, 4.0), (5, 3.0), (2, 2.0))]
-    index = BoxIndex((0,), 1, 1)
-    index.append(Boxes.around(keys, (0,)))
+    index = KeyBoxIndex((0,), 1, 1)
+    index.append(KeyBoxes.around(keys, (0,)))
     for room, chosen in ((4, [1]), (6, [1, 3]), (9, [1, 2]), (8, [1, 3]), (2, [3]), (14, [0, 1, 2, 3]), (1, [])):
         stage = Latent(top_k=room, unit="tokens")
         assert stage.choose([torch.ones(1, 1, 1)], index) == chosen
@@ -123,8 +123,8 @@ def test_tokens_fill_up_with_the_best_that_fit() -> None:
 
 def test_every_copy_of_a_block_is_paid_for() -> None:
     keys = [torch.full((1, 1, size, 1), value) for size, value in ((3, 1.0), (4, 4.0), (5, 3.0))]
-    index = BoxIndex((0,), 1, 1)
-    index.append(Boxes.around(keys, (0,)))
+    index = KeyBoxIndex((0,), 1, 1)
+    index.append(KeyBoxes.around(keys, (0,)))
     index.copies = [2, 3, 1]
     for unit, top_k, chosen in (
         ("blocks", 2, [1, 1]), ("blocks", 5, [0, 1, 1, 1, 2]), ("blocks", 6, [0, 0, 1, 1, 1, 2]),
@@ -141,8 +141,8 @@ def test_every_copy_of_a_block_is_paid_for() -> None:
 def test_max_hears_one_token_and_sum_hears_all() -> None:
     """Many tokens like the second block a little; one token wants nothing but the first."""
     keys = [torch.tensor([[[[4.0, 0.0]]]]), torch.tensor([[[[0.0, 1.0]]]])]
-    index = BoxIndex((0,), 1, 2)
-    index.append(Boxes.around(keys, (0,)))
+    index = KeyBoxIndex((0,), 1, 2)
+    index.append(KeyBoxes.around(keys, (0,)))
     query = torch.tensor([[[2.0, 0.0], *[[0.0, 2.0]] * 6]])
     assert Latent(top_k=1, aggregate="max").choose([query], index) == [0]
     assert Latent(top_k=1, aggregate="sum").choose([query], index) == [1]

@@ -22,17 +22,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
-from memory.kv_cache.kv_pool import SENTINEL, SlotPool
+from memory.kv_cache.kv_pool import SENTINEL, KVPool
 from memory.kv_cache.paged import MOVED, PagedCache
-from memory.kv_cache.slot_prefix_index import SlotIndex
+from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 
 LAYERS, KV_HEADS, DIM, BLOCK = 2, 1, 3, 2
 CAPACITY, PREFIX = 26, 10
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)
 
 
-def make_pool(capacity: int | None = CAPACITY) -> SlotPool:
-    return SlotPool(LAYERS, KV_HEADS, DIM, torch.float32, torch.device("cpu"), capacity)
+def make_pool(capacity: int | None = CAPACITY) -> KVPool:
+    return KVPool(LAYERS, KV_HEADS, DIM, torch.float32, torch.device("cpu"), capacity)
 
 
 def name(*seen: object) -> int:
@@ -145,7 +145,7 @@ class Requests(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = make_pool()
-        self.index = SlotIndex(self.pool, BLOCK, PREFIX, "model")
+        self.index = SlotPrefixIndex(self.pool, BLOCK, PREFIX, "model")
         self.requests: dict[int, tuple[PagedCache, Expected]] = {}
         self.number = count()
 
@@ -371,7 +371,7 @@ def test_a_full_pool_says_what_to_do_and_changes_nothing() -> None:
 
 def test_rows_that_move_stay_where_they_were_for_others() -> None:
     pool = make_pool()
-    index = SlotIndex(pool, BLOCK, PREFIX, "model")
+    index = SlotPrefixIndex(pool, BLOCK, PREFIX, "model")
     cache, expected = PagedCache(pool), Expected()
     append(cache, expected, [1, 0, 1, 0, 0, 1])
     names = index.names(expected.tokens, "")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from memory.construction.turns import Turns
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.cache_provider import SlotShelf
+from memory.kv_cache.cache_provider import PagedCacheProvider
 from memory.kv_cache.paged import PagedCache
 from tests.memory.houses import furnish
 from tests.memory.sessions import QUERY, moving, open_session
@@ -37,13 +37,13 @@ def extend(cache: PagedCache, tokens: list[int]) -> None:
     cache.extend(torch.arange(start, start + len(tokens)), None, torch.tensor(tokens))
 
 
-def live(shelf: SlotShelf, rng: random.Random) -> None:
+def live(shelf: PagedCacheProvider, rng: random.Random) -> None:
     """One session after another, each with a beginning that others have too."""
-    cache = shelf.cache(Witness())
+    cache = shelf.cache(AttentionObserver())
     for _ in range(STEPS):
         step = rng.choice(["begin", "extend", "drop", "share", "fork", "withdraw"])
         if step == "begin":
-            cache = shelf.cache(Witness())
+            cache = shelf.cache(AttentionObserver())
             shelf.take(cache, [rng.randrange(2)] * 64, "", more_than=0)
         elif step == "extend":
             extend(cache, [rng.randrange(2)] * rng.randint(1, 64))
@@ -59,7 +59,7 @@ def live(shelf: SlotShelf, rng: random.Random) -> None:
 
 @pytest.mark.usefixtures("hurried")
 def test_requests_of_several_threads_share_one_pool(engine: Engine) -> None:
-    shelf, errors = SlotShelf(engine, Turns(block_size=BLOCK, prefix_tokens=64)), []
+    shelf, errors = PagedCacheProvider(engine, Turns(block_size=BLOCK, prefix_tokens=64)), []
 
     def work(number: int) -> None:
         try:

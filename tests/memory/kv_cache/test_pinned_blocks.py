@@ -8,8 +8,8 @@ import torch
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.pinned_blocks import FrozenPool
-from memory.reports.timing import Clock
+from memory.kv_cache.pinned_blocks import PinnedPool
+from memory.reports.timing import StepTimer
 from memory.retrieval.all import All
 from memory.stages import Unit
 from tests.memory.houses import encode_text
@@ -20,12 +20,12 @@ from tests.references.isolated import full_reuse
 SIZE = block(4).nbytes
 
 
-def freeze(pool: FrozenPool, *names: str) -> None:
+def freeze(pool: PinnedPool, *names: str) -> None:
     for name in names:
         pool.freeze(name, f"block of {name}", lambda name=name: block(4, name=f"block of {name}"))
 
 
-def use(pool: FrozenPool, *names: str) -> None:
+def use(pool: PinnedPool, *names: str) -> None:
     """One finished prompt per name."""
     for name in names:
         holder = pool.holder()
@@ -33,7 +33,7 @@ def use(pool: FrozenPool, *names: str) -> None:
         holder.release()
 
 
-def held(pool: FrozenPool) -> str:
+def held(pool: PinnedPool) -> str:
     return "".join(name for name in "abcdefg" if pool.contains(name))
 
 
@@ -45,7 +45,7 @@ def never() -> KVBlock:
 
 
 def test_blocks_stay_when_nobody_refers_to_them() -> None:
-    pool = FrozenPool(10 * SIZE)
+    pool = PinnedPool(10 * SIZE)
     freeze(pool, "a", "b")
     use(pool, "a", "a", "b")
     assert held(pool) == "ab"
@@ -54,7 +54,7 @@ def test_blocks_stay_when_nobody_refers_to_them() -> None:
 
 
 def test_the_least_used_go_first_when_the_watermark_is_passed() -> None:
-    pool = FrozenPool(10 * SIZE, watermark=0.5)
+    pool = PinnedPool(10 * SIZE, watermark=0.5)
     freeze(pool, "a", "b", "c", "d", "e")
     assert pool.stats().utilisation == 0.5
     use(pool, "d", "a", "a", "c", "b", "e", "e")
@@ -68,7 +68,7 @@ def test_the_least_used_go_first_when_the_watermark_is_passed() -> None:
 
 
 def test_what_a_prompt_refers_to_is_never_released() -> None:
-    pool = FrozenPool(3 * SIZE, watermark=0.7)
+    pool = PinnedPool(3 * SIZE, watermark=0.7)
     prompt = pool.holder()
     freeze(pool, "a", "b")
     pool.find("a", prompt)
@@ -87,7 +87,7 @@ def test_what_a_prompt_refers_to_is_never_released() -> None:
 
 
 def test_what_can_never_fit_releases_nothing() -> None:
-    pool = FrozenPool(2 * SIZE, watermark=1.0)
+    pool = PinnedPool(2 * SIZE, watermark=1.0)
     freeze(pool, "a", "b")
     with pytest.raises(CapacityError, match=r"raise memory\.frozen\.capacity_bytes"):
         pool.freeze("c", "big", lambda: block(12, name="big"))
@@ -100,7 +100,7 @@ def test_what_can_never_fit_releases_nothing() -> None:
 
 
 def test_thawing_deletes_while_a_prompt_still_refers() -> None:
-    pool = FrozenPool(10 * SIZE)
+    pool = PinnedPool(10 * SIZE)
     prompt = pool.holder()
     freeze(pool, "a", "b")
     found = pool.find("a", prompt)
@@ -115,7 +115,7 @@ def test_thawing_deletes_while_a_prompt_still_refers() -> None:
 
 
 def test_several_names_share_one_block_until_the_last_is_thawed() -> None:
-    pool = FrozenPool(10 * SIZE)
+    pool = PinnedPool(10 * SIZE)
     pool.freeze("a", "same", lambda: block(4, name="same"))
     pool.freeze("b", "same", never)
     pool.freeze("a", "same", never)
@@ -131,7 +131,7 @@ def test_several_names_share_one_block_until_the_last_is_thawed() -> None:
 @pytest.mark.parametrize("wrong", [{"capacity_bytes": 0}, {"watermark": 0.0}, {"watermark": 1.5}])
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="=".join(map(str, next(iter(wrong.items()))))):
-        FrozenPool(**wrong)
+        PinnedPool(**wrong)
 
 
 # -- through sessions ------------------------------------------------------------------------------------------------
@@ -204,12 +204,12 @@ def test_freezing_and_thawing_while_the_session_runs(engine: Engine) -> None:
 def test_no_prompt_holds_on_to_what_is_frozen(engine: Engine) -> None:
     """A layout has the keys and values; who never comes back must not keep a block from going."""
     nbytes = engine.encode([(None, KNOWN[0])])[0].nbytes
-    shared = replace(method(), frozen=FrozenPool(3 * nbytes, watermark=0.4))
+    shared = replace(method(), frozen=PinnedPool(3 * nbytes, watermark=0.4))
     session, other = open_session(engine, shared), open_session(engine, shared)
     session.freeze(KNOWN[0])
     furnish(session, TEXTS[:1])
     unit = Unit.of("segment", [("fact_0", KNOWN[0])])
-    session._assembler.assemble([unit], QUERY, session._need_context(), Clock())
+    session._assembler.assemble([unit], QUERY, session._need_context(), StepTimer())
     other.freeze(KNOWN[1])
     assert other.is_frozen(KNOWN[1]) and not other.is_frozen(KNOWN[0])
     session.prefill("q", QUERY, lasting=False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
 from memory.engine.models.tiny_models import FAMILIES
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.kv_cache.quantization import PackFormat
 from tests.laws.prompts import relative, tokens
 from tests.memory.kv_cache.pairs import (
@@ -64,8 +64,8 @@ def test_narrow_dtypes(family: str, dtype: torch.dtype, engine_of: GetEngine) ->
 def test_any_chunking(family: str, sizes: tuple[int, ...], engine_of: GetEngine) -> None:
     pair = Pair.new(engine_of(family))
     steps = tuple((100 * (i + 1), size) for i, size in enumerate(sizes))
-    pair.append(500, Chunking(whole=200, steps=steps, rest=sizes[-1]))
-    pair.append(7, Chunking(whole=200))
+    pair.append(500, ChunkSchedule(whole=200, steps=steps, rest=sizes[-1]))
+    pair.append(7, ChunkSchedule(whole=200))
 
 
 @SMALL
@@ -74,7 +74,7 @@ def test_chunks_of_whole_pages_change_nothing(family: str, engine_of: GetEngine)
     engine = engine_of(family)
     one, many = packed(engine), packed(engine)
     expected = engine.extend(one, tokens(700, 1)).logits
-    found = engine.extend(many, tokens(700, 1), Chunking(whole=1, steps=((200, 192), (500, 320)), rest=128)).logits
+    found = engine.extend(many, tokens(700, 1), ChunkSchedule(whole=1, steps=((200, 192), (500, 320)), rest=128)).logits
     assert relative(found, expected) < EXACT
     for a, b in zip(bits_of(one), bits_of(many), strict=True):
         assert relative(a, b) < EXACT

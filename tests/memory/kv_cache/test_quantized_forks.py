@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from memory.engine.attention.observer import Witness
-from memory.engine.transformers.append import Chunking
-from memory.kv_cache.quantized import BLOCK, PackedCache
+from memory.engine.attention.observer import AttentionObserver
+from memory.engine.transformers.append import ChunkSchedule
+from memory.kv_cache.quantized import BLOCK, QuantizedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.kv_cache.pairs import (
     FORMATS,
@@ -39,12 +39,12 @@ def test_forks_go_their_own_ways(family: str, length: int, engine_of: GetEngine)
         pair.check_rows()
 
 
-def storages(cache: PackedCache) -> set[int]:
+def storages(cache: QuantizedCache) -> set[int]:
     return {extent.k.codes.untyped_storage().data_ptr() for extent in cache.extents}
 
 
-@pytest.mark.parametrize("chunking", [None, Chunking(whole=1, steps=((300, 300),), rest=150)])
-def test_whole_blocks_are_shared_and_never_written_to(chunking: Chunking | None, engine_of: GetEngine) -> None:
+@pytest.mark.parametrize("chunking", [None, ChunkSchedule(whole=1, steps=((300, 300),), rest=150)])
+def test_whole_blocks_are_shared_and_never_written_to(chunking: ChunkSchedule | None, engine_of: GetEngine) -> None:
     """A thousand rows serve ten forks, but for the last block; whatever the forks and their parent do, they stay."""
     engine = engine_of()
     parent = packed(engine)
@@ -88,7 +88,7 @@ def test_what_was_cut_away_takes_no_room_for_long(engine_of: GetEngine) -> None:
     """Little that is left of much moves to a place of its own."""
     engine = engine_of()
     cache = packed(engine)
-    engine.extend(cache, tokens(5000, 1), Chunking())
+    engine.extend(cache, tokens(5000, 1), ChunkSchedule())
     before, kept = storages(cache), list(cache.extents)  # or the new place might be the old one
     cache.cut(600)
     engine.extend(cache, tokens(100, 2))
@@ -102,7 +102,7 @@ def test_what_was_cut_away_takes_no_room_for_long(engine_of: GetEngine) -> None:
 
 def test_a_fork_has_no_witness(engine_of: GetEngine) -> None:
     engine = engine_of()
-    cache = PackedCache(engine.spec, FORMATS[0], engine.decoder.device, Witness(recent=4))
+    cache = QuantizedCache(engine.spec, FORMATS[0], engine.decoder.device, AttentionObserver(recent=4))
     engine.extend(cache, tokens(100, 1))
     fork = cache.fork()
     assert fork.witness is None

@@ -10,10 +10,10 @@ import torch
 from memory.engine.attention.tiled import TILE
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.scheduler.batch import Batch
-from memory.engine.transformers.append import Chunking, append
+from memory.engine.transformers.append import ChunkSchedule, append
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.quantization import Packed, PackFormat, pack
-from memory.kv_cache.quantized import PAGE, PackedCache
+from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.attention.test_tiled import Live
 from tests.memory.kv_cache.pairs import (
@@ -29,7 +29,7 @@ from tests.memory.kv_cache.pairs import (
 def test_a_layer_is_never_whole_in_full_precision() -> None:
     """A turn behind 8,192 rows, and the reading of them all: tiles of 2,048 rows, one at a time."""
     model = tiny_model("qwen2", layers=2, num_key_value_heads=4, head_dim=32)
-    cache = PackedCache(model.spec, FORMATS[0], model.decoder.device)
+    cache = QuantizedCache(model.spec, FORMATS[0], model.decoder.device)
     layer = 2 * 4 * TILE * 4 * 32 * 4  # bytes of keys and values of 8,192 rows
     with torch.inference_mode():
         for chunk in torch.tensor(tokens(4 * TILE, 1)).split(512):
@@ -53,7 +53,7 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
     layer = 2 * rows * 4 * 32 * 4
     with torch.inference_mode():
         model.decoder.rope.at(torch.zeros(1, dtype=torch.long), rows + TILE)
-        alone, one = (PackedCache(model.spec, format, model.decoder.device) for _ in range(2))
+        alone, one = (QuantizedCache(model.spec, format, model.decoder.device) for _ in range(2))
         for cache, count in ((alone, rows), (one, rows // agents)):
             for chunk in torch.tensor(tokens(count, 1)).split(512):
                 append(model.decoder, cache, chunk, last=False)
@@ -74,7 +74,7 @@ def test_bytes(heads: int, tokens_: int, tmp_path: Path) -> None:
     """At most 30 % of float16, in memory and on the disk, where 64 divides what a token has."""
     with Engine(tiny_model("qwen2", layers=2, head_dim=32, num_key_value_heads=heads, dtype=torch.bfloat16)) as engine:
         cache = packed(engine)
-        engine.extend(cache, tokens(tokens_, 1), Chunking())
+        engine.extend(cache, tokens(tokens_, 1), ChunkSchedule())
         full = 2 * tokens_ * engine.spec.layers * 2 * heads * 32
         assert engine.spec.bytes_per_token * tokens_ == full
         assert 0.28 * full < cache.nbytes < 0.30 * full

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from memory.kv_cache.block_lease import BlockPool
-from memory.kv_cache.segment_index import VirtualIndex, virtual_hash
+from memory.kv_cache.segment_index import SegmentIndex, segment_hash
 from memory.storage.ram import Ram
 from tests.memory.layouts import block
 
@@ -16,15 +16,15 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_hash_is_of_model_tokens_and_extra_key_alone() -> None:
-    name = virtual_hash("model", (1, 2, 3), "key")
-    assert name == virtual_hash("model", [1, 2, 3], "key")
+    name = segment_hash("model", (1, 2, 3), "key")
+    assert name == segment_hash("model", [1, 2, 3], "key")
     others = [
         ("other", (1, 2, 3), "key"),
         ("model", (1, 2), "key"),
         ("model", (3, 2, 1), "key"),
         ("model", (1, 2, 3), ""),
     ]
-    assert len({name, *(virtual_hash(*other) for other in others)}) == 5
+    assert len({name, *(segment_hash(*other) for other in others)}) == 5
 
 
 def test_the_hash_is_the_same_in_every_process() -> None:
@@ -36,12 +36,12 @@ def test_the_hash_is_the_same_in_every_process() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }  # fmt: skip
-    assert found == {virtual_hash("model", range(40), "kitchen")}
+    assert found == {segment_hash("model", range(40), "kitchen")}
 
 
 def test_several_names_see_parts_of_one_block_without_a_copy() -> None:
     pool = BlockPool(Ram())
-    holder, index = pool.holder(), VirtualIndex(pool)
+    holder, index = pool.holder(), SegmentIndex(pool)
     stored = block(10, name="physical")
     holder.put(stored)
     for name, rows in {"all": (0, 10), "again": (0, 10), "part": (3, 7)}.items():
@@ -62,7 +62,7 @@ def test_several_names_see_parts_of_one_block_without_a_copy() -> None:
 def test_an_entry_whose_block_is_gone_misses_and_is_dropped() -> None:
     pool = BlockPool(Ram())
     one, two = pool.holder(), pool.holder()
-    index = VirtualIndex(pool)
+    index = SegmentIndex(pool)
     one.put(block(4, name="physical"))
     index.insert("name", "physical", 0, 4)
     assert "name" in index
@@ -77,7 +77,7 @@ def test_an_entry_whose_block_is_gone_misses_and_is_dropped() -> None:
 def test_who_found_rows_holds_their_block_and_the_index_does_not() -> None:
     pool = BlockPool(Ram())
     one, two = pool.holder(), pool.holder()
-    index = VirtualIndex(pool)
+    index = SegmentIndex(pool)
     one.put(block(4, name="physical"))
     index.insert("name", "physical", 0, 2)
     assert pool.references["physical"] == 1
@@ -90,7 +90,7 @@ def test_who_found_rows_holds_their_block_and_the_index_does_not() -> None:
 
 def test_the_index_does_not_grow_with_what_is_gone() -> None:
     pool = BlockPool(Ram(budget_bytes=10 * block(4).nbytes))
-    holder, index = pool.holder(), VirtualIndex(pool)
+    holder, index = pool.holder(), SegmentIndex(pool)
     for number in range(5000):
         holder.put(block(4, name=str(number)))
         index.insert(f"name {number}", str(number), 0, 4)

@@ -20,11 +20,11 @@ import torch
 
 from memory.engine.attention.kernels import grouped_attention
 from memory.engine.attention.masks import causal_plan
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.models.load import load_model
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.kv_pool import SENTINEL, SlotPool
+from memory.kv_cache.kv_pool import SENTINEL, KVPool
 from memory.kv_cache.paged import PagedCache
 from planners.tiny.checkpoint import BUNDLED
 from tests.laws.prompts import relative, tokens
@@ -90,8 +90,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def told(engine: Engine) -> PagedCache:
     spec = engine.spec
-    pool = SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
-    cache = PagedCache(pool, Witness(recent=100))
+    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
+    cache = PagedCache(pool, AttentionObserver(recent=100))
     engine.extend(cache, tokens(100, 1, min(512, spec.vocab)))
     return cache
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from memory.kv_cache.paged import PagedCache
-from memory.kv_cache.slot_prefix_index import SlotIndex
+from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 from tests.memory.kv_cache.test_kv_pool import BLOCK, PREFIX, Expected, append, make_pool
 
 
 def test_blocks_that_share_a_slot_go_one_by_one() -> None:
     """Two transcripts of one request part within a block: their blocks must not keep each other alive."""
     pool = make_pool()
-    index = SlotIndex(pool, 3, 12, "model")
+    index = SlotPrefixIndex(pool, 3, 12, "model")
     cache, expected = PagedCache(pool), Expected()
     named = []
     for tokens in ([1, 0, 1, 0], [0, 0]):
@@ -31,7 +31,7 @@ def test_blocks_that_share_a_slot_go_one_by_one() -> None:
 
 def test_with_a_block_goes_what_nobody_would_find_behind_it() -> None:
     pool = make_pool()
-    index = SlotIndex(pool, BLOCK, PREFIX, "model")
+    index = SlotPrefixIndex(pool, BLOCK, PREFIX, "model")
     cache, expected = PagedCache(pool), Expected()
     append(cache, expected, [1, 0, 1, 0, 1, 1])
     names = index.names(expected.tokens, "")
@@ -44,7 +44,7 @@ def test_with_a_block_goes_what_nobody_would_find_behind_it() -> None:
 def test_names_tell_models_namespaces_and_beginnings_apart() -> None:
     """Law 10: a prompt that is another one from its first token on hits nothing of what stands behind it."""
     pool = make_pool()
-    one, other = (SlotIndex(pool, BLOCK, PREFIX, model) for model in ("model", "other"))
+    one, other = (SlotPrefixIndex(pool, BLOCK, PREFIX, model) for model in ("model", "other"))
     tokens = [1, 0, 1, 1]
     names = [*one.names(tokens, ""), *one.names(tokens, "you"), *other.names(tokens, ""), *one.names([0, *tokens], "")]
     assert len(set(names)) == len(names) == 8

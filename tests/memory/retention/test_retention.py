@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.attention.kernels import Asked
+from memory.engine.attention.kernels import AttentionParams
 from memory.kv_cache.cache_view import CacheView
 from memory.retention.h2o import H2O
 from memory.retention.keep_all import KeepAll
@@ -45,7 +45,7 @@ def view_of(rows: int = 40, protected: int = 3, span: int = 5, seed: int = 0, se
         keys=keys.__getitem__,
         asked=positions,
         queries=queries.__getitem__,
-        attention=lambda layer: Asked(DIM**-0.5),
+        attention=lambda layer: AttentionParams(DIM**-0.5),
         intent=random(LAYERS, HEADS, DIM),
         mass=random(rows).exp(),
         session=session,
@@ -114,7 +114,7 @@ def test_snapkv_votes_with_the_weights_of_the_layer(
 ) -> None:
     """Row by row and head by head; of some queries all rows that the layer sees are forgotten."""
     view, stays = view_of(rows=14, protected=0, span=0, seed=seed), torch.tensor([0, 1, 8, 9, 12, 13])
-    asked = Asked(0.7, window, softcap, torch.linspace(-2, 3, HEADS) if sinks else None)
+    asked = AttentionParams(0.7, window, softcap, torch.linspace(-2, 3, HEADS) if sinks else None)
     places, keys = view.positions, view.keys(1)[:, stays]
     live = {"positions": places[stays], "forced": view.forced[stays], "keys": lambda layer: keys}
     view = replace(view, **live, attention=lambda layer: asked)

@@ -15,7 +15,7 @@ from keep_agent.errors import ConfigError
 from memory import stages
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.key_boxes import Boxes
+from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.packed_rows import PackedRows
 from memory.kv_cache.quantization import Along, Packed
 from memory.loading.serial import Serial
@@ -191,7 +191,7 @@ def test_boxes_and_views_of_packed_blocks(unpacked: list) -> None:
     storage, put = Quantized(bits=8, group=8), block(24)
     storage.put(put)
     found = storage.get(put.identity)
-    boxes = Boxes.around([found.k], [1])
+    boxes = KeyBoxes.around([found.k], [1])
     assert [shape[0] for shape in unpacked] == [1], "only the layer that votes"
     assert error(boxes.low[0, :, 0], put.k[1].amin(1)) < 0.01
     part = found.part(5, 12)

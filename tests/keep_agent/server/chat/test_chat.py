@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.chat.prompts import BadMessages, ChatMessage, prompt_of
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import Served, events
@@ -238,7 +238,7 @@ def test_nobody_is_refused_for_the_number_of_others(serve: Serve, engine: Engine
         memories = whole.conversations.memories
         for number in range(1100):
             with memories.turn(f"robot-{number}", "x") as prompt:
-                engine.extend(prompt.cache, prompt.new, Chunking())
+                engine.extend(prompt.cache, prompt.new, ChunkSchedule())
                 memories.finish(prompt)
         asked(served, OPENAI, openai("late", max_tokens=1))
         assert memories.stats()["agents"] == 1101

@@ -15,7 +15,7 @@ from keep_agent.server.limits.concurrency_limiter import Gate
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.models.special_tokens import SpecialTokens
-from memory.engine.transformers.append import Chunking
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
 
 PROMPT, MOST = "Robot: find a mug, 2.", 12
@@ -51,7 +51,7 @@ def special(ends: Collection[int] = (), hidden: Collection[int] = ()) -> Special
 def plain(engine: Engine, talk: Talk) -> list[int]:
     """The tokens that the model says to the prompt, each of which can be taken for a special one."""
     with talk(special()).memories.turn("plain", PROMPT) as prompt:
-        logits = engine.extend(prompt.cache, prompt.new, Chunking()).logits
+        logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits
         return engine.generate(prompt.cache, logits, MOST, ())
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory.engine.attention.kernels import Block
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from tests import beside
 
 HEADS, LAYERS, DIM, RECENT = 2, 3, 4, 5
@@ -25,7 +25,7 @@ class Seen:
     """A witness, and by position what each row was and gave."""
 
     def __init__(self) -> None:
-        self.witness = Witness(RECENT, mass=True)
+        self.witness = AttentionObserver(RECENT, mass=True)
         self.generator = torch.Generator().manual_seed(0)
         self.live: list[int] = []
         self.next = self.settled = 0  # positions so far; how many there were when a turn was over
@@ -133,7 +133,7 @@ def test_behind_a_turn_the_last_queries_are_there_again(rows: int, turn: int) ->
 
 
 def test_what_rows_receive_is_float32_whatever_another_thread_loads() -> None:
-    witness, places = Witness(RECENT, mass=True), torch.arange(7)
+    witness, places = AttentionObserver(RECENT, mass=True), torch.arange(7)
     with beside.loading():
         with witness.watching(places, 7):
             pass

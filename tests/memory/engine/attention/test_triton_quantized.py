@@ -25,7 +25,7 @@ from memory.engine.scheduler.batch import merge
 from memory.engine.transformers.append import append
 from memory.kv_cache import quantized as packed_module
 from memory.kv_cache.quantization import Packed, PackFormat, pack
-from memory.kv_cache.quantized import PAGE, PackedCache
+from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.engine.attention.test_tiled import SCALE, Live, dense
 
@@ -159,7 +159,7 @@ def test_a_model_gives_the_same_logits(format: PackFormat, family: str, monkeypa
     """Turns that fill no page: a number that is rounded otherwise would have another code."""
     model = tiny_model(family, layers=2)
     model.module.to(DEVICE)
-    cache, ids = PackedCache(model.spec, format, DEVICE), torch.tensor(tokens(320, 1), device=DEVICE)
+    cache, ids = QuantizedCache(model.spec, format, DEVICE), torch.tensor(tokens(320, 1), device=DEVICE)
     assert reads_packed(DEVICE, model.spec.dtype, model.spec.head_dim)
     from memory.engine.attention.triton_quantized import Sums
 
@@ -189,7 +189,7 @@ def test_nothing_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a tile and a page a turn makes no tensor as large as a quarter of the tile's keys."""
     model = tiny_model("qwen2", layers=2, num_key_value_heads=4, head_dim=32)
     model.module.to(DEVICE)
-    cache = PackedCache(model.spec, FORMATS[0], DEVICE)
+    cache = QuantizedCache(model.spec, FORMATS[0], DEVICE)
     ids = torch.tensor(tokens(TILE + PAGE + 3, 1), device=DEVICE)
     with torch.inference_mode():
         with monkeypatch.context() as torch_only:
@@ -208,7 +208,7 @@ def test_a_batch_on_a_gpu(format: PackFormat) -> None:
     """Agents that decode together there get what each gets alone."""
     model = tiny_model("gemma3_text", layers=2)
     model.module.to(DEVICE)
-    caches = [PackedCache(model.spec, format, DEVICE) for _ in range(3)]
+    caches = [QuantizedCache(model.spec, format, DEVICE) for _ in range(3)]
     with torch.inference_mode():
         for cache, rows in zip(caches, (300, 5, 130), strict=True):
             append(model.decoder, cache, torch.tensor(tokens(rows, rows), device=DEVICE))

@@ -17,7 +17,7 @@ from memory.engine.cpu.half_precision_matmul import KEYS, QUERIES, ROWS, Sizes
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transformers.engine import Engine
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 from memory.method import MemoryMethod
 from tests.memory import sessions
 from tests.memory.houses import encode_text
@@ -113,7 +113,7 @@ def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod
 @pytest.mark.usefixtures("native_bfloat16")
 def test_a_growing_transcript_takes_few_shapes() -> None:
     with Engine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
-        cache = PackedCache(engine.spec, PackFormat(), torch.device("cpu"))
+        cache = QuantizedCache(engine.spec, PackFormat(), torch.device("cpu"))
 
         def grow() -> None:
             for count in (5, 70, 1, 1, 3, 66):

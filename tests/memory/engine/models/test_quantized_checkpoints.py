@@ -18,7 +18,7 @@ from transformers import AutoConfig
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
 from memory.engine.models import capacity, load, quantized_weights
-from memory.engine.models.capacity import Weights
+from memory.engine.models.capacity import WeightSizes
 from memory.engine.models.load import LoadedModel, load_model
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.quantized_weights import METHODS
@@ -211,9 +211,9 @@ def test_the_key_names_the_quantisation(folder: Path) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Weights]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[WeightSizes]:
     """What the capacity check was asked for."""
-    found: list[Weights] = []
+    found: list[WeightSizes] = []
     monkeypatch.setattr(load, "check_capacity", lambda name, weights, device: found.append(weights))
     return found
 
@@ -222,7 +222,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Weights]:
 @pytest.mark.parametrize("quantization", ["bnb-4bit", "bnb-8bit"])
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_moe"])
 def test_room_is_asked_for_what_is_packed_at_load(
-    family: str, quantization: str, tmp_path: Path, asked: list[Weights]
+    family: str, quantization: str, tmp_path: Path, asked: list[WeightSizes]
 ) -> None:
     tiny_model(family, layers=2, **WIDE).module.save_pretrained(tmp_path)
     spec = load_model(tmp_path, quantization=quantization).spec
@@ -230,7 +230,9 @@ def test_room_is_asked_for_what_is_packed_at_load(
 
 
 @GPTQMODEL
-def test_room_is_asked_for_what_a_packed_checkpoint_takes(method: str, tmp_path: Path, asked: list[Weights]) -> None:
+def test_room_is_asked_for_what_a_packed_checkpoint_takes(
+    method: str, tmp_path: Path, asked: list[WeightSizes]
+) -> None:
     save_packed(method, tmp_path, "qwen2", **WIDE)
     spec = load_model(tmp_path).spec
     assert asked[-1].bytes == pytest.approx(spec.parameter_bytes, rel=0.03)

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.attention.observer import Witness
+from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.quantized_attention import packed_mix, packed_scores
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.scheduler import batched_paged as gathered_paged
 from memory.engine.scheduler import batched_quantized as gathered_packed
 from memory.engine.scheduler.batch import Batch, Member, merge
-from memory.engine.scheduler.batch_groups import Teams
+from memory.engine.scheduler.batch_groups import BatchGroups
 from memory.engine.transformers.append import append
 from memory.engine.transformers.decoder import Decoder
 from memory.kv_cache.dense import DenseCache
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat, pack
-from memory.kv_cache.quantized import BLOCK, PAGE, PackedCache
+from memory.kv_cache.quantized import BLOCK, PAGE, QuantizedCache
 
 KINDS = {
     "paged": None,
@@ -54,14 +54,14 @@ class House:
     def __init__(self, decoder: Decoder, kind: str, witnesses: bool = False) -> None:
         spec = decoder.spec
         self.decoder, self.format, self._witnesses = decoder, KINDS[kind], witnesses
-        self.pool = SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, decoder.device)
+        self.pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, decoder.device)
 
     def empty(self) -> Member:
         packed = self.format is not None
-        witness = Witness(recent=4, mass=not packed) if self._witnesses else None
+        witness = AttentionObserver(recent=4, mass=not packed) if self._witnesses else None
         if not packed:
             return PagedCache(self.pool, witness)
-        return PackedCache(self.decoder.spec, self.format, self.decoder.device, witness)
+        return QuantizedCache(self.decoder.spec, self.format, self.decoder.device, witness)
 
     @torch.inference_mode()
     def cache(self, rows: int, seed: int = 0, dropped: bool = False) -> Member:
@@ -199,9 +199,9 @@ def test_a_pass_that_failed_was_seen_by_nobody(kind: str, monkeypatch: pytest.Mo
         return feed(layer, mixed)
 
     with torch.inference_mode():
-        expected = Teams(house.decoder).step(twins, [7] * len(twins))
+        expected = BatchGroups(house.decoder).step(twins, [7] * len(twins))
         monkeypatch.setattr(house.decoder, "feed", feed_once_less)
-        found = Teams(house.decoder).step(members, [7] * len(members))
+        found = BatchGroups(house.decoder).step(members, [7] * len(members))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
     for own, twin in zip(members, twins, strict=True):

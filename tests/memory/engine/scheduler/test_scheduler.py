@@ -15,17 +15,17 @@ from keep_agent.errors import CapacityError, ConfigError, ModelError
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Member
 from memory.engine.scheduler.request_stream import Reason, Stream
-from memory.engine.scheduler.scheduler import Pacing, Scheduler
-from memory.engine.transformers.append import Chunking
+from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
+from memory.engine.transformers.append import ChunkSchedule
 from memory.engine.transformers.engine import Engine
-from memory.kv_cache.kv_pool import SlotPool
+from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 from tests.waiting import PATIENCE, until
 
 FEW = 16
-PACING = Pacing(few=FEW, warm=2, batch=3)
+PACING = SchedulerConfig(few=FEW, warm=2, batch=3)
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def some_ids(count: int, seed: int = 0) -> list[int]:
     return torch.randint(5, 500, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def pool_of(engine: Engine, capacity: int | None = None) -> SlotPool:
+def pool_of(engine: Engine, capacity: int | None = None) -> KVPool:
     spec = engine.spec
-    return SlotPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device, capacity)
+    return KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device, capacity)
 
 
-def packed(engine: Engine) -> PackedCache:
-    return PackedCache(engine.spec, PackFormat(8, 32), engine.decoder.device)
+def packed(engine: Engine) -> QuantizedCache:
+    return QuantizedCache(engine.spec, PackFormat(8, 32), engine.decoder.device)
 
 
 def paged(engine: Engine) -> PagedCache:
@@ -135,7 +135,7 @@ def test_a_late_short_request_does_not_wait_for_a_long_prefill(engine: Engine, m
 
 
 def test_without_others_chunks_are_large(engine: Engine) -> None:
-    scheduler = Scheduler(engine, Pacing(Chunking(steps=((100, 50),), rest=100), few=10), automatic=False)
+    scheduler = Scheduler(engine, SchedulerConfig(ChunkSchedule(steps=((100, 50),), rest=100), few=10), automatic=False)
     stream = scheduler.submit("a", packed(engine), some_ids(300), 1)
     scheduler.run_until_idle()
     assert stream.first == 1 + 4, "accepted, then chunks of 50, 50, 100 and 100"
@@ -368,7 +368,7 @@ def test_refusals(engine: Engine, manual: Scheduler) -> None:
     refused: list[tuple[str, Callable[[], object]]] = [
         ("max_new_tokens=0", lambda: manual.submit("a", packed(engine), [5], 0)),
         ("batches are made of", lambda: manual.submit("a", object(), [5], 1)),
-        ("few=0", lambda: Pacing(few=0)),
+        ("few=0", lambda: SchedulerConfig(few=0)),
     ]
     for words, act in refused:
         with pytest.raises(ConfigError, match=words):

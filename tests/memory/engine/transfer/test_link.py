@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.transfer.executor import Loader
+from memory.engine.transfer.executor import TransferExecutor
 from memory.engine.transfer.kv_transfer import Run
 from memory.engine.transfer.link import Staging, Throttle, Transport
 from memory.stages import Transfer
@@ -88,7 +88,7 @@ def test_a_job_never_begins_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
             return end
 
     transport = Transport.of("thread", CPU, Late(gigabytes=1e-9), "before")
-    loader = Loader(Still(), 4, transport)
+    loader = TransferExecutor(Still(), 4, transport)
     loader.submit(0, [Transfer(0, 0, 1, (0, 4))])
     assert over.wait(PATIENCE)
     clock.now = 10.0  # the job ended at 4
@@ -101,7 +101,7 @@ def test_a_job_never_begins_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
 
 def test_a_link_that_takes_no_more_work_leaves_nobody_waiting() -> None:
     transport = Transport.of("thread", CPU, None, "before")
-    loader = Loader(Still(), 2, transport)
+    loader = TransferExecutor(Still(), 2, transport)
     transport.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
         loader.submit(0, [Transfer(0, 0, 1, (0, 4))])

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.append import Chunking, Extension
+from memory.engine.transformers.append import ChunkedPrefill, ChunkSchedule
 from memory.kv_cache.quantization import PackFormat
-from memory.kv_cache.quantized import PackedCache
+from memory.kv_cache.quantized import QuantizedCache
 
 SIZES = {0: 4096, 2047: 4096, 2048: 2048, 8191: 2048, 8192: 1024, 20479: 1024, 20480: 512, 100_000: 512}
 
@@ -16,15 +16,15 @@ SIZES = {0: 4096, 2047: 4096, 2048: 2048, 8191: 2048, 8192: 1024, 20479: 1024, 2
 @pytest.mark.parametrize("cached", SIZES)
 def test_the_more_is_read_the_fewer_rows_are_computed(cached: int) -> None:
     size = SIZES[cached]
-    assert [Chunking().size(cached, left) for left in (size + 1, size, size - 1, 1)] == [size, size, size - 1, 1]
+    assert [ChunkSchedule().size(cached, left) for left in (size + 1, size, size - 1, 1)] == [size, size, size - 1, 1]
 
 
 @pytest.mark.parametrize(("count", "left"), [(2047, 0), (2048, 1024)])
 def test_shorter_prompts_than_2048_tokens_stay_whole(count: int, left: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind 8,192 rows, where chunks have 1,024: only a prompt that is cut leaves rows to its second step."""
     decoder = tiny_model("qwen2", layers=1).decoder
-    cache = PackedCache(decoder.spec, PackFormat(4, 16), decoder.device)
-    extension = Extension(decoder, cache, torch.randint(5, 500, (count,)), Chunking())
-    monkeypatch.setattr(PackedCache, "length", 8192)
+    cache = QuantizedCache(decoder.spec, PackFormat(4, 16), decoder.device)
+    extension = ChunkedPrefill(decoder, cache, torch.randint(5, 500, (count,)), ChunkSchedule())
+    monkeypatch.setattr(QuantizedCache, "length", 8192)
     monkeypatch.setattr("memory.engine.transformers.append.append", lambda *_, **__: None)
     assert extension.step() == left

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory.engine.attention.function import Pass
+from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import causal_plan
 from memory.engine.transformers import decoder as decoders
 from memory.engine.transformers.engine import Engine
@@ -14,10 +14,10 @@ from memory.kv_cache.dense import DenseCache
 ROWS = 40
 
 
-def make_pass(engine: Engine) -> Pass:
+def make_pass(engine: Engine) -> PromptPass:
     decoder, rows = engine.decoder, torch.arange(ROWS)
     cache = DenseCache(decoder.spec, ROWS, decoder.device)
-    return Pass(
+    return PromptPass(
         cache=cache,
         rows=slice(0, ROWS),
         visible=cache.end_at(ROWS),
