@@ -39,11 +39,12 @@ from eval.common.tables import show
 from keep_agent.console import make_console
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder, match_tokens
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.cache_spec import ModelCacheSpec
 from memory.engine.models.load import from_config
 from memory.engine.models.model_shapes import SHAPES
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
@@ -63,7 +64,7 @@ VERBS, PLACES = ("go to", "pick up", "open", "look at"), ("the fridge", "a mug",
 def make_engine(shape: str) -> Engine:
     values = {**SHAPES[shape], "max_position_embeddings": POSITIONS}
     config = AutoConfig.for_model(values.pop("model_type"), **values)
-    return Engine(from_config(config, torch.bfloat16, name=shape))
+    return TransformersEngine(from_config(config, torch.bfloat16, name=shape))
 
 
 def make_coder() -> TokenizerCoder:
@@ -125,8 +126,8 @@ class Bench:
             return self.turn(memories, text)
 
     def plain(self, text: str) -> float:
-        spec = self.engine.spec
-        pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, self.engine.decoder.device)
+        spec = self.engine.info
+        pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, self.engine.device)
 
         def work() -> None:
             ids = self.coder.encode(text, first=True).ids
@@ -169,7 +170,7 @@ class Bench:
             size = memories.stats()["disk_bytes"]
         warm = self.warm(text)
         times_faster = (f"{cold / spent:.0f}x" for spent in (hot, exact, warm))
-        share = f"{100 * size / (self.engine.spec.bytes_per_token * tokens):.0f} %"
+        share = f"{100 * size / (self.engine.info.bytes_per_token * tokens):.0f} %"
         return [str(tokens), *(f"{spent:.1f}" for spent in (cold, plain, hot, exact, warm)), *times_faster, share]
 
     def matching(self, tokens: int, drawn: bool, turns: int) -> list[str]:
@@ -204,7 +205,7 @@ class Bench:
         return [*shares, *(f"{statistics.median(own[1:]):.1f}" for own in spent)]
 
     def empty(self) -> QuantizedCache:
-        return QuantizedCache(self.engine.spec, PackFormat(), self.engine.decoder.device)
+        return QuantizedCache(self.engine.info, PackFormat(), self.engine.device)
 
 
 def latency(benches: Sequence[tuple[str, Bench, Sequence[int]]]) -> Table:
@@ -253,8 +254,8 @@ def peak_of(shape: str, tokens: int, how: str) -> dict[str, float]:
     """MiB a prefill makes this process grow by, and those of the rows that it leaves."""
     with make_engine(shape) as engine:
         draw = torch.randint(5, 900, (tokens,), generator=torch.Generator().manual_seed(0))
-        cache = QuantizedCache(engine.spec, PackFormat(), engine.decoder.device)
-        engine.extend(QuantizedCache(engine.spec, PackFormat(), engine.decoder.device), draw[:256])
+        cache = QuantizedCache(engine.info, PackFormat(), engine.device)
+        engine.extend(QuantizedCache(engine.info, PackFormat(), engine.device), draw[:256])
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew: loading the model took more
         before = peak_mib()
         engine.extend(cache, draw, ChunkSchedule() if how == "chunks" else None)

@@ -11,11 +11,11 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.conftest import Note
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.engine.transformers.probe import LayerProbe
 from memory.loading.layer_balanced import LayerBalanced
+from memory.prompt.layout import Layout
 from memory.recompute.multi_hop import MultiHop
-from memory.stages import Layout
 
 Question = tuple[int, torch.Tensor, LayerProbe]
 
@@ -51,13 +51,13 @@ def test_importance(
 
     def ask() -> tuple[tuple[MultiHop, LayerProbe], dict[str, object]]:
         stage = MultiHop()
-        stage.first(layout, engine.spec.layers)
+        stage.first(layout, engine.info.layers)
         return (stage, copy.copy(probe)), {}
 
     with torch.inference_mode():
         rows = benchmark.pedantic(lambda stage, probe: stage.narrow(layer, active, probe), setup=ask, rounds=40)
     assert 0 < rows.numel() < active.numel()
-    _, heads, _, dim = probe.attended.query.shape
-    kept = sum(weights.nbytes for weights in probe.attended.weights)
+    _, heads, _, dim = probe.attention.query.shape
+    kept = sum(weights.nbytes for weights in probe.attention.weights)
     scores = 0 if kept else 2 * heads * dim * rows.numel() * layout.rows
     note(scores, kept, segments=segments, rows=layout.rows, active=active.numel(), layer=layer)

@@ -8,12 +8,13 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.conftest import Note
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
+from memory.prompt.layout import Layout
 from memory.recompute.none import Nothing
-from memory.stages import Layout, Loading
+from memory.stages import Loading
 
 STAGES = [Serial, NextLayer, LayerBalanced]
 

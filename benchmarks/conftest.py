@@ -20,10 +20,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benchmarks.house import House
 from eval.latency.floor import Work
 from eval.latency.rates import RateMeter, Rates
-from memory.construction.layout import lay_out, place
+from memory.engine.base import Engine
 from memory.engine.models.load import load_model
-from memory.engine.transformers.engine import Engine
-from memory.stages import Layout, Unit
+from memory.engine.transformers.engine import TransformersEngine
+from memory.prompt.layout import Layout, lay_out, place
+from memory.prompt.units import Unit
 
 SEGMENT, QUERY = 20, 8  # tokens
 SAMPLES = 5
@@ -81,7 +82,7 @@ def house_of() -> Callable[[int], House]:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     """planner-tiny's shape with random weights."""
-    with Engine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
+    with TransformersEngine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
         yield engine
 
 
@@ -92,10 +93,10 @@ def stored(engine: Engine) -> Callable[[int], Layout]:
     @cache
     def layout(segments: int) -> Layout:
         generator = torch.Generator().manual_seed(0)
-        ids = torch.randint(5, engine.spec.vocab, (segments * SEGMENT + QUERY,), generator=generator).tolist()
+        ids = torch.randint(5, engine.info.vocab, (segments * SEGMENT + QUERY,), generator=generator).tolist()
         units = [Unit.of("segment", [(f"s{n}", ids[n * SEGMENT :][:SEGMENT])]) for n in range(segments)]
         blocks = engine.encode([(None, unit.token_ids) for unit in units])
         placed = place(units, 0, blocks, [True] * segments)
-        return lay_out((), placed, ids[-QUERY:], True, engine.decoder.device)
+        return lay_out((), placed, ids[-QUERY:], True, engine.device)
 
     return layout

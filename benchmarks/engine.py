@@ -20,15 +20,17 @@ import torch
 from rich.table import Table
 
 from keep_agent.console import make_console
+from memory.engine.base import Engine
 from memory.engine.models.load import load_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
+from memory.prompt.layout import Layout, Placement
+from memory.prompt.units import Span, Unit
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from memory.stages import Layout, Placement, Span, Unit
 
 SEGMENT, QUERY, VERBS, OBJECTS = 9, 30, 8, 27
 TOKENS = {"planner-tiny": (300, 600), "qwen2.5-0.5b": (1024,)}
@@ -81,7 +83,7 @@ def take_turns(contenders: dict[str, Callable[[], object]], repeats: int) -> dic
 
 def measure(engine: Engine, tokens: int, repeats: int) -> tuple[dict[str, float], float]:
     """Milliseconds by contender, and the share of token-layers that ``keep`` computed."""
-    prompt, vocab = Prompt.random(tokens, engine.spec.vocab), engine.spec.vocab
+    prompt, vocab = Prompt.random(tokens, engine.info.vocab), engine.info.vocab
     layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
     done = engine.prefill(layout, Full(), Serial())
     ids, skills = layout.token_ids[None], candidates(vocab)
@@ -118,7 +120,7 @@ def main() -> None:
     table = Table("shape", "dtype", "tokens", *(f"{name} ms" for name in names), "full/plain", "keep computes")
     for shape in args.shapes:
         for dtype in args.dtypes:
-            with Engine(load_model(shape, dtype=dtype, init="random"), args.transport) as engine:
+            with TransformersEngine(load_model(shape, dtype=dtype, init="random"), args.transport) as engine:
                 for tokens in args.tokens or TOKENS.get(shape, (1024,)):
                     found, share = measure(engine, tokens, args.repeats)
                     times = (f"{found[name]:.1f}" for name in names)

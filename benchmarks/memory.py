@@ -24,16 +24,17 @@ from benchmarks.house import QUERY, House, encode_text
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.static_dynamic import StaticDynamic
+from memory.engine.base import Engine
 from memory.engine.models.load import load_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.prompt.report import Prefill, Timings
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
-from memory.reports.prefill import Prefill, Timings
 from memory.retrieval.embedding import Embedding
 from memory.segments.sentence_encoder import make_encoder
 from memory.session import MemorySession
@@ -115,7 +116,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     wanted = [method for method in methods() if not args.methods or method.name in args.methods]
-    with Engine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
+    with TransformersEngine(load_model("planner-tiny", "bfloat16", init="random")) as engine:
         for size, budget, churn in product(args.sizes, args.budget, args.churn):
             print(f"\n{size} segments in the store, at most {budget} in the prompt, {churn} changes a step")
             print(f"{'':16}" + row(["rows", "flips", *PARTS, "policy", "after", "overhead", "p90"]))

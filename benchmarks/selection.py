@@ -25,19 +25,21 @@ from rich.table import Table
 
 from benchmarks.engine import QUERY, Prompt
 from keep_agent.console import make_console
-from memory.construction.layout import lay_out, place
+from memory.engine.base import Engine
 from memory.engine.models.load import load_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
+from memory.prompt.layout import Layout, lay_out, place
+from memory.prompt.units import Unit
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
 from memory.retrieval.latent import Latent
-from memory.stages import Capabilities, Layout, Probe, Recompute, Unit
+from memory.stages import Capabilities, Probe, Recompute
 
 BLOCK = 16
 STAGES: dict[str, Recompute] = {
@@ -99,7 +101,7 @@ def run(engine: Engine, layout: Layout, stage: Recompute) -> Run:
 
 def measure(engine: Engine, tokens: int, repeats: int) -> dict[str, Run]:
     """Medians by stage; the first two rounds warm up."""
-    prompt = Prompt.random(tokens, engine.spec.vocab)
+    prompt = Prompt.random(tokens, engine.info.vocab)
     layout = prompt.layout(engine.encode([(None, unit) for unit in prompt.units]))
     runs: dict[str, list[Run]] = {name: [] for name in STAGES}
     for number in range(repeats + 2):
@@ -120,12 +122,12 @@ class LatentRun:
 def measure_latent(engine: Engine, tokens: int, repeats: int, asked: str) -> LatentRun:
     """Medians; the first two rounds warm up."""
     retrieval = Latent(layers=asked)
-    layers = retrieval.voters(engine.spec.layers)
-    draw = torch.randint(5, engine.spec.vocab, (tokens + QUERY,), generator=torch.Generator().manual_seed(0)).tolist()
+    layers = retrieval.voters(engine.info.layers)
+    draw = torch.randint(5, engine.info.vocab, (tokens + QUERY,), generator=torch.Generator().manual_seed(0)).tolist()
     units = [Unit.of("block", [(str(i), draw[i : i + BLOCK])]) for i in range(0, tokens, BLOCK)]
     blocks, query = engine.encode([(None, unit.token_ids) for unit in units]), draw[tokens:]
-    spec = engine.spec
-    index = KeyBoxIndex(layers, spec.kv_heads, spec.head_dim, torch.float32, engine.decoder.device)
+    spec = engine.info
+    index = KeyBoxIndex(layers, spec.kv_heads, spec.head_dim, torch.float32, engine.device)
     index.append(KeyBoxes.around([block.k for block in blocks], layers))
     times: list[LatentRun] = []
     for _ in range(repeats + 2):
@@ -135,7 +137,7 @@ def measure_latent(engine: Engine, tokens: int, repeats: int, asked: str) -> Lat
         chosen = retrieval.choose(states, index)
         marks.append(time.perf_counter())
         placed = place([units[i] for i in chosen], 0, [blocks[i] for i in chosen], [True] * len(chosen))
-        layout = lay_out((), placed, query, True, engine.decoder.device)
+        layout = lay_out((), placed, query, True, engine.device)
         marks.append(time.perf_counter())
         engine.prefill(layout, Nothing(), NextLayer())
         marks.append(time.perf_counter())
@@ -164,7 +166,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     table = Table("shape", "tokens", "stage", "prefill ms", "choice ms", "choice / prefill", "computed")
     for shape in args.shapes:
-        with Engine(load_model(shape, dtype=args.dtype, init="random")) as engine:
+        with TransformersEngine(load_model(shape, dtype=args.dtype, init="random")) as engine:
             for tokens in args.tokens:
                 for name, one in measure(engine, tokens, args.repeats).items():
                     times = f"{one.prefill:.1f}", f"{one.choice:.2f}", f"{100 * one.share:.1f} %"

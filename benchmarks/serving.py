@@ -22,12 +22,14 @@ import torch
 from rich.table import Table
 
 from keep_agent.console import make_console
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.load import load_model
 from memory.engine.scheduler.batch import Member, merge
 from memory.engine.scheduler.request_stream import Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
-from memory.engine.transformers.append import ChunkSchedule, append
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.append import append
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
@@ -44,7 +46,7 @@ def some_ids(count: int, seed: int = 0) -> list[int]:
 
 
 def empty(engine: Engine, format: PackFormat | None) -> Member:
-    spec, device = engine.spec, engine.decoder.device
+    spec, device = engine.info, engine.device
     if format is not None:
         return QuantizedCache(spec, format, device)
     return PagedCache(KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, device))
@@ -74,7 +76,7 @@ def rates(engine: Engine, format: PackFormat | None, count: int, tokens: int, re
 
     def alone() -> None:
         for cache in caches:
-            append(engine.decoder, cache, torch.tensor([7], device=engine.decoder.device))
+            append(engine.decoder, cache, torch.tensor([7], device=engine.device))
 
     turns = [(timed(lambda: batch.step([7] * count)), timed(alone)) for _ in range(repeats + 2)][2:]
     together, single = (statistics.median(times) for times in zip(*turns, strict=True))
@@ -123,7 +125,7 @@ def until_first(scheduler: Scheduler, stream: Stream) -> float:
 def decoding(args: argparse.Namespace) -> Table:
     table = Table("shape", "cache", "context", "together tokens/s", "alone tokens/s", "ratio")
     for shape in args.shapes:
-        with Engine(load_model(shape, dtype="bfloat16", init="random")) as engine:
+        with TransformersEngine(load_model(shape, dtype="bfloat16", init="random")) as engine:
             for name, format in FORMATS.items():
                 for tokens in args.tokens:
                     found = rates(engine, format, args.agents, tokens, args.repeats)
@@ -135,7 +137,7 @@ def decoding(args: argparse.Namespace) -> Table:
 def waiting(args: argparse.Namespace) -> Table:
     table = Table("shape", "cache", "A's tokens", "order", "B's first token ms", "A's first token ms")
     for shape in args.shapes:
-        with Engine(load_model(shape, dtype="bfloat16", init="random")) as engine:
+        with TransformersEngine(load_model(shape, dtype="bfloat16", init="random")) as engine:
             for name, format in FORMATS.items():
                 found: dict[bool, list[Waits]] = {True: [], False: []}
                 for _ in range(args.staggers):

@@ -1,40 +1,44 @@
-"""A memory method: one choice for each of the six stages, and the refusal of choices that make no sense together."""
+"""Memory method: one choice for each of the six stages; compositions that make no sense are refused."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from keep_agent.errors import ConfigError
 from memory.config.choices import CONTEXTS, LAYOUTS
+from memory.construction.base import Construction
 from memory.kv_cache.block_lease import BlockPool
 from memory.kv_cache.pinned_blocks import PinnedPool
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.segment_index import SegmentIndex
 from memory.retention.keep_all import KeepAll
 from memory.segments.groups import Grouping
-from memory.stages import Capabilities, Construction, Loading, Recompute, Retention, Retrieval, Storage
+from memory.stages import Capabilities, Loading, Recompute, Retention, Retrieval, Storage
 from memory.storage.ram import Ram
 
-ASSEMBLIES = ("blocks", "chain", "reuse", "history", "turns")
-CALLS = {
-    "retrieval": "select",
-    "construction": "plan",
-    "recompute": "narrow",
-    "loading": "schedule",
-    "retention": "keep",
-    "storage": "get",
+if TYPE_CHECKING:
+    from memory.engine.base import CacheProvider, Engine
+
+MEMBERS = {
+    "retrieval": ("select",),
+    "construction": ("plan", "builder", "layouts"),
+    "recompute": ("first", "narrow"),
+    "loading": ("schedule",),
+    "retention": ("keep",),
+    "storage": ("get",),
 }
 
 
 @dataclass(frozen=True)
 class MemoryMethod:
-    """Everything that tells one memory from another. Sessions of one method share its storage.
+    """One choice for each stage, and the settings that belong to none. Sessions of one method share its storage.
 
-    ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only ever adds turns. ``context`` is what an
-    isolated unit sees before itself when it is encoded: nothing, the start token, or the whole context prefix.
-    ``grouping`` belongs to the setting: methods that are compared share it, so that all choose the same segments.
-    ``frozen`` is what sessions of a method that looks segments up by their tokens may pin; others have no use for it.
+    ``layout``: ``memory`` rebuilds the prompt at every step, ``append`` only ever adds turns. ``context`` is the prefix
+    that an isolated unit sees when it is encoded: none, the start token, or the whole context prefix. ``grouping``
+    belongs to the setting: methods that are compared share it, so that all choose the same segments. ``frozen`` holds
+    the blocks that sessions pin; only constructions that look segments up by their tokens use it.
     """
 
     name: str
@@ -55,14 +59,9 @@ class MemoryMethod:
             raise ConfigError(f"memory method {self.name!r}: {problem}")
 
     @property
-    def chains(self) -> bool:
-        """Are exact rows harvested after the turn and found again as a prefix?"""
-        return self.construction.assembly == "chain"
-
-    @property
     def capabilities(self) -> Capabilities:
-        """Of the whole: exact if every part is, otherwise what any part does."""
-        parts = [getattr(self, stage).capabilities for stage in CALLS]
+        """Capabilities of the whole: exact if every part is, otherwise those of any part."""
+        parts = [getattr(self, stage).capabilities for stage in MEMBERS]
         reads = self.recompute.capabilities.reads_blocks
         resting = (self.construction, self.storage) if reads else ()
         return Capabilities(
@@ -74,6 +73,7 @@ class MemoryMethod:
             reads_blocks=reads,
             repairs=any(part.repairs for part in parts),
             latent=self.retrieval.capabilities.latent,
+            keeps_cache=reads and self.construction.capabilities.keeps_cache,
         )
 
     @property
@@ -83,7 +83,7 @@ class MemoryMethod:
 
     @property
     def trained(self) -> str | None:
-        """A hash of what was trained for it besides the model: a retention head. None if nothing was."""
+        """Hash of the part that was trained for it besides the model: a retention head; None without one."""
         return getattr(self.retention, "trained", None)
 
     @cached_property
@@ -91,112 +91,113 @@ class MemoryMethod:
         return BlockPool(self.storage)
 
     @cached_property
-    def shelves(self) -> dict[str, object]:
-        """What the sessions that go on from turn to turn share, by the key of their model."""
-        return {}
-
-    @cached_property
-    def virtual(self) -> SegmentIndex:
+    def segment_index(self) -> SegmentIndex:
         return SegmentIndex(self.pool)
 
+    def cache_provider(self, engine: Engine) -> CacheProvider:
+        """Session caches on ``engine``, shared by the method's sessions; packed if the storage packs."""
+        if engine.model_key not in self._providers:
+            sizes = self.construction.block_size, self.construction.prefix_tokens
+            self._providers[engine.model_key] = engine.cache_provider(self.packs, *sizes)
+        return self._providers[engine.model_key]
+
+    @cached_property
+    def _providers(self) -> dict[str, CacheProvider]:
+        return {}
+
     def _problems(self) -> list[str]:
-        """Why this composition cannot work, in sentences."""
+        """Sentences that say why this composition cannot work."""
         wrong = [
-            f"{stage} is {type(getattr(self, stage)).__name__}, which has no {call}(): name a class of memory.{stage}"
-            for stage, call in CALLS.items()
-            if not hasattr(getattr(self, stage), call)
+            f"{stage} is {type(getattr(self, stage)).__name__}, which has no {name}: name a class of memory.{stage}"
+            for stage, names in MEMBERS.items()
+            for name in names
+            if not hasattr(getattr(self, stage), name)
         ]
         if self.layout not in LAYOUTS:
             wrong.append(f"layout={self.layout!r} is unknown: use one of {', '.join(LAYOUTS)}")
-        assembly = getattr(self.construction, "assembly", None)
-        if assembly not in ASSEMBLIES:
-            wrong.append(f"construction.assembly={assembly!r} is unknown: use one of {', '.join(ASSEMBLIES)}")
         if self.context not in CONTEXTS:
             wrong.append(f"context={self.context!r} is unknown: use one of {', '.join(CONTEXTS)}")
-        return wrong or self._senseless()
+        return wrong or [*self._senseless(), *self._senseless_latent(), *self._senseless_cache()]
 
     def _senseless(self) -> list[str]:
-        kind = {stage: type(getattr(self, stage)).__name__ for stage in CALLS}
-        reads, repairs = self.recompute.capabilities.reads_blocks, self.recompute.capabilities.repairs
-        wrong = []
-        exact = self.construction.capabilities.exact and self.retrieval.capabilities.exact
-        if exact and repairs:
+        """Sentences about stages that do not fit together."""
+        kind = {stage: type(getattr(self, stage)).__name__ for stage in MEMBERS}
+        construction, recompute = self.construction.capabilities, self.recompute.capabilities
+        exact, wrong = construction.exact and self.retrieval.capabilities.exact, []
+        if exact and recompute.repairs:
             wrong.append(
                 f"construction {kind['construction']} reuses exact rows only, so recompute {kind['recompute']} has "
                 "nothing to repair: use recompute Nothing, or a construction of isolated units"
             )
-        if self.construction.capabilities.harvests and not reads:
+        if construction.harvests and not recompute.reads_blocks:
             wrong.append(
-                f"recompute {kind['recompute']} computes every row, so nothing that construction "
-                f"{kind['construction']} harvests would be read: use recompute Nothing"
+                f"recompute {kind['recompute']} computes every row, so the rows that construction "
+                f"{kind['construction']} harvests would never be read: use recompute Nothing"
             )
-        turns = self.construction.assembly == "turns"
-        if turns and not isinstance(self.storage, Ram):
-            wrong.append(
-                f"construction {kind['construction']} keeps its rows in the session's working cache, so storage "
-                f"{kind['storage']} would stay empty: use storage Ram, or Quantized to pack the cache, or "
-                "construction Prefix, which stores blocks"
-            )
-        if exact and not self.storage.capabilities.exact and not (turns and self.packs is not None):
+        if exact and not self.storage.capabilities.exact and not (construction.keeps_cache and self.packs is not None):
             wrong.append(
                 f"storage {kind['storage']} changes what it stores, but construction {kind['construction']} promises "
                 "exact rows: use storage Ram"
             )
-        if self.layout == "append" and self.construction.assembly in ("blocks", "reuse"):
+        if self.layout not in self.construction.layouts:
+            layouts = " or ".join(self.construction.layouts)
             wrong.append(
-                "layout append grows one transcript whose earlier turns are reused as an exact prefix, which "
-                f"construction {kind['construction']} does not do: use construction Prefix, or layout memory"
-            )
-        if self.layout == "memory" and self.construction.assembly == "history":
-            wrong.append(
-                f"construction {kind['construction']} keeps what earlier turns said, but layout memory rebuilds its "
-                "prompt and says nothing twice: use layout append"
-            )
-        wrong += self._senseless_latent()
-        if turns and self.packs is not None and self.retention.counts_mass:
-            wrong.append(
-                f"retention {kind['retention']} counts attention weights, which attention over the packed rows of "
-                f"storage {kind['storage']} never has at once: use storage Ram, or retention SnapKV"
-            )
-        if turns and self.packs is not None and self.construction.survivors == "move":
-            wrong.append(
-                f"survivors=move computes keys anew for other positions, but storage {kind['storage']} keeps them "
-                "packed as they were: use survivors=stay, or storage Ram"
-            )
-        if self.retention.capabilities.evicts and not turns:
-            wrong.append(
-                f"retention {kind['retention']} drops rows of a cache that goes on from turn to turn, but construction "
-                f"{kind['construction']} begins every prompt with an empty one: use construction Turns"
+                f"construction {kind['construction']} builds prompts of layout {layouts}, not of layout {self.layout}: "
+                f"use layout {layouts}, or construction Prefix"
             )
         return wrong
 
     def _senseless_latent(self) -> list[str]:
-        """The same of a retrieval that chooses among stored blocks."""
-        asked, construction, wrong = self.retrieval.capabilities, self.construction, []
-        kind = type(construction).__name__
-        if asked.latent and not self.recompute.capabilities.reads_blocks:
+        """Sentences about a retrieval that chooses among stored blocks."""
+        latent, construction, wrong = self.retrieval.capabilities, self.construction.capabilities, []
+        kind, recompute = type(self.construction).__name__, type(self.recompute).__name__
+        if latent.latent and not self.recompute.capabilities.reads_blocks:
             wrong.append(
-                f"retrieval {type(self.retrieval).__name__} chooses among stored blocks, but recompute "
-                f"{type(self.recompute).__name__} reads none: use recompute Nothing"
+                f"retrieval {type(self.retrieval).__name__} chooses among stored blocks, but recompute {recompute} "
+                "reads none: use recompute Nothing"
             )
-        if asked.latent and construction.assembly == "reuse":
+        if latent.latent and not construction.selectable:
             wrong.append(
-                f"construction {kind} computes the segments it lacks within the prompt, but a latent retrieval chooses "
-                "among stored blocks: use construction PerSegment, StaticDynamic or History"
+                f"retrieval {type(self.retrieval).__name__} chooses among stored blocks and leaves out others, which "
+                f"construction {kind} cannot do: use construction History, PerSegment or StaticDynamic"
             )
-        if asked.latent and (self.chains or construction.assembly == "turns"):
-            wrong.append(
-                f"construction {kind} reuses an unbroken prefix, of which a latent retrieval would leave out parts: "
-                "use construction History, or one of isolated units"
-            )
-        if asked.per_layer and not (construction.assembly == "history" and construction.uniform):
+        if latent.per_layer and not construction.uniform:
             wrong.append(
                 f"layers=each puts other blocks into the same rows at every layer, but those of construction {kind} "
                 "differ in length or position: use construction History with cut=tokens and positions=decoupled"
             )
-        if asked.per_layer and self.recompute.capabilities.repairs:
+        if latent.per_layer and self.recompute.capabilities.repairs:
             wrong.append(
-                f"recompute {type(self.recompute).__name__} repairs rows from layer to layer, but with layers=each a "
-                "row is another token at each: use recompute Nothing"
+                f"recompute {recompute} repairs rows from layer to layer, but with layers=each a row is another token "
+                "at each: use recompute Nothing"
+            )
+        return wrong
+
+    def _senseless_cache(self) -> list[str]:
+        """Sentences about caches that go on from turn to turn."""
+        kind = {stage: type(getattr(self, stage)).__name__ for stage in MEMBERS}
+        if not self.construction.capabilities.keeps_cache:
+            if not self.retention.capabilities.evicts:
+                return []
+            return [
+                f"retention {kind['retention']} drops rows of a cache that goes on from turn to turn, but construction "
+                f"{kind['construction']} begins every prompt with an empty one: use construction Turns"
+            ]
+        wrong = []
+        if not self.storage.capabilities.in_memory:
+            wrong.append(
+                f"construction {kind['construction']} keeps its rows in the session's cache, so storage "
+                f"{kind['storage']} would stay empty: use storage Ram, or Quantized to pack the cache, or "
+                "construction Prefix, which stores blocks"
+            )
+        if self.packs is not None and self.retention.counts_mass:
+            wrong.append(
+                f"retention {kind['retention']} counts attention weights, which attention over the packed rows of "
+                f"storage {kind['storage']} never has at once: use storage Ram, or retention SnapKV"
+            )
+        if self.packs is not None and self.construction.survivors == "move":
+            wrong.append(
+                f"survivors=move computes keys again for other positions, but storage {kind['storage']} keeps them "
+                "packed as they were: use survivors=stay, or storage Ram"
             )
         return wrong

@@ -9,31 +9,22 @@ from functools import partial
 from itertools import accumulate
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.construction.any_offset import AnyOffsetBuilder
-from memory.construction.base import Context, PreparedPrompt, PromptBuilder
-from memory.construction.history_builder import HistoryBuilder
-from memory.construction.isolated import IsolatedBuilder
-from memory.construction.latent_choice import BlockChoice, UnitChoice
-from memory.construction.prefix_builder import PrefixBuilder, common_prefix
+from memory.construction.base import Context, PinningBuilder, PreparedPrompt, PromptBuilder, SessionResources
 from memory.construction.recompute_all import RecomputeAllBuilder
 from memory.construction.retry import with_retry
-from memory.construction.turns_builder import TurnsBuilder
-from memory.engine.results import PrefillResult, ScoreResult
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine, EngineCapabilities, PrefillResult, ScoreResult
+from memory.engine.chunking import ChunkSchedule
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.cache_provider import CacheProvider, PagedCacheProvider, QuantizedCacheProvider
 from memory.method import MemoryMethod
-from memory.recompute.full import Full
-from memory.reports.prefill import Prefill, Timings, count
-from memory.reports.timing import StepTimer, TimedEncoder
+from memory.prompt.report import Prefill, Timings, count
+from memory.prompt.timing import StepTimer, TimedEncoder
+from memory.prompt.units import Unit, common_prefix
 from memory.segments.graph import SegmentGraph
 from memory.segments.groups import Flip
 from memory.segments.sentence_encoder import SentenceEncoder
 from memory.segments.snapshot import Snapshot
 from memory.segments.store import SegmentStore
 from memory.segments.transcript import Transcript
-from memory.stages import Unit
 
 ROOM = 256  # positions kept free behind a transcript for what is decoded
 
@@ -61,19 +52,20 @@ class MemorySession:
             raise ConfigError("context=bos needs a context prefix that begins with the start token, but there is none")
         if budget < 1:
             raise ConfigError(f"budget={budget} leaves no room for a segment: use 1 or more")
+        engine.capabilities.require(_needs(method), f"memory method {method.name!r}")
         self.engine, self.method, self.budget = engine, method, budget
         self._encoder = TimedEncoder(encoder)
         self._graph = SegmentGraph(self._encoder, method.grouping)
         self.store = SegmentStore(encode_text, self._graph)
         method.storage.open(engine.model_key)
-        method.retention.open(engine.spec.weights_key, engine.spec.head_dim)
-        self._holder = method.pool.holder(namespace)
-        self._namespace, self._context_ids = namespace, tuple(context_ids)
-        self._newline = encode_text("\n")
-        self._assembler = self._make_assembler()
+        method.retention.open(engine.info.weights_key, engine.info.head_dim)
+        self._lease = method.pool.holder(namespace)
+        self._resources = SessionResources(engine, method, self._lease, self.store, namespace)
+        self._context_ids, self._newline = tuple(context_ids), encode_text("\n")
+        self._builder = self._make_builder()
         self._transcript = self._make_transcript() if method.layout == "append" else None
         self._context: Context | None = None
-        self._opened = 0  # tokens encoded for the context that no prompt has counted yet
+        self._new_context_tokens = 0  # encoded for the context, and counted by no prompt yet
         self._cold = True
         self._flips: list[Flip] = []  # that no prompt has reported yet
 
@@ -81,58 +73,54 @@ class MemorySession:
         self,
         query_text: str,
         query_ids: Sequence[int],
-        anew: Callable[[], Sequence[int]] | None = None,
+        restart: Callable[[], Sequence[int]] | None = None,
         front_ids: Sequence[int] = (),
         lasting: bool = True,
         whole: bool = False,
         instruction_ids: Sequence[int] = (),
         budget: int | None = None,
     ) -> Prefill:
-        """Logits behind ``[context][front_ids][memory][query_ids]``; ``query_text`` is what segments are chosen by.
+        """Prefill ``[context][front_ids][memory][query_ids]``; the memory is chosen by ``query_text``.
 
-        ``front_ids`` is new text that is to be read before the memory; a transcript, which begins with old turns,
-        tells it with the query. ``lasting=False`` asks aside: no row of this turn is harvested, no transcript tells it.
-        ``whole``: of a prompt that is rebuilt at every step nothing that was encoded apart is reused, for what is asked
-        once and decides much. Rows that earlier prompts computed are, and this one's are kept for those to come,
-        whatever ``lasting`` says.
-        ``budget``: segments of this prompt at most, if fewer than the session's do.
+        In the `append` layout ``query_ids`` become part of the transcript, which holds ``front_ids`` behind earlier
+        turns. A transcript without room restarts with the query that ``restart`` returns, which has to repeat what
+        earlier turns said.
 
-        ``instruction_ids`` say what is to be done. From a query on that begins with them, or with the first of them, a
-        retention stage keeps those rows until another does.
-
-        In the `append` layout ``query_ids`` become part of the transcript. Where that has no room left it begins anew,
-        with the query that ``anew`` gives, which has to say what earlier turns said.
-
+        :param lasting: False: this prompt leaves no trace: none of its rows is harvested, no transcript holds it
+        :param whole: of a prompt that is rebuilt at every step no isolated unit is reused, for a question that is asked
+            once and decides much. Rows that earlier prompts computed are reused, and this prompt's are kept, whatever
+            ``lasting`` says
+        :param instruction_ids: the task. A retention stage keeps the rows of the last query that begins with them
+        :param budget: segments of this prompt at most, if fewer than the session's
         :raises CapacityError: the prompt is longer than the model's positions
         :raises ConfigError: ``query_ids`` is empty
         """
         if not query_ids:
             raise ConfigError("query_ids is empty: give at least one token, behind which the logits are wanted")
-        clock = self._encoder.clock = StepTimer()
-        with clock.part("encode"):
+        timer = self._encoder.timer = StepTimer()
+        with timer.part("encode"):
             context = self._need_context()
-        with clock.part("update"):
+        with timer.part("update"):
             self.update(settle=True)
-        with clock.part("retrieve"):
-            units, query_ids, assembler = self._plan(query_text, query_ids, anew, front_ids, lasting, budget)
+        with timer.part("retrieve"):
+            units, query_ids, builder = self._plan(query_text, query_ids, restart, front_ids, lasting, budget)
             if whole and self._rebuilds:
-                lasting = assembler.harvests
-                assembler = assembler if lasting else RecomputeAllBuilder(self.engine)
+                lasting = builder.harvests
+                builder = builder if lasting else RecomputeAllBuilder(self.engine)
             elif not lasting:
-                assembler = assembler.aside()
-            assembler.instruct(common_prefix(query_ids, instruction_ids))
+                builder = builder.detached()
+            builder.instruct(common_prefix(query_ids, instruction_ids))
         if not self.method.retrieval.capabilities.latent:  # else only some of the units enter the prompt
             rows = len(context.ids) + sum(len(unit.token_ids) for unit in units) + len(query_ids)
             self._check_length(rows, 0)  # before any is encoded
 
-        def assemble() -> PreparedPrompt:
-            with clock.part("retrieve"):
-                return assembler.assemble(units, query_ids, context, clock)
+        def build() -> PreparedPrompt:
+            with timer.part("retrieve"):
+                return builder.build(units, query_ids, context, timer)
 
-        compute, encodes = partial(self._compute, clock), not assembler.harvests
-        prompt, result = with_retry(self._holder, clock, assemble, compute, encodes)
+        prompt, result = with_retry(self._lease, timer, build, partial(self._compute, timer), not builder.harvests)
         flips, self._flips = tuple(self._flips), []
-        return self._close(prompt, result, query_ids, flips, clock, lasting)
+        return self._close(prompt, result, query_ids, flips, timer, lasting)
 
     def update(self, settle: bool = False) -> None:
         """Let groups follow the changed segments now; a prompt does so for what has changed since.
@@ -153,12 +141,12 @@ class MemorySession:
         """
         if self._transcript is not None:
             return 0, 0
-        context, self._opened = self._need_context(), 0
+        context, self._new_context_tokens = self._need_context(), 0
         with self._graph.settled(self.store):
-            units, _, assembler = self._plan(query_text, (), None, (), lasting=False)
+            units, _, builder = self._plan(query_text, (), None, (), lasting=False)
         if not self.method.retrieval.capabilities.latent:
-            units = _fitting(units, self.engine.spec.max_positions - len(context.ids))
-        return assembler.prepare(units, context, tokens)
+            units = _fitting(units, self.engine.info.max_positions - len(context.ids))
+        return builder.prepare(units, context, tokens)
 
     def snapshot(self) -> Snapshot:
         """What is remembered; keys and values are not in it."""
@@ -215,14 +203,14 @@ class MemorySession:
         :param extra_key: the session's namespace if left out
         :raises CapacityError: it does not fit into the method's frozen pool
         """
-        self._reuse().freeze(token_ids, extra_key, self._need_context())
+        self._pinning().freeze(token_ids, extra_key, self._need_context())
 
     def thaw(self, token_ids: Sequence[int], extra_key: str = "") -> None:
         """Delete what was frozen; a prompt that is being assembled from it keeps it."""
-        self._reuse().thaw(token_ids, extra_key)
+        self._pinning().thaw(token_ids, extra_key)
 
     def is_frozen(self, token_ids: Sequence[int], extra_key: str = "") -> bool:
-        return self._reuse().is_frozen(token_ids, extra_key)
+        return self._pinning().is_frozen(token_ids, extra_key)
 
     def advance(self) -> None:
         """The world has moved on by one step."""
@@ -236,19 +224,19 @@ class MemorySession:
         self.store.clear()
         self._flips = []
         if blocks:
-            self._assembler.unshare()
-        self._assembler.reset()
+            self._builder.unshare()
+        self._builder.reset()
         if self._transcript is not None:
             self._transcript.clear()
         if blocks:
-            self._holder.release()
+            self._lease.release()
             self._cold = True
 
     def close(self) -> None:
         """Let go of the memory, for good; a storage that persists keeps the blocks, for whoever restores it."""
-        self._assembler.unshare()
+        self._builder.unshare()
         self.reset(blocks=False)
-        self._holder.release(delete=not self.method.storage.capabilities.persists)
+        self._lease.release(delete=not self.method.storage.capabilities.persists)
 
     @property
     def _rebuilds(self) -> bool:
@@ -256,92 +244,65 @@ class MemorySession:
         return self._transcript is None and not self.method.retrieval.capabilities.latent
 
     def _make_transcript(self) -> Transcript:
-        room = self.engine.spec.max_positions - len(self._context_ids) - ROOM
+        room = self.engine.info.max_positions - len(self._context_ids) - ROOM
         latent = self.method.retrieval.capabilities.latent  # then the pool may be of any length
         return Transcript(math.inf if latent else room, self._newline)
 
-    def _make_assembler(self) -> PromptBuilder:
-        method, namespace = self.method, self._namespace
-        if not method.recompute.capabilities.reads_blocks:
+    def _make_builder(self) -> PromptBuilder:
+        if not self.method.recompute.capabilities.reads_blocks:
             return RecomputeAllBuilder(self.engine)
-        if method.chains:
-            size, whole = method.construction.block_size, method.layout == "append"
-            return PrefixBuilder(self.engine, self._holder, size, namespace, whole, method.capabilities.exact)
-        if method.construction.assembly == "turns":
-            return TurnsBuilder(self.engine, self._need_shelf(), method.construction, method.retention, namespace)
-        if method.construction.assembly == "reuse":
-            return AnyOffsetBuilder(self.engine, method, self._holder, self.store, namespace)
-        latent = method.retrieval.capabilities.latent
-        if method.construction.assembly == "history":
-            choice = BlockChoice(self.engine, method.retrieval) if latent else None
-            rules = repr((method.construction, method.recompute))
-            return HistoryBuilder(self.engine, self._holder, method.construction, namespace, rules, choice)
-        choice = UnitChoice(self.engine, method.retrieval) if latent else None
-        lossless = method.storage.capabilities.exact
-        return IsolatedBuilder(self.engine, self._holder, self.store, namespace, lossless, choice)
+        return self.method.construction.builder(self._resources)
 
-    def _need_shelf(self) -> CacheProvider:
-        """The method's for this model; what the storage packs, the cache holds packed."""
-        shelves, key, format = self.method.shelves, self.engine.model_key, self.method.packs
-        if key not in shelves:
-            construction = self.method.construction
-            shelves[key] = (
-                PagedCacheProvider(self.engine, construction)
-                if format is None
-                else QuantizedCacheProvider(self.engine, format)
-            )
-        return shelves[key]
-
-    def _reuse(self) -> AnyOffsetBuilder:
-        if not isinstance(self._assembler, AnyOffsetBuilder):
+    def _pinning(self) -> PinningBuilder:
+        if not self.method.construction.capabilities.pins:
             raise ConfigError(
                 f"memory method {self.method.name!r} does not look segments up by their tokens, so nothing that is "
-                "frozen would be found: use construction Segments"
+                "pinned would be found: use construction Segments"
             )
-        return self._assembler
+        return self._builder
 
     def _need_context(self) -> Context:
-        """The context; if it has to be encoded, the next prompt counts that."""
+        """Return the context, encoded at first use; the next prompt counts its tokens."""
         if self._context is not None:
             return self._context
         ids = self._context_ids
-        if not ids or not self._assembler.reads_context:
+        if not ids or not self._builder.reads_context:
             self._context = Context(ids)
             return self._context
         (block,) = self.engine.encode([(None, ids)])
         seen = {"none": 0, "bos": 1, "system": len(ids)}[self.method.context]
         first = block if seen == len(ids) else KVBlock("", block.k[:, :, :seen], block.v[:, :, :seen])
-        self._context, self._opened = Context(ids, block, ids[:seen], first if seen else None), len(ids)
+        self._context, self._new_context_tokens = Context(ids, block, ids[:seen], first if seen else None), len(ids)
         return self._context
 
     def _plan(
         self,
         query_text: str,
         query_ids: Sequence[int],
-        anew: Callable[[], Sequence[int]] | None,
+        restart: Callable[[], Sequence[int]] | None,
         front_ids: Sequence[int],
         lasting: bool,
         budget: int | None = None,
     ) -> tuple[list[Unit], Sequence[int], PromptBuilder]:
-        """The units of the chosen segments, in prompt order, the query behind them, and who assembles both."""
-        room = self.budget if budget is None else min(budget, self.budget)
-        chosen = self.method.retrieval.select(query_text, self.store, room)
-        segments = [self.store.get(id) for id in chosen]
-        transcript, assembler = self._transcript, self._assembler
+        """Return the units of the chosen segments, in prompt order, the query behind them, and the builder of both."""
+        budget = self.budget if budget is None else min(budget, self.budget)
+        ids = self.method.retrieval.select(query_text, self.store, budget)
+        segments = [self.store.get(id) for id in ids]
+        transcript, builder = self._transcript, self._builder
         if transcript is None:
             front = [Unit("new", tuple(front_ids), (), reusable=False)] if front_ids else []
-            return [*front, *self.method.construction.plan(segments, self.store, self.store.step)], query_ids, assembler
+            return [*front, *self.method.construction.plan(segments, self.store, self.store.step)], query_ids, builder
         query_ids = [*front_ids, *query_ids]
         if not transcript.fits(segments, self.store, query_ids):
-            query_ids = query_ids if anew is None else [*front_ids, *anew()]
+            query_ids = query_ids if restart is None else [*front_ids, *restart()]
             transcript = self._make_transcript()
             rows = len(transcript.memory(segments, self.store).token_ids) + len(query_ids)
             self._check_length(len(self._context_ids) + rows, rows)  # before the old one is forgotten
             if lasting:
                 self._transcript = transcript
-            else:  # what is asked aside leaves no trace: another transcript, and nothing harvested of it
-                assembler = self._make_assembler()
-        return [transcript.memory(segments, self.store)], query_ids, assembler
+            else:  # a prompt without trace: another transcript, and nothing harvested of it
+                builder = self._make_builder()
+        return [transcript.memory(segments, self.store)], query_ids, builder
 
     def _close(
         self,
@@ -349,23 +310,22 @@ class MemorySession:
         result: PrefillResult,
         query_ids: Sequence[int],
         flips: tuple[Flip, ...],
-        clock: StepTimer,
+        timer: StepTimer,
         lasting: bool,
     ) -> Prefill:
-        """Keep what the turn has computed, and report it."""
-        reads = result.cache.reads
-        waited = result.trace.timings["load"]
-        clock.add("load", waited)
-        clock.add("prefill", -waited)
+        """Keep the computed rows for later prompts, and report the prompt."""
+        loading = result.trace.timings["load"]
+        timer.add("load", loading)
+        timer.add("prefill", -loading)
         after = StepTimer()
         if lasting:
             with after.part("after"):
-                self._assembler.after(prompt, result)
+                self._builder.after(prompt, result)
             if self._transcript is not None:
                 self._transcript.close(self.store, query_ids)
-        self._holder.next_prompt()
+        self._lease.next_prompt()
         cold, self._cold = self._cold, self._cold and not lasting
-        opened, self._opened = self._opened, 0
+        context_tokens, self._new_context_tokens = self._new_context_tokens, 0
         return Prefill(
             result=result,
             layout=prompt.layout,
@@ -375,42 +335,47 @@ class MemorySession:
                 prompt.layout,
                 prompt.units,
                 result.trace,
-                opened,
+                context_tokens,
                 prompt.encoded,
                 prompt.invalidated,
-                prompt.asked,
+                prompt.query_token_layers,
                 prompt.prefix,
                 result.cache.length,
             ),
-            timings=Timings(**{part: 1e3 * seconds for part, seconds in clock.seconds.items()}),
+            timings=Timings(**{part: 1e3 * seconds for part, seconds in timer.seconds.items()}),
             cold=cold,
             after_ms=1e3 * after.seconds.get("after", 0.0),
-            reads=reads,
+            reads=result.cache.reads,
         )
 
-    def _compute(self, clock: StepTimer, prompt: PreparedPrompt) -> PrefillResult:
+    def _compute(self, timer: StepTimer, prompt: PreparedPrompt) -> PrefillResult:
         self._check_length(prompt.layout.rows, int(prompt.layout.fresh.sum()))
-        with clock.part("prefill"):
+        with timer.part("prefill"):
             return self._prefill(prompt)
 
     def _prefill(self, prompt: PreparedPrompt) -> PrefillResult:
         if prompt.cache is not None:
             result = self.engine.extend(prompt.cache, prompt.layout.token_ids[prompt.prefix :], ChunkSchedule())
-            last = self.engine.spec.layers - 1
+            last = self.engine.info.layers - 1
             result.trace.last_layer = tuple(last if s.stop > prompt.prefix else -1 for s in prompt.layout.segments)
             return result
-        recompute = Full() if prompt.layout.fresh.all() else copy.copy(self.method.recompute)
-        stages = recompute, copy.copy(self.method.loading)  # they hold one prompt's state
-        harvests = self._assembler.harvests
-        given = prompt.context_block, harvests, prompt.slots, prompt.seen_block
-        result = self.engine.prefill(prompt.layout, *stages, *given)
+        recompute = None if prompt.layout.fresh.all() else copy.copy(self.method.recompute)
+        result = self.engine.prefill(
+            prompt.layout,
+            recompute,  # a copy, like the next: stages hold one prompt's state
+            copy.copy(self.method.loading),
+            prompt.context_block,
+            self._builder.harvests,
+            prompt.slots,
+            prompt.seen_block,
+        )
         for block in result.encoded:
-            self._holder.put(block)
+            self._lease.put(block)
         return result
 
     def _check_length(self, rows: int, new: int) -> None:
-        """Raises CapacityError for a prompt of too many ``rows``, of which so many are this turn's own."""
-        limit, retrieval = self.engine.spec.max_positions, self.method.retrieval
+        """Raises CapacityError for a prompt of too many ``rows``, of which ``new`` are this turn's own."""
+        limit, retrieval = self.engine.info.max_positions, self.method.retrieval
         if rows <= limit:
             return
         remedy = f"lower prompt.budget={self.budget} (with memory/retrieval=embedding)"
@@ -420,9 +385,9 @@ class MemorySession:
 
     def _room_behind(self, prefill: Prefill, needed: int) -> int:
         """Positions that the model has behind the prompt's. Raises CapacityError for fewer than ``needed``."""
-        latent = self.method.retrieval.capabilities.latent  # then coupled rows lie anywhere, as far as they are told
+        latent = self.method.retrieval.capabilities.latent  # then rows may lie anywhere in the transcript
         rows = prefill.cache.length if latent else prefill.cache.next_position
-        limit = self.engine.spec.max_positions
+        limit = self.engine.info.max_positions
         if limit - rows < needed:
             raise CapacityError(
                 f"{needed} more behind a prompt of {rows} do not fit into the model's {limit} positions; lower "
@@ -432,6 +397,18 @@ class MemorySession:
 
 
 def _fitting(units: Sequence[Unit], room: int) -> list[Unit]:
-    """The first of them, ``room`` tokens at most: there will be no prompt that goes on behind."""
+    """The first units, ``room`` tokens at most: no prompt is longer."""
     ends = accumulate(len(unit.token_ids) for unit in units)
     return [unit for unit, end in zip(units, ends, strict=True) if end <= room]
+
+
+def _needs(method: MemoryMethod) -> EngineCapabilities:
+    """Abilities of an engine that a memory method needs."""
+    parts = method.capabilities
+    return EngineCapabilities(
+        selective_recompute=parts.repairs,
+        per_layer_rows=parts.per_layer,
+        session_caches=parts.keeps_cache,
+        quantized_caches=parts.keeps_cache and method.packs is not None,
+        batching=False,
+    )

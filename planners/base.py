@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from memory.reports.prefill import Prefill
+    from memory.prompt.report import Prefill
     from planners.prompts.styles import FactView
 
 POLICIES = ("score", "generate")  # of planners with a model

@@ -17,9 +17,9 @@ from planners.prompts.styles import Edit, history_edit, make_style, task_edit
 from planners.prompts.text import NOTHING, Turn, clean, entity_text, in_short, understood
 
 if TYPE_CHECKING:
-    from memory.engine.transformers.engine import Engine
+    from memory.engine.base import Engine
     from memory.method import MemoryMethod
-    from memory.reports.prefill import Prefill
+    from memory.prompt.report import Prefill
     from memory.session import MemorySession
     from planners.prompts.formats import Format
     from planners.prompts.styles import FactView

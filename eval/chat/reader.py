@@ -12,7 +12,7 @@ from eval.chat.conversation import Asked, Conversation, Question, check_unit, pi
 if TYPE_CHECKING:
     from eval.chat.prompt import QuestionPrompt
     from eval.chat.time_split import Split, Stopwatch
-    from memory.reports.prefill import Prefill
+    from memory.prompt.report import Prefill
     from memory.session import MemorySession
 
 

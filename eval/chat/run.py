@@ -28,7 +28,7 @@ from eval.common.tables import cost_table
 from keep_agent.config.planner_factory import make_engine, make_method, make_tokenizer
 from keep_agent.config.settings import check_settings
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.segments.sentence_encoder import CachedEncoder, make_encoder
 from memory.session import MemorySession
 

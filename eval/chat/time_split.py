@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from memory.engine.transformers.engine import Engine
-    from memory.reports.prefill import Prefill
+    from memory.engine.base import Engine
+    from memory.prompt.report import Prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Stopwatch:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._cuda = engine.decoder.device.type == "cuda"
+        self._cuda = engine.device.type == "cuda"
         self._ran: dict[str, list[Span]] = {}
         self._began = 0.0
 

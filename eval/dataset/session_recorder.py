@@ -15,7 +15,7 @@ from keep_agent.config.factory import expert_oracle, make_env, make_episodes, ma
 from keep_agent.console import make_console
 from keep_agent.errors import KeepError
 from keep_agent.rollout.loop import run_episode
-from memory.construction.prefix_builder import common_prefix
+from memory.prompt.units import common_prefix
 from planners.base import Decision, Finished
 from planners.prompts.text import named
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line

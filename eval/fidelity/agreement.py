@@ -27,7 +27,8 @@ from eval.common.tables import bounds, number, percent
 from eval.common.variants import compose_variants
 from eval.fidelity.deviation import Shadow, divergence, make_planners, play
 from keep_agent.config.planner_factory import make_model, make_tokenizer
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from eval.fidelity.deviation import Choice
-    from memory.reports.prefill import Prefill
+    from memory.prompt.report import Prefill
 
 FIRST = "memory.recompute.first_tokens.FirstTokens"
 FIRSTS = (1, 2, 3, 4, 6, 8)  # rows of a unit: a memory line has four to nine
@@ -219,7 +220,7 @@ def report_curve(
 ) -> None:
     """Measure the curve with the model of ``config``, show it, and write the files that are asked for."""
     with (
-        Engine(make_model(config.model, config.eval.seed)) as engine,
+        TransformersEngine(make_model(config.model, config.eval.seed)) as engine,
         Progress(console=console, transient=True) as progress,
     ):
         task = progress.add_task("episodes", total=None)

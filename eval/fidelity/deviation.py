@@ -16,15 +16,15 @@ from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_epis
 from keep_agent.config.planner_factory import format_of, make_method, plan_with
 from keep_agent.errors import ConfigError, KeepError
 from keep_agent.rollout.loop import run_episode
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.segments.sentence_encoder import make_encoder
 from planners.base import Decision, Finished
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from memory.reports.prefill import Prefill
-    from memory.stages import Layout
+    from memory.prompt.layout import Layout
+    from memory.prompt.report import Prefill
     from planners.kv_planner import KVPlanner
     from planners.prompts.styles import FactView
 

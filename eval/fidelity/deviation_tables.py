@@ -16,7 +16,7 @@ from eval.fidelity.laws import LAWS
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
 from planners.tiny.checkpoint import BUNDLED
 
@@ -35,7 +35,7 @@ def families(
     tokenizer = load_tokenizer(tokenizer_folder) if names else None
     for name in names:
         shape = {"vocab_size": len(tokenizer), "max_position_embeddings": POSITIONS}
-        with Engine(tiny_model(name, **shape), "inline") as engine:
+        with TransformersEngine(tiny_model(name, **shape), "inline") as engine:
             laws[name] = {law: figure(engine) for law, figure in LAWS.items()}
             deviations += measure(engine, tokenizer, configs, name)
     return deviations, laws
@@ -48,7 +48,7 @@ def trained(names: Sequence[str], configs: Mapping[str, DictConfig]) -> list[Dev
     for name in names:
         model = next(iter(configs.values())).model.copy()
         model.name = name
-        with Engine(make_model(model, seed)) as engine:
+        with TransformersEngine(make_model(model, seed)) as engine:
             deviations += measure(engine, make_tokenizer(model, engine.model), configs, name)
     return deviations
 

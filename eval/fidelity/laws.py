@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from memory.construction.layout import lay_out, place
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
+from memory.prompt.layout import Layout, lay_out, place
+from memory.prompt.units import Unit
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
-from memory.stages import Layout, Loading, Recompute, Unit
+from memory.stages import Loading, Recompute
 
 LENGTHS, QUERY = (20, 31, 17, 26), 12  # tokens
 ONE_MASK = ("llama", "mistral", "qwen3_moe")  # families whose forward takes one mask, not one per kind of layer
@@ -45,7 +46,7 @@ class RandomPrompt:
 
     def layout(self, blocks: Sequence[KVBlock | None]) -> Layout:
         placed = place(self.units, 0, list(blocks), [block is not None for block in blocks])
-        return lay_out((), placed, self.query, True, self.engine.decoder.device)
+        return lay_out((), placed, self.query, True, self.engine.device)
 
     def logits(self, recompute: Recompute, loading: Loading | None = None) -> torch.Tensor:
         """(vocabulary,) logits of the last row over the units' blocks."""

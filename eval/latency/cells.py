@@ -22,7 +22,7 @@ from eval.latency.workloads import make_workload
 from keep_agent.config.examples import make_examples
 from keep_agent.config.planner_factory import make_engine, make_tokenizer
 from keep_agent.errors import KeepError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.segments.sentence_encoder import SentenceEncoder, make_encoder
 from planners.prompts.formats import Format, make_format
 
@@ -59,11 +59,11 @@ class Bench:
     def __init__(self, config: DictConfig, composer: Composer, engine: Engine, recordings: Recordings) -> None:
         self._config, self._composer, self._engine, self._recordings = config, composer, engine, recordings
         self._loaded: SentenceEncoder | None = None
-        self._meter = RateMeter(engine.decoder.device, engine.spec.dtype, composer.setting.engine.link_gigabytes)
+        self._meter = RateMeter(engine.device, engine.info.dtype, composer.setting.engine.link_gigabytes)
 
     @property
     def _device(self) -> torch.device:
-        return self._engine.decoder.device
+        return self._engine.device
 
     def run(self, index: int, cell: Cell, tell: Tell) -> CellResult:
         began, configs = time.perf_counter(), self._composer.of(cell)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memory.engine.transformers.engine import Engine
+    from memory.engine.base import Engine
     from memory.segments.sentence_encoder import SentenceEncoder
     from planners.prompts.formats import Format
 
@@ -97,7 +97,7 @@ class Planned:
 
     def stored(self) -> int | None:
         method = self._planner.session.method
-        goes_on = method.construction.assembly == "turns"  # its rows stay in a working cache
+        goes_on = method.capabilities.keeps_cache  # its rows stay in a working cache
         return None if goes_on else method.storage.stats().get("bytes")
 
 

@@ -37,8 +37,8 @@ from eval.latency.rates import Rates
 from eval.loading.layer_costs import Shape
 
 if TYPE_CHECKING:
-    from memory.reports.prefill import Prefill
-    from memory.stages import Layout
+    from memory.prompt.layout import Layout
+    from memory.prompt.report import Prefill
 
 Positions = NDArray[np.int64]
 

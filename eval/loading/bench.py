@@ -19,10 +19,12 @@ from eval.loading.simulate import simulate
 from eval.loading.simulated_link import Link
 from eval.loading.timeline import COMPUTE, LINK
 from keep_agent.errors import ConfigError
+from memory.engine.base import Engine
 from memory.engine.models.load import LoadedModel
 from memory.engine.transfer.link import Throttle
-from memory.engine.transformers.engine import Engine
-from memory.stages import Layout, Recompute
+from memory.engine.transformers.engine import TransformersEngine
+from memory.prompt.layout import Layout
+from memory.stages import Recompute
 
 ENDLESS = Link("endless", math.inf)
 ALONE = 3  # prefills without a link, to know what computing takes
@@ -100,7 +102,7 @@ class Bench:
 
     def alone(self) -> tuple[float, int]:
         """(seconds, bytes): what computing takes where nothing has to be waited for, and what must be loaded."""
-        with Engine(self.model, "inline", importance=self.importance) as engine:
+        with TransformersEngine(self.model, "inline", importance=self.importance) as engine:
             found = [self._run(engine, "serial") for _ in range(1 + ALONE)][1:]
         seconds = statistics.median(bounds(real.work, ENDLESS).compute for real in found)
         return seconds, found[0].timeline.nbytes
@@ -111,7 +113,7 @@ class Bench:
         :param said: is called with the number of each turn that begins
         """
         turns = []
-        with Engine(self.model, "thread", throttle_of(link), self.importance, self.chunk) as engine:
+        with TransformersEngine(self.model, "thread", throttle_of(link), self.importance, self.chunk) as engine:
             for turn in range(1 + repeats):
                 said(turn)
                 order = [names[(turn + i) % len(names)] for i in range(len(names))]

@@ -12,7 +12,7 @@ from keep_agent.files import read_json
 from memory.engine.models.model_shapes import SHAPES
 
 if TYPE_CHECKING:
-    from memory.engine.transformers.engine import Engine
+    from memory.engine.base import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Shape:
     @classmethod
     def of(cls, engine: Engine) -> Shape:
         """That of a loaded model."""
-        spec, config = engine.spec, engine.model.module.config
+        spec, config = engine.info, engine.model.module.config
         experts, active = _mixture(config)
         width = getattr(config, "moe_intermediate_size", None) if experts else None
         return cls(

@@ -12,10 +12,11 @@ from eval.loading.layer_times import times_of
 from eval.loading.simulated_link import Link
 from eval.loading.timeline import COMPUTE, LINK, Timeline
 from eval.loading.workload import BESIDE, Work
-from memory.stages import Capabilities, Layout, Loading, Probe, Recompute
+from memory.prompt.layout import Layout
+from memory.stages import Capabilities, Loading, Probe, Recompute
 
 if TYPE_CHECKING:
-    from memory.engine.transformers.engine import Engine
+    from memory.engine.base import Engine
 
 
 @dataclass

@@ -20,7 +20,7 @@ from eval.loading.tables import measured_sweep, measured_table
 from eval.loading.workload import AFTER, NARROW_OF
 from keep_agent.errors import ConfigError
 from memory.engine.models.load import load_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
@@ -84,7 +84,7 @@ def bench_of(arguments: argparse.Namespace) -> Bench:
     prompt = Prompt(arguments.segments, arguments.segment_tokens, arguments.query, arguments.together)
     schedule = schedule_of(arguments.recompute, arguments.schedule, arguments.average)
     recompute_of(arguments.recompute, schedule)
-    with Engine(model, "inline") as engine:
+    with TransformersEngine(model, "inline") as engine:
         layout = prompt.encoded(engine)
     return Bench(
         model,

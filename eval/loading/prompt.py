@@ -11,13 +11,14 @@ import torch
 from eval.loading.workload import METHODS
 from keep_agent.errors import ConfigError
 from memory.kv_cache.block import KVBlock
+from memory.prompt.layout import Layout, Placement
+from memory.prompt.units import Span, Unit
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.schedule import Schedule
 from memory.recompute.value_deviation import ValueDeviation
-from memory.stages import Layout, Placement, Span, Unit
 
 if TYPE_CHECKING:
-    from memory.engine.transformers.engine import Engine
+    from memory.engine.base import Engine
 
 
 def schedule_of(method: str, shape: str | None = None, average: float | None = None) -> Schedule:
@@ -64,8 +65,8 @@ class Prompt:
 
         :raises ConfigError: it has fewer tokens than the prompt has rows
         """
-        if self.rows > engine.spec.vocab:
-            raise ConfigError(f"{self.rows} rows of a vocabulary of {engine.spec.vocab}; use fewer or shorter segments")
+        if self.rows > engine.info.vocab:
+            raise ConfigError(f"{self.rows} rows of a vocabulary of {engine.info.vocab}; use fewer or shorter segments")
         layout = self.layout()
         blocks = engine.encode([(None, place.unit.token_ids) for place in layout.placements])
         places = (replace(place, block=block) for place, block in zip(layout.placements, blocks, strict=True))

@@ -15,7 +15,8 @@ from eval.loading.simulated_link import Courier, Link
 from eval.loading.timeline import COMPUTE, IMPORTANCE, Event, Timeline
 from eval.loading.workload import BEFORE, BESIDE, Work
 from keep_agent.errors import ConfigError
-from memory.stages import Loading, Transfer
+from memory.prompt.layout import Transfer
+from memory.stages import Loading
 
 
 def simulate(loading: Loading, work: Work, link: Link, chunk: float = math.inf) -> Timeline:

@@ -9,7 +9,7 @@ from itertools import accumulate, islice, pairwise
 
 from eval.loading.timeline import LINK, Event
 from keep_agent.errors import ConfigError
-from memory.stages import Transfer
+from memory.prompt.layout import Transfer
 
 COPIES = 2  # keys and values lie apart
 

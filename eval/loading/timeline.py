@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from memory.engine.results import PrefillTrace
+    from memory.engine.trace import PrefillTrace
 
 COMPUTE, IMPORTANCE, LINK = LANES = ("compute", "importance", "link")
 

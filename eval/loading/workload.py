@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from memory.stages import Layout
+    from memory.prompt.layout import Layout
 
 METHODS = ("keep", "cacheblend", "epic", "full_reuse")  # whose active rows a prompt can draw
 BEFORE, BESIDE, AFTER = NARROWS = ("before_mlp", "beside_mlp", "after_mlp")

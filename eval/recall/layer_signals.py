@@ -18,12 +18,13 @@ from rich.table import Table
 
 from eval.common.plots import figure, style
 from eval.recall.cells import Cell
-from memory.construction.layout import lay_out, place
 from memory.loading.serial import Serial
-from memory.stages import Capabilities, Layout, Probe, Unit
+from memory.prompt.layout import Layout, lay_out, place
+from memory.prompt.units import Unit
+from memory.stages import Capabilities, Probe
 
 if TYPE_CHECKING:
-    from memory.engine.transformers.engine import Engine
+    from memory.engine.base import Engine
     from planners.prompts.formats import Format
     from planners.training.recall_probes import Probe as Question
 
@@ -71,7 +72,7 @@ def watch(engine: Engine, format: Format, question: Question) -> dict[str, tuple
     blocks = engine.encode([(before, unit.token_ids) for unit in units])
     front = [Unit("new", tuple(format.line(question.front)), (), reusable=False)] if question.front else []
     placed = place([*front, *units], len(context), [*([None] * len(front)), *blocks], [False] * (len(front + units)))
-    layout = lay_out(context, placed, format.line(question.question), True, engine.decoder.device)
+    layout = lay_out(context, placed, format.line(question.question), True, engine.device)
     stage = Watch()
     engine.prefill(layout, stage, Serial(), before)
     first = len(context) + len(format.line(question.front))

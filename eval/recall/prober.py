@@ -17,8 +17,8 @@ from planners.training.recall_probes import filler, make_probe
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from memory.engine.transformers.engine import Engine
-    from memory.reports.prefill import Prefill
+    from memory.engine.base import Engine
+    from memory.prompt.report import Prefill
 
 
 class Format(Protocol):
@@ -52,7 +52,7 @@ class Prober:
         """
         self._budget = max(config.prompt.budget for config in configs.values())
         self._format, self._make, self._quiet = format, make, quiet
-        self._positions = engine.spec.max_positions
+        self._positions = engine.info.max_positions
         encoder, context = make_encoder(next(iter(configs.values())).prompt.encoder), format.context()
         self._sessions = {
             name: MemorySession(engine, make_method(config.memory), encoder, format.line, config.prompt.budget, context)
@@ -147,7 +147,7 @@ class Prober:
         if not _freezes(session):
             return
         pool, lines = session.method.frozen, {tuple(self._format.line(fact.text)) for fact in probe.facts}
-        nbytes = session.engine.spec.bytes_per_token * sum(map(len, lines))
+        nbytes = session.engine.info.bytes_per_token * sum(map(len, lines))
         if nbytes > pool.watermark * pool.capacity_bytes:
             raise ConfigError(
                 f"{name} stores the lines of a probe one by one, {nbytes} bytes, more than {pool.watermark:g} of its "
@@ -167,4 +167,4 @@ class Prober:
 
 def _freezes(session: MemorySession) -> bool:
     """Is a line found by its tokens, so that it may be stored by itself before the question?"""
-    return session.method.layout != "append" and session.method.construction.assembly == "reuse"
+    return session.method.layout != "append" and session.method.construction.capabilities.pins

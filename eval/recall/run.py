@@ -22,7 +22,8 @@ from eval.recall.ruler_probes import Ruler
 from eval.recall.scores import ACCURACIES, Score, accuracy_figure, accuracy_table, mark_table, scores
 from eval.recall.wording import TextFormat
 from keep_agent.config.planner_factory import make_model, make_tokenizer
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import write_atomic
 from planners.prompts.formats import make_format
 from planners.training.recall_probes import KINDS
@@ -47,15 +48,15 @@ def run_probes(
     :param settings: of the run folder that is begun where there is none yet
     """
     first = next(iter(configs.values()))
-    with ExitStack() as claimed, Engine(make_model(first.model, arguments.seed)) as engine:
+    with ExitStack() as claimed, TransformersEngine(make_model(first.model, arguments.seed)) as engine:
         tokenizer = make_tokenizer(first.model, engine.model)
         probers = make_probers(engine, tokenizer, configs, arguments)
         for cell in cells:
             probers[cell.kind].check(cell, arguments.seed)
         if run:
-            run.check_weights(engine.spec.model_key)
+            run.check_weights(engine.info.model_key)
         elif arguments.out:
-            saved = {**settings, "weights": engine.spec.model_key}
+            saved = {**settings, "weights": engine.info.model_key}
             run = claimed.enter_context(RecallFolder.create(arguments.out, saved))
         answers = ask(probers, cells, arguments, run, console)
         ranks: list[Ranks] = []

@@ -18,7 +18,7 @@ from eval.fidelity.deviation import Shadow, divergence, make_planners, play
 from keep_agent.config.factory import expert_oracle, make_episodes
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.console import make_console
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from planners.prompts.text import named
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from eval.fidelity.deviation import Choice
     from memory.files.json_lines import LineFile
-    from memory.reports.prefill import Prefill
+    from memory.prompt.report import Prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def measure(file: Path | None, configs: Mapping[str, DictConfig]) -> dict[str, l
     described: dict[str, Any] = {name: OmegaConf.to_container(config, resolve=True) for name, config in configs.items()}
     episodes: dict[str, list[list[Step]]] = defaultdict(list)
     with (
-        Engine(make_model(setting.model, setting.eval.seed)) as engine,
+        TransformersEngine(make_model(setting.model, setting.eval.seed)) as engine,
         Progress(console=make_console()) as bar,
         ExitStack() as held,
     ):

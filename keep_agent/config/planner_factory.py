@@ -19,10 +19,11 @@ from keep_agent.errors import ConfigError
 from keep_agent.options import usable_device
 from memory.config.component_names import METHOD, TARGET
 from memory.config.components import component
+from memory.engine.base import Engine
 from memory.engine.models.load import LoadedModel, load_model
 from memory.engine.models.tokenizer import load_tokenizer
 from memory.engine.transfer.link import Throttle
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.method import MemoryMethod
 from memory.segments.sentence_encoder import CachedEncoder, NamespaceEncoder, SentenceEncoder, make_encoder
 from memory.session import MemorySession
@@ -156,7 +157,7 @@ def make_engine(config: DictConfig, transport: str | None = None) -> Engine:
     throttle = Throttle(said.link_gigabytes, said.link_microseconds) if slow else None
     model = make_model(config.model, config.eval.seed)
     chunk = None if said.chunk_megabytes is None else 1e6 * said.chunk_megabytes
-    return Engine(model, transport or said.transport, throttle, said.importance, chunk)
+    return TransformersEngine(model, transport or said.transport, throttle, said.importance, chunk)
 
 
 def make_model(model: DictConfig, seed: int = 0) -> LoadedModel:

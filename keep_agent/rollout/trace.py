@@ -17,7 +17,7 @@ from keep_agent.rollout.run_folder import trace_lines
 
 if TYPE_CHECKING:
     from envs.setting import Episode
-    from memory.reports.prefill import Prefill
+    from memory.prompt.report import Prefill
     from planners.base import Decision
     from planners.prompts.styles import FactView
 

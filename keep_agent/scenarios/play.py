@@ -22,7 +22,7 @@ from keep_agent.scenarios.turn_records import PhasesFolder, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
 from memory.engine.models.special_tokens import special_tokens
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
 
 
@@ -34,7 +34,7 @@ def play(
         folder.mkdir(parents=True, exist_ok=True)  # what is wrong with it shows before anything is computed
     if config.eval.threads is not None:
         torch.set_num_threads(config.eval.threads)
-    with Engine(make_model(config.model, config.eval.seed)) as engine:
+    with TransformersEngine(make_model(config.model, config.eval.seed)) as engine:
         tokenizer = make_tokenizer(config.model, engine.model)
         memories = AgentMemories(
             engine,

@@ -12,8 +12,8 @@ from keep_agent.scenarios.transcript import Story
 from keep_agent.scenarios.turn_records import Turn
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenText
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.special_tokens import SpecialTokens
-from memory.engine.transformers.append import ChunkSchedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -92,7 +92,7 @@ class Player:
         prompt = self.memories.open(memory, text)
         logits = engine.extend(prompt.cache, prompt.new, ChunkSchedule()).logits.cpu()  # so the device is waited for
         computed = time.perf_counter()
-        room = engine.spec.max_positions - prompt.cache.next_position
+        room = engine.info.max_positions - prompt.cache.next_position
         ids = engine.generate(prompt.cache, logits, min(max_tokens, room), self.stops)
         ended = time.perf_counter()
         self.memories.finish(prompt, ids, persist=False)

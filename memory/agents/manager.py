@@ -17,8 +17,8 @@ from keep_agent.errors import ConfigError, TooLongError
 from memory.agents.disk_cache import DiskCache
 from memory.agents.host_cache import CacheEntry, HostCache, Key, Room
 from memory.agents.text_match import Coder, Exact, Kind, Match, TokenText, match, match_tokens, resume
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.files.names import checked
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
@@ -305,7 +305,7 @@ class AgentMemories:
         told, kept = resume(held.told, found, speaker.coder)
         if not told.ids:
             raise ConfigError(f"agent {key[0]!r} says nothing: give a prompt with text")
-        if len(told.ids) >= (limit := speaker.engine.spec.max_positions):
+        if len(told.ids) >= (limit := speaker.engine.info.max_positions):
             raise TooLongError(
                 f"the prompt has {len(told.ids)} tokens, this model reads {limit - 1} before it speaks; shorten it"
             )
@@ -326,7 +326,7 @@ class AgentMemories:
 
     def _load(self, key: Key, speaker: Speaker, token: object) -> CacheEntry | None:
         assert self._warm is not None
-        found = self._warm.get(key, speaker.engine.spec, speaker.engine.decoder.device)
+        found = self._warm.get(key, speaker.engine.info, speaker.engine.device)
         if found is None or found[0].format != self.format:
             return None
         held = CacheEntry(*found, self.clock())
@@ -346,7 +346,7 @@ class AgentMemories:
         return none, Match("miss", 0, 0, text), "cold"
 
     def _new_cache(self, speaker: Speaker) -> QuantizedCache:
-        return QuantizedCache(speaker.engine.spec, self.format, speaker.engine.decoder.device)
+        return QuantizedCache(speaker.engine.info, self.format, speaker.engine.device)
 
     def _told(self, prompt: AgentPrompt, generated: Sequence[int], text: str | None) -> CacheEntry:
         """What the rows of a prompt stand for; rows and tokens that do not agree are left out."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from keep_agent.errors import ConfigError, KeepError
 from memory.config.component_names import METHOD, PARTS, TARGET
-from memory.method import CALLS, MemoryMethod
+from memory.method import MEMBERS, MemoryMethod
 
 REFUSED = (TypeError, ValueError, AttributeError, LookupError, RuntimeError)  # what a constructor raises for bad values
 
@@ -56,7 +56,7 @@ def find_class(name: Any, place: str = "memory") -> type:
     if not isinstance(found, type) or not (name in PARTS or _is_method(found) or _is_stage(found)):
         raise ConfigError(
             f"{place}.{TARGET}={name!r} is no component: name a class with the methods of a stage, such as those in "
-            f"memory/{', memory/'.join(CALLS)}"
+            f"memory/{', memory/'.join(MEMBERS)}"
         )
     return found
 
@@ -66,4 +66,4 @@ def _is_method(kind: type) -> bool:
 
 
 def _is_stage(kind: type) -> bool:
-    return hasattr(kind, "capabilities") and any(callable(getattr(kind, call, None)) for call in CALLS.values())
+    return hasattr(kind, "capabilities") and any(callable(getattr(kind, names[0], None)) for names in MEMBERS.values())

@@ -1,13 +1,13 @@
-"""Units of what the agent has done: a line of the log stands behind the lines before it, in the prompt or not."""
+"""Action log: each line of what the agent did is encoded behind the lines before it, in the prompt or not."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from keep_agent.errors import ConfigError
+from memory.prompt.units import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
-from memory.stages import Unit
 
 Lines = tuple[tuple[int, ...], ...]  # token ids
 
@@ -18,18 +18,18 @@ def check_log(tokens: int) -> None:
         raise ConfigError(f"log={tokens} tokens cannot be: use 0 or more")
 
 
-def lines(store: SegmentStore, most: int) -> dict[str, Lines]:
-    """By id, what each line of the log is encoded behind: fewer than ``most`` tokens; 0: nothing."""
-    found: dict[str, Lines] = {}
+def log_units(store: SegmentStore, most: int) -> dict[str, Lines]:
+    """By id, the lines that each line of the log is encoded behind: fewer than ``most`` tokens; 0: none."""
+    behind: dict[str, Lines] = {}
     before: Lines = ()
     for id in store.log if most else ():
         tokens = store.tokens(id)
         if sum(map(len, before)) + len(tokens) > most:
             before = ()
-        found[id], before = before, (*before, tokens)
-    return found
+        behind[id], before = before, (*before, tokens)
+    return behind
 
 
-def alone(segment: Segment, store: SegmentStore, log: dict[str, Lines]) -> Unit:
-    """The segment as a unit of its own, behind what ``log`` has for it."""
-    return replace(Unit.of("segment", [(segment.id, store.tokens(segment.id))]), behind=log.get(segment.id, ()))
+def segment_unit(segment: Segment, store: SegmentStore, behind: dict[str, Lines]) -> Unit:
+    """The segment as a unit of its own, behind the lines that ``behind`` has for it."""
+    return replace(Unit.of("segment", [(segment.id, store.tokens(segment.id))]), behind=behind.get(segment.id, ()))

@@ -1,28 +1,66 @@
-"""What an assembler is: units in, a prompt the engine can prefill out."""
+"""Construction: the Protocol of the stage that turns chosen segments into the rows of a prompt.
+
+A construction owns both halves of one idea. `Construction.plan` says which segments are encoded together, and
+`Construction.builder` makes the `PromptBuilder` of one session, which finds or computes their keys and values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from memory.engine.results import PrefillResult
-from memory.kv_cache.block import KVBlock
-from memory.kv_cache.dense import KVCache
-from memory.reports.prefill import UnitUse
-from memory.reports.timing import StepTimer
-from memory.stages import Layout, Placement, Slots, Unit
+from memory.prompt.layout import Layout, Placement
+from memory.prompt.report import UnitUse
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit
+from memory.stages import Capabilities, Recompute, Retention, Retrieval, Slots, Storage
+
+if TYPE_CHECKING:
+    from memory.engine.base import CacheProvider, Engine, PrefillResult, SessionCache
+    from memory.kv_cache.block import KVBlock
+    from memory.kv_cache.block_lease import BlockLease
+    from memory.kv_cache.pinned_blocks import PinnedPool
+    from memory.kv_cache.segment_index import SegmentIndex
+    from memory.segments.segment import Segment
+    from memory.segments.store import SegmentStore
 
 
 @dataclass(frozen=True)
 class Context:
-    """The context prefix of a session with its exact block, and what isolated units see of it."""
+    """The context prefix of a session with its exact block, and the part of it that isolated units see."""
 
     ids: tuple[int, ...] = ()
     block: KVBlock | None = None
     seen_ids: tuple[int, ...] = ()
     seen_block: KVBlock | None = None
+
+
+class Composition(Protocol):
+    """The method that a construction belongs to: its other stages, and everything that its sessions share."""
+
+    retrieval: Retrieval
+    recompute: Recompute
+    retention: Retention
+    storage: Storage
+    layout: str
+    capabilities: Capabilities
+    frozen: PinnedPool
+    segment_index: SegmentIndex
+
+    def cache_provider(self, engine: Engine) -> CacheProvider: ...
+
+
+@dataclass(frozen=True)
+class SessionResources:
+    """Everything that a prompt builder may use of its session."""
+
+    engine: Engine
+    method: Composition
+    lease: BlockLease
+    store: SegmentStore
+    namespace: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,16 +70,78 @@ class PreparedPrompt:
     layout: Layout
     units: tuple[UnitUse, ...]
     context_block: KVBlock | None = None
-    seen_block: KVBlock | None = None  # what units that the prefill encodes on its way see of the context
+    seen_block: KVBlock | None = None  # the context that units see which the prefill encodes on its way
     encoded: int = 0  # tokens encoded for it
-    asked: int = 0  # token-layers of the pass that only makes query states
+    query_token_layers: int = 0  # of the pass that only makes query states
     invalidated: int = 0  # tokens of the last prompt's blocks that are of no use any more
     chain: tuple[str, ...] = ()  # names of the blocks of an exact prefix
-    found: int = 0  # how many of them were stored, from the first on
-    missing: Mapping[str, Placement] = field(default_factory=dict)  # by virtual hash: units to harvest, and where
+    stored: int = 0  # how many of them were stored, from the first on
+    missing: Mapping[str, Placement] = field(default_factory=dict)  # by segment hash: units to harvest, and where
     slots: Slots | None = None
-    cache: KVCache | None = None  # a session's own, which holds the first ``prefix`` positions of the prompt
+    cache: SessionCache | None = None  # the session's own, which holds the first ``prefix`` positions of the prompt
     prefix: int = 0
+
+
+class PromptBuilder(Protocol):
+    """Keys and values for the units of one session's prompts.
+
+    The methods behind `reset` have bodies for builders that keep nothing from turn to turn but blocks.
+    """
+
+    harvests: bool  # rows are copied from the prompt's cache after the prefill
+    reads_context: bool = True  # wants the context's exact block, else its ids alone
+
+    def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
+        """Find stored keys and values of ``units``, encode what is missing, and lay out the prompt's rows."""
+        ...
+
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+        """Keep what the prefill has computed for later prompts."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the session's earlier prompts."""
+        ...
+
+    def detached(self) -> PromptBuilder:
+        """Return a builder for a prompt that leaves no trace in this one: itself, where only `after` leaves any."""
+        return self
+
+    def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
+        """Encode about ``tokens`` missing tokens in the background; returns (tokens encoded, tokens still missing)."""
+        return 0, 0
+
+    def instruct(self, tokens: int) -> None:
+        """Mark the first ``tokens`` of the next query as the instruction from now on; 0: the last one still holds."""
+
+    def unshare(self) -> None:
+        """Withdraw everything that this session shares with others beside its blocks."""
+
+
+class PinningBuilder(PromptBuilder, Protocol):
+    """A builder whose sessions may pin blocks that outlive them."""
+
+    def freeze(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
+        """Encode ``token_ids`` and pin their block under the extra key."""
+        ...
+
+    def thaw(self, token_ids: Sequence[int], extra_key: str) -> None: ...
+    def is_frozen(self, token_ids: Sequence[int], extra_key: str) -> bool: ...
+
+
+class Construction(Protocol):
+    """Which segments are encoded together, what became stale, and how do they become rows of the prompt?"""
+
+    capabilities: Capabilities
+    layouts: tuple[str, ...]  # prompt layouts that it can build: of `memory.config.choices.LAYOUTS`
+
+    def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
+        """Units of the chosen ``segments``, in prompt order."""
+        ...
+
+    def builder(self, session: SessionResources) -> PromptBuilder:
+        """Make the prompt builder of one session."""
+        ...
 
 
 def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
@@ -50,33 +150,3 @@ def storable(units: Sequence[Unit], namespace: str) -> list[Unit]:
     It ends before the first unit that may not be stored, or not under the key that the prefix is stored under.
     """
     return list(takewhile(lambda unit: unit.reusable and unit.namespace in ("", namespace), units))
-
-
-class PromptBuilder(Protocol):
-    """One way to get keys and values for a prompt's units.
-
-    What follows `reset` has a body for those that keep nothing from turn to turn but blocks.
-    """
-
-    harvests: bool  # rows are taken from the working cache after the prefill
-    reads_context: bool = True  # wants the context's exact block, else its ids alone
-
-    def assemble(
-        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
-    ) -> PreparedPrompt: ...
-    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None: ...
-    def reset(self) -> None: ...
-
-    def aside(self) -> PromptBuilder:
-        """One that goes on from here and leaves no trace in this one: itself, where only `after` leaves any."""
-        return self
-
-    def prepare(self, units: Sequence[Unit], context: Context, tokens: int) -> tuple[int, int]:
-        """Encode about so many tokens of what is lacking, behind every plan; (encoded, still lacking)."""
-        return 0, 0
-
-    def instruct(self, tokens: int) -> None:
-        """The first ``tokens`` of the next query say what is to be done from now on; 0: what was said still holds."""
-
-    def unshare(self) -> None:
-        """Take out of what sessions share whatever this one has put there beside its blocks."""

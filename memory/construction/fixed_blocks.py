@@ -1,27 +1,25 @@
-"""Blocks of a fixed number of tokens, cut through segments."""
+"""Fixed-size construction: blocks of a fixed number of tokens, cut through segments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from keep_agent.errors import ConfigError
+from memory.construction.isolated import Isolated
+from memory.prompt.units import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
-from memory.stages import Capabilities, Unit
 
 
 @dataclass(frozen=True)
-class FixedBlocks:
-    """The memory's tokens in blocks of ``size``, as CacheBlend (arXiv 2405.16444) and Prompt Cache are run by KEEP.
+class FixedBlocks(Isolated):
+    """The memory's tokens in blocks of ``size``, as KEEP runs CacheBlend (arXiv 2405.16444) and Prompt Cache.
 
     A block is named by its own tokens: a change invalidates its block, and those behind it as far as the tokens shift.
     """
 
     size: int = 128
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True)
-    assembly: ClassVar[str] = "blocks"
 
     def __post_init__(self) -> None:
         if self.size < 1:

@@ -1,4 +1,4 @@
-"""The pool of harvested rows: blocks of a transcript that only grows, appended in the background."""
+"""Pool of harvested rows: blocks of a transcript that only grows, appended in the background."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock, identity
 from memory.kv_cache.block_lease import BlockLease
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
@@ -25,13 +25,17 @@ class PooledBlock:
     start: int
     stop: int
 
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """What one turn adds: all tokens told by then, whole blocks, and the rows behind them that make up none yet."""
+    """The addition of one turn: all tokens up to its end, whole blocks, and the rest that makes up none yet."""
 
-    told: Tokens
-    kept: list[PooledBlock]
+    tokens: Tokens
+    entries: list[PooledBlock]
     blocks: list[KVBlock]
     tail: KVBlock | None
     boxes: KeyBoxes | None
@@ -40,117 +44,119 @@ class Harvest:
 class HarvestPool:
     """Blocks in order of time, with their ``index`` of boxes where there is one.
 
-    The storage may drop a block. It can be chosen no more then; without an index, where all blocks have to be in, the
-    rows behind it are given up too, so that they are computed anew.
+    The storage may evict a block, which then can be chosen no more. Without an index, where all blocks have to be in
+    the prompt, the rows behind it are dropped too, so that they are computed again.
     """
 
-    def __init__(self, engine: Engine, holder: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
-        self._engine, self._holder, self._namespace, self._index = engine, holder, namespace, index
-        self._coming: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the work it is of
-        self.kept: list[PooledBlock] = []
+    def __init__(self, engine: Engine, lease: BlockLease, namespace: str, index: KeyBoxIndex | None) -> None:
+        self._engine, self._lease, self._namespace, self._index = engine, lease, namespace, index
+        self._pending: tuple[Future[Harvest], Callable[[], Harvest]] | None = None  # and the work behind the future
+        self.blocks: list[PooledBlock] = []
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; a harvest under way comes to nothing, for only ``settle`` makes it part of the pool."""
-        if self._coming is not None:
-            self._coming[0].cancel()
-        self._coming = None
-        self.told: Tokens = ()
+        """Forget everything; a pending harvest is discarded, for only `_settle` makes it part of the pool."""
+        if self._pending is not None:
+            self._pending[0].cancel()
+        self._pending = None
+        self.tokens: Tokens = ()
         self.tail: KVBlock | None = None
-        self._room: int | None = None  # blocks the storage can hold, once it is known
+        self._capacity: int | None = None  # blocks the storage can hold, once it is known
         self._keep([])
 
     @property
     def begin(self) -> int:
         """First token of the transcript that is in no whole block."""
-        return len(self.told) - (0 if self.tail is None else self.tail.tokens)
+        return len(self.tokens) - (0 if self.tail is None else self.tail.tokens)
 
     def block(self, number: int) -> KVBlock:
-        """The block of a number; ``follow`` has seen to it that the storage holds it.
+        """Read a block, which the storage held when `follow` was called.
 
-        Raises DamagedError if the storage has let go of it since.
+        :raises DamagedError: the storage has evicted it since
         """
-        name = self.kept[number].name
-        if (found := self._holder.get(name)) is None:
+        name = self.blocks[number].name
+        block = self._lease.get(name)
+        if block is None:
             raise DamagedError(name, f"the block {name[:12]} is no longer stored")
-        return found
+        return block
 
     def follow(self, transcript: Tokens) -> int:
-        """Wait for what the last turn added; give up what does not belong to ``transcript``, or is lost.
+        """Wait for the last turn's harvest; drop blocks that are no part of ``transcript``, or that were evicted.
 
-        Returns the tokens that were given up.
+        Returns the number of dropped tokens.
         """
         self._settle()
-        before = len(self.told)
-        if transcript[:before] != self.told:
+        before = len(self.tokens)
+        if transcript[:before] != self.tokens:
             self.clear()
             return before
-        there = [number for number, kept in enumerate(self.kept) if self._holder.contains(kept.name)]
-        self._holder.keep(self.kept[number].name for number in there)  # nobody tells it again what stands in them
-        if len(there) == len(self.kept):
+        stored = [number for number, entry in enumerate(self.blocks) if self._lease.contains(entry.name)]
+        self._lease.keep(self.blocks[number].name for number in stored)  # their text is in no later prompt
+        if len(stored) == len(self.blocks):
             return 0
         if self._index is None:
-            there = [number for place, number in enumerate(there) if place == number]
-            self.told, self.tail = self.told[: self.kept[len(there)].start], None
-        lost = sum(kept.stop - kept.start for kept in self.kept)
-        self._keep(there)
-        return lost - sum(kept.stop - kept.start for kept in self.kept)
+            stored = [number for place, number in enumerate(stored) if place == number]
+            self.tokens, self.tail = self.tokens[: self.blocks[len(stored)].start], None
+        total = sum(entry.size for entry in self.blocks)
+        self._keep(stored)
+        return total - sum(entry.size for entry in self.blocks)
 
-    def grow(self, told: Tokens, stops: Sequence[int], seen: str, rows: Callable[[], KVBlock]) -> None:
+    def grow(self, tokens: Tokens, stops: Sequence[int], seen: str, rows: Callable[[], KVBlock]) -> None:
         """Add the transcript from ``begin`` on in the background, in blocks that end at ``stops``.
 
-        :param told: the whole transcript
-        :param seen: what decided how the rows were computed, their tokens apart: a part of the blocks' names
-        :param rows: gives their keys and values; called on the engine's worker
+        :param tokens: the whole transcript
+        :param seen: everything beside the tokens that decided the rows: a part of the blocks' names
+        :param rows: returns their keys and values; called on the engine's worker
         """
-        edges, name, kept = [self.begin, *stops], seen, []
-        for start, stop in pairwise([*edges, len(told)] if edges[-1] < len(told) else edges):
-            name = identity(name, (), told[start:stop], self._namespace)
-            kept.append(PooledBlock(name, start, stop))
-        work = partial(self._harvest, told, kept, len(stops), rows)
-        self._coming = self._engine.later(work), work
+        edges, name, entries = [self.begin, *stops], seen, []
+        for start, stop in pairwise([*edges, len(tokens)] if edges[-1] < len(tokens) else edges):
+            name = identity(name, (), tokens[start:stop], self._namespace)
+            entries.append(PooledBlock(name, start, stop))
+        work = partial(self._harvest, tokens, entries, len(stops), rows)
+        self._pending = self._engine.later(work), work
 
-    def _harvest(self, told: Tokens, kept: list[PooledBlock], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
-        """On the worker: it touches nothing that a session reads."""
-        found, sizes = rows(), [k.stop - k.start for k in kept]
-        parts = zip(kept, found.k.split(sizes, 2), found.v.split(sizes, 2), strict=True)
-        blocks = [KVBlock(one.name, k.contiguous(), v.contiguous()) for one, k, v in parts]
+    def _harvest(self, tokens: Tokens, entries: list[PooledBlock], whole: int, rows: Callable[[], KVBlock]) -> Harvest:
+        """Cut the rows into blocks, on the worker; touches nothing that a session reads."""
+        block, sizes = rows(), [entry.size for entry in entries]
+        parts = zip(entries, block.k.split(sizes, 2), block.v.split(sizes, 2), strict=True)
+        blocks = [KVBlock(entry.name, k.contiguous(), v.contiguous()) for entry, k, v in parts]
         boxed = self._index is not None and whole > 0
         boxes = KeyBoxes.around([block.k for block in blocks[:whole]], self._index.layers) if boxed else None
         tail = blocks[whole] if whole < len(blocks) else None
-        return Harvest(told, kept[:whole], blocks[:whole], tail, boxes)
+        return Harvest(tokens, entries[:whole], blocks[:whole], tail, boxes)
 
     def _settle(self) -> None:
-        if self._coming is None:
+        """Make the pending harvest part of the pool."""
+        if self._pending is None:
             return
-        (coming, work), self._coming = self._coming, None
-        # what has not begun is done now: plans would go before it, and the worker would wait for itself
-        harvest = self._engine.run(work) if coming.cancel() else coming.result()
-        self.told, self.tail = harvest.told, harvest.tail
-        for kept, block in zip(harvest.kept, harvest.blocks, strict=True):
+        (future, work), self._pending = self._pending, None
+        # a harvest that has not begun is run at once: plans would go before it, and the worker would wait for itself
+        harvest = self._engine.run(work) if future.cancel() else future.result()
+        self.tokens, self.tail = harvest.tokens, harvest.tail
+        for entry, block in zip(harvest.entries, harvest.blocks, strict=True):
             if not self._store(block):
-                self.told, self.tail = harvest.told[: kept.start], None
+                self.tokens, self.tail = harvest.tokens[: entry.start], None
                 return
-            self.kept.append(kept)
+            self.blocks.append(entry)
         if self._index is not None and harvest.boxes is not None:
             self._index.append(harvest.boxes)
 
     def _store(self, block: KVBlock) -> bool:
-        """Put away one block more. Without an index it is no use if a full storage drops one before it in return."""
-        if self._index is None and len(self.kept) == self._room:
+        """Store one block more. Without an index that is useless if a full storage evicts an earlier one in return."""
+        if self._index is None and len(self.blocks) == self._capacity:
             return False
-        self._holder.put(block)
-        if self._index is not None or all(self._holder.contains(kept.name) for kept in self.kept):
+        self._lease.put(block)
+        if self._index is not None or all(self._lease.contains(entry.name) for entry in self.blocks):
             return True
-        self._room = len(self.kept)
-        self._holder.drop(block.identity)
+        self._capacity = len(self.blocks)
+        self._lease.drop(block.identity)
         return False
 
     def _keep(self, numbers: Sequence[int]) -> None:
-        """Let go of all other blocks: nothing looks them up by their names."""
-        names = {kept.name for kept in self.kept}
-        self.kept = [self.kept[number] for number in numbers]
-        for name in names - {kept.name for kept in self.kept}:
-            self._holder.drop(name)
+        """Drop all other blocks: nothing looks them up by their names."""
+        names = {entry.name for entry in self.blocks}
+        self.blocks = [self.blocks[number] for number in numbers]
+        for name in names - {entry.name for entry in self.blocks}:
+            self._lease.drop(name)
         if self._index is not None:
             self._index.keep(numbers)

@@ -1,4 +1,4 @@
-"""From new rows to the blocks they choose: the pass that makes their queries, the boxes, and the retrieval."""
+"""Latent choice: new rows choose stored blocks by their query states, held against boxes around the blocks' keys."""
 
 from __future__ import annotations
 
@@ -7,48 +7,49 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.key_boxes import KeyBoxes, KeyBoxIndex
-from memory.reports.timing import StepTimer
-from memory.stages import LatentRetrieval, Unit
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit
+from memory.stages import LatentRetrieval
 
 
 class BlockChoice:
-    """The boxes of an assembler's blocks, and the choice among them.
+    """Choice among the blocks of one builder, with the boxes around their keys.
 
-    Query states come from a pass of their own, of the new rows behind the context alone: which memory they will see is
-    just what is being asked.
+    Query states come from a separate pass of the new rows behind the context alone, because the memory that they will
+    read is not chosen yet.
     """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
         self._engine, self.retrieval = engine, retrieval
-        self._layers = retrieval.voters(engine.spec.layers)
-        spec, device = engine.spec, engine.decoder.device
-        dtype = torch.promote_types(spec.dtype, torch.float32)
-        self.index = KeyBoxIndex(self._layers, spec.kv_heads, spec.head_dim, dtype, device)
+        self._layers = retrieval.voters(engine.info.layers)
+        info, device = engine.info, engine.device
+        dtype = torch.promote_types(info.dtype, torch.float32)
+        self.index = KeyBoxIndex(self._layers, info.kv_heads, info.head_dim, dtype, device)
 
     @property
     def per_layer(self) -> bool:
         return self.retrieval.capabilities.per_layer
 
-    def choose(self, context: KVBlock | None, token_ids: Sequence[int], clock: StepTimer) -> tuple[list[int], int]:
-        """Block numbers that ``token_ids`` choose, rising, one for each copy, and the token-layers it took to ask."""
+    def choose(self, context: KVBlock | None, token_ids: Sequence[int], timer: StepTimer) -> tuple[list[int], int]:
+        """Return the blocks that ``token_ids`` choose, rising, one per copy, and the token-layers of the pass."""
         if self.retrieval.takes_all(self.index):
             return [number for number, copies in enumerate(self.index.copies) for _ in range(copies)], 0
-        with clock.part("ask"):
+        with timer.part("ask"):
             queries = self._engine.query_states(context, token_ids, self._layers)
         return self.retrieval.choose(queries, self.index), len(token_ids) * (self._layers[-1] + 1)
 
 
 class UnitChoice:
-    """A choice among units whose blocks come and go, each with a name of its own.
+    """Choice among the units of a prompt, whose blocks are known by name.
 
     Units of the same text share a block, but each of them takes up rows of the prompt.
     """
 
     def __init__(self, engine: Engine, retrieval: LatentRetrieval) -> None:
-        self._latent = BlockChoice(engine, retrieval)
+        self._choice = BlockChoice(engine, retrieval)
         self._names: list[str] = []
 
     def choose(
@@ -57,13 +58,13 @@ class UnitChoice:
         blocks: Mapping[str, KVBlock],
         context: KVBlock | None,
         token_ids: Sequence[int],
-        clock: StepTimer,
+        timer: StepTimer,
     ) -> tuple[list[int], int]:
-        """Numbers of the units that ``token_ids`` choose, rising, and the token-layers it took to ask.
+        """Return the numbers of the units that ``token_ids`` choose, rising, and the token-layers of the pass.
 
-        :param names: of each unit's block in ``blocks``; a unit without one is always in
+        :param names: of each unit's block in ``blocks``; a unit without one is always chosen
         """
-        copies, index = Counter(filter(None, names)), self._latent.index
+        copies, index = Counter(filter(None, names)), self._choice.index
         index.keep([number for number, name in enumerate(self._names) if name in copies])
         self._names = [name for name in self._names if name in copies]
         boxed = set(self._names)
@@ -72,30 +73,30 @@ class UnitChoice:
             index.append(KeyBoxes.around([blocks[name].k for name in new], index.layers))
         self._names += new
         index.copies = [copies[name] for name in self._names]
-        numbers, asked = self._latent.choose(context, token_ids, clock)
-        return _latest(names, Counter(self._names[number] for number in numbers)), asked
+        numbers, token_layers = self._choice.choose(context, token_ids, timer)
+        return _latest(names, Counter(self._names[number] for number in numbers)), token_layers
 
 
-def _latest(names: Sequence[str], wanted: Counter[str]) -> list[int]:
-    """Where in ``names`` those are that have none, and of each other as many as are ``wanted``, the last ones."""
-    found = []
+def _latest(names: Sequence[str], copies: Counter[str]) -> list[int]:
+    """Places of empty names, and of every other name the last ``copies`` of its places."""
+    places = []
     for number in reversed(range(len(names))):
         name = names[number]
-        if not name or wanted[name]:
-            wanted[name] -= 1
-            found.append(number)
-    return found[::-1]
+        if not name or copies[name]:
+            copies[name] -= 1
+            places.append(number)
+    return places[::-1]
 
 
 class LayerSlots:
     """Rows that at every layer hold the blocks which the layer's own queries choose; all blocks are of one size."""
 
-    def __init__(self, latent: BlockChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
-        """:param block: the block of a number"""
-        self._latent, self.block = latent, block
-        count = size * min(latent.retrieval.most(size), len(latent.index))
+    def __init__(self, choice: BlockChoice, start: int, size: int, block: Callable[[int], KVBlock]) -> None:
+        """:param block: reads the block of a number"""
+        self._retrieval, self._index, self.block = choice.retrieval, choice.index, block
+        count = size * min(choice.retrieval.most(size), len(choice.index))
         self.rows = slice(start, start + count)
-        self.unit = Unit("slots", (0,) * count, ())  # no token is at home here: it is another one at every layer
+        self.unit = Unit("slots", (0,) * count, ())  # placeholder tokens: the rows hold others at every layer
 
     def choose(self, layer: int, query: torch.Tensor) -> tuple[int, ...]:
-        return tuple(self._latent.retrieval.select_layer(layer, query, self._latent.index))
+        return tuple(self._retrieval.select_layer(layer, query, self._index))

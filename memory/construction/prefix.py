@@ -1,4 +1,7 @@
-"""The whole memory is one unit, of which the part that has not changed since earlier prompts is exact."""
+"""Prefix construction: the memory is one unit, whose unchanged beginning is reused as an exact prefix.
+
+Rows are harvested after the turn, and found again by a hash chain over blocks of ``block_size`` tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from keep_agent.errors import ConfigError
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
+from memory.engine.base import PrefillResult
+from memory.kv_cache.prefix_index import PrefixIndex
+from memory.prompt.layout import lay_out, place
+from memory.prompt.report import uses
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit, common_prefix
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
-from memory.stages import Capabilities, Unit
+from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything behind them is fresh.
-
-    Rows are harvested from the working cache after the turn and found again by a hash chain over blocks of
-    ``block_size`` tokens.
-    """
+    """Prefix caching (arXiv 2309.06180): token-identical prefixes are reused, everything behind them is fresh."""
 
     block_size: int = 16
     capabilities: ClassVar[Capabilities] = Capabilities(exact=True, harvests=True)
-    assembly: ClassVar[str] = "chain"
+    layouts: ClassVar[tuple[str, ...]] = ("memory", "append")
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
@@ -30,3 +38,58 @@ class Prefix:
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("prefix", ((segment.id, store.tokens(segment.id)) for segment in segments))]
+
+    def builder(self, session: SessionResources) -> PrefixBuilder:
+        return PrefixBuilder(session, self.block_size)
+
+
+class PrefixBuilder(PromptBuilder):
+    """Prompts that begin with rows of earlier prompts; the other rows are fresh, and harvested."""
+
+    harvests = True
+
+    def __init__(self, session: SessionResources, block_size: int) -> None:
+        self._engine, self._lease, self._size = session.engine, session.lease, block_size
+        self._namespace = session.namespace
+        self._whole = session.method.layout == "append"  # the query becomes part of the next prompt's memory
+        self._exact = session.method.capabilities.exact  # else its rows may not enter the prefix index
+        self._index: PrefixIndex | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        self._previous: tuple[int, ...] = ()
+        self._present = self._previous
+
+    def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
+        if self._index is None:
+            key = self._engine.model_key
+            self._index = PrefixIndex(self._lease, self._size, key, context.ids, self._namespace)
+        memory, own = Unit.joined(units), storable(units, self._namespace)
+        total, stored = len(memory.token_ids), sum(len(unit.token_ids) for unit in own)
+        prefix_ids = [*memory.token_ids[:stored], *(query if self._whole and stored == total else ())]
+        names = self._index.chain(prefix_ids)
+        matches = self._index.match(names[: stored // self._size])
+        stops = [self._size * number for number in range(1, len(matches) + 1)]
+        pieces = memory.cut([*stops, total] if (stops or [0])[-1] < total else stops)
+        blocks = [*matches, *[None] * (len(pieces) - len(matches))]
+        placements = place(pieces, len(context.ids), blocks, [block is not None for block in blocks])
+        invalidated = len(self._previous) - common_prefix(self._previous, prefix_ids[:stored])
+        self._present = memory.token_ids[:stored]
+        return PreparedPrompt(
+            lay_out(context.ids, placements, query, True, self._engine.device),
+            uses(placements),
+            context.block,
+            invalidated=invalidated,
+            chain=tuple(names),
+            stored=len(matches),
+            prefix=len(context.ids) + len(matches) * self._size,
+        )
+
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+        """Harvest the full blocks that were not stored."""
+        self._previous, first = self._present, prompt.stored
+        if first == len(prompt.chain) or self._index is None:
+            return
+        start = prompt.layout.context
+        rows = torch.arange(start + first * self._size, start + len(prompt.chain) * self._size)
+        self._index.insert(prompt.chain, first, self._engine.harvest(result.cache, rows), self._exact)

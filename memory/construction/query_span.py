@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from memory.kv_cache.cache_provider import EvictableCache
+from memory.engine.base import SessionCache
 from memory.kv_cache.cache_view import CacheView
 
 
@@ -36,7 +36,7 @@ class QuerySpan:
 
     def view(
         self,
-        cache: EvictableCache,
+        cache: SessionCache,
         query: int,
         instruction: int = 0,
         protected: int = 0,
@@ -49,13 +49,13 @@ class QuerySpan:
         :param protected: the first so many positions are never dropped
         :param parts: (positions,) which segment or turn each belongs to
         """
-        witness, positions = cache.witness, cache.positions
-        states = torch.stack([witness.queries[layer] for layer in sorted(witness.queries)])  # (layers, heads, n, D)
+        observer, positions = cache.observer, cache.positions
+        states = torch.stack([observer.queries[layer] for layer in sorted(observer.queries)])  # (layers, heads, n, D)
         if instruction:
-            inside = (witness.places >= query) & (witness.places < query + instruction)
+            inside = (observer.places >= query) & (observer.places < query + instruction)
             said, queries = cache.tokens[query : query + instruction], states[:, :, inside]
             self._instruction = Instruction(query, said, queries.float().sum(2), queries.shape[2])
-        asked = witness.places >= query
+        asked = observer.places >= query
         total, count = states[:, :, asked].float().sum(2), int(asked.sum())
         span, said = positions >= query, self._instruction
         if said is not None and said.holds(cache.tokens, query):
@@ -66,13 +66,13 @@ class QuerySpan:
             tokens=torch.tensor(cache.tokens, device=positions.device)[positions],
             forced=span | (positions < protected),
             span=span,
-            layers=len(witness.queries),
+            layers=len(observer.queries),
             keys=cache.keys,
-            asked=witness.places,
-            queries=witness.queries.__getitem__,
-            attention=witness.asked.__getitem__,
+            asked=observer.places,
+            queries=observer.queries.__getitem__,
+            attention=observer.params.__getitem__,
             intent=total / count,
-            mass=witness.mass(positions) if witness.wants_mass else None,
+            mass=observer.mass(positions) if observer.wants_mass else None,
             session=session,
             parts=None if parts is None else parts[positions],
         )

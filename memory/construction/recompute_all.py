@@ -1,34 +1,32 @@
-"""Full recomputation: nothing is looked up."""
+"""Full recomputation: no stored block is read, every row of the prompt is fresh."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from memory.construction.base import Context, PreparedPrompt, PromptBuilder
-from memory.construction.layout import lay_out, place, uses
-from memory.engine.results import PrefillResult
-from memory.engine.transformers.engine import Engine
-from memory.reports.timing import StepTimer
-from memory.stages import Unit
+from memory.engine.base import Engine, PrefillResult
+from memory.prompt.layout import lay_out, place
+from memory.prompt.report import uses
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit
 
 
 class RecomputeAllBuilder(PromptBuilder):
-    """Nothing is stored: every row is fresh, the context's too."""
+    """Prompts without stored rows; those of the context are fresh, too."""
 
     harvests = False
     reads_context = False
 
     def __init__(self, engine: Engine) -> None:
-        self._device = engine.decoder.device
+        self._device = engine.device
 
-    def assemble(
-        self, units: Sequence[Unit], query: Sequence[int], context: Context, clock: StepTimer
-    ) -> PreparedPrompt:
-        placed = place(units, len(context.ids))
-        return PreparedPrompt(lay_out(context.ids, placed, query, False, self._device), uses(placed))
+    def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
+        placements = place(units, len(context.ids))
+        return PreparedPrompt(lay_out(context.ids, placements, query, False, self._device), uses(placements))
 
     def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def reset(self) -> None:
-        """Nothing was kept."""
+        """Forget nothing: nothing was kept."""

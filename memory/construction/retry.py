@@ -1,4 +1,4 @@
-"""A turn that comes upon a damaged block is done again without it: nothing of the block has reached an answer."""
+"""Retry of a prompt that reads a damaged block: it is built again without the block."""
 
 from __future__ import annotations
 
@@ -6,53 +6,54 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from memory.construction.base import PreparedPrompt
-from memory.engine.results import PrefillResult
+from memory.engine.base import PrefillResult
 from memory.kv_cache.block_lease import BlockLease
 from memory.kv_cache.mapped_rows import DamagedError
-from memory.reports.timing import StepTimer
+from memory.prompt.timing import StepTimer
 
 
 def with_retry(
-    holder: BlockLease,
-    clock: StepTimer,
-    assemble: Callable[[], PreparedPrompt],
+    lease: BlockLease,
+    timer: StepTimer,
+    build: Callable[[], PreparedPrompt],
     compute: Callable[[PreparedPrompt], PrefillResult],
     encodes: bool,
 ) -> tuple[PreparedPrompt, PrefillResult]:
-    """Assemble a prompt and compute it, again for each block that turns out to be damaged on the way.
+    """Build a prompt and compute it, again for each block that turns out to be damaged; no answer has read it.
 
-    Damage seldom comes alone, so what else the prompt wants is verified before the next attempt. What an attempt
-    computed in vain is in the times of the turn, not in its counts; what it encoded is, for that is stored.
+    Damage seldom comes alone, so the other blocks of the prompt are verified before the next attempt. The time of a
+    failed attempt is in the times of the turn, its token-layers are in no count; the blocks it encoded are counted,
+    for they are stored.
 
-    :param encodes: blocks that are put while a prompt is assembled were encoded for it
-    :raises DamagedError: a block that was computed anew is damaged again
+    :param encodes: blocks that are put while a prompt is built were encoded for it
+    :raises DamagedError: a block that was computed again is damaged again
     """
-    lost: set[str] = set()
+    damaged: set[str] = set()
     encoded: dict[str, int] = {}
     while True:
-        prompt, made = None, holder.watch()
+        prompt, stored = None, lease.watch()
         try:
-            prompt = _counted(assemble(), encoded)
+            prompt = _counted(build(), encoded)
             return prompt, compute(prompt)
         except DamagedError as error:
-            if error.identity in lost:
+            if error.identity in damaged:
                 raise
-            lost.add(error.identity)
-            holder.discard(error.identity)
+            damaged.add(error.identity)
+            lease.discard(error.identity)
         if encodes:
-            encoded |= made
-        with clock.part("retrieve"):
+            encoded |= stored
+        with timer.part("retrieve"):
             for unit in () if prompt is None else prompt.units:
-                holder.sound(unit.identity)
+                lease.sound(unit.identity)
 
 
 def _counted(prompt: PreparedPrompt, encoded: Mapping[str, int]) -> PreparedPrompt:
-    """``prompt``, whose blocks of earlier attempts are no hits; ``encoded`` are their tokens by identity."""
+    """Count the blocks of earlier attempts as encoded, not as hits; ``encoded`` has their tokens by identity."""
     if not encoded:
         return prompt
     units = (replace(unit, hit=unit.hit and unit.identity not in encoded) for unit in prompt.units)
-    placed = (
+    placements = (
         replace(p, hit=p.hit and (p.block is None or p.block.identity not in encoded)) for p in prompt.layout.placements
     )
-    layout = replace(prompt.layout, placements=tuple(placed))
+    layout = replace(prompt.layout, placements=tuple(placements))
     return replace(prompt, units=tuple(units), layout=layout, encoded=prompt.encoded + sum(encoded.values()))

@@ -1,34 +1,53 @@
-"""Every segment is a unit that is found again by its tokens, wherever in a prompt it was computed."""
+"""Any-offset construction (SparseX): segments are found again by their own tokens, wherever a prompt computed them.
+
+A prompt is an exact prefix, then rows of earlier prompts at any offset, with new text in between.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from keep_agent.errors import ConfigError
+from memory.construction.base import Context, PreparedPrompt, PromptBuilder, SessionResources, storable
+from memory.construction.invalidation import Invalidation
+from memory.engine.base import PrefillResult
+from memory.engine.worker import Priority
+from memory.kv_cache.block import KVBlock, identity
+from memory.kv_cache.prefix_index import PrefixIndex
+from memory.kv_cache.segment_index import segment_hash
+from memory.prompt.layout import Layout, Placement, lay_out
+from memory.prompt.report import uses
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
-from memory.stages import Capabilities, Unit
+from memory.stages import Capabilities
 
 
 @dataclass(frozen=True)
 class Segments:
     """SparseX's segment cache (arXiv 2606.01751, sections 3.1 and 4.5): rows of earlier prompts at any offset.
 
-    Nothing is encoded in isolation: a segment's rows are harvested from the first prompt they were computed in, and
-    carry what stood before them there. Beside them an exact prefix is found by a hash chain over blocks of
+    No segment is encoded in isolation: its rows are harvested from the first prompt that computed them, and depend on
+    the rows that stood before them there. Beside them an exact prefix is found by a hash chain over blocks of
     ``block_size`` tokens.
 
-    Rows that were moved remember what stood before them once. ``refresh`` is the least share of a prompt's memory that
-    is new: where new segments are less, those whose rows are oldest are computed anew, and keep the new rows. The paper
-    has none of that (0).
+    ``refresh`` is the least share of a prompt's memory that is computed: where new segments are less, the segments
+    whose rows are oldest are computed again, and keep the new rows. The paper has none of that (0).
     """
 
     block_size: int = 16
     refresh: float = 0.0
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, harvests=True)
-    assembly: ClassVar[str] = "reuse"
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, moves_blocks=True, harvests=True, pins=True)
+    layouts: ClassVar[tuple[str, ...]] = ("memory",)
 
     def __post_init__(self) -> None:
         if self.block_size < 1:
@@ -38,3 +57,212 @@ class Segments:
 
     def plan(self, segments: Sequence[Segment], store: SegmentStore, step: int) -> list[Unit]:
         return [Unit.of("segment", [(segment.id, store.tokens(segment.id))]) for segment in segments]
+
+    def builder(self, session: SessionResources) -> AnyOffsetBuilder:
+        return AnyOffsetBuilder(session, self)
+
+
+class AnyOffsetBuilder(PromptBuilder):
+    """SparseX's look-up (arXiv 2606.01751, section 4.5): exact prefix, pinned block, earlier rows, else fresh.
+
+    After the prefill, whole blocks of rows without any approximate row before them enter the exact prefix index, and
+    every unit that no look-up would find is harvested under its segment hash. Its identity names the tokens it was
+    computed behind: where the same tokens stand before it again, its rows are exact too. Repaired rows are not kept: a
+    unit has the keys and values of the first prompt that computed it, or of the last that refreshed it.
+    """
+
+    harvests = True
+
+    def __init__(
+        self, session: SessionResources, construction: Segments, owner: AnyOffsetBuilder | None = None
+    ) -> None:
+        """:param owner: the builder whose rows a detached one reads"""
+        self._session, self._construction = session, construction
+        self._engine, self._lease, self._namespace = session.engine, session.lease, session.namespace
+        method = session.method
+        self._recompute, self._pinned, self._segments = method.recompute, method.frozen, method.segment_index
+        self._in_use = method.frozen.holder()
+        self._lossless = method.storage.capabilities.exact
+        self._invalidation = Invalidation(session.store) if owner is None else owner._invalidation
+        self._size, self._refresh = construction.block_size, construction.refresh
+        self._index: PrefixIndex | None = None if owner is None else owner._index
+
+    def reset(self) -> None:
+        self._invalidation.reset()
+
+    def detached(self) -> AnyOffsetBuilder:
+        """Return a builder that refreshes nothing: its rows would not be kept."""
+        return AnyOffsetBuilder(self._session, replace(self._construction, refresh=0.0), self)
+
+    def build(self, units: Sequence[Unit], query: Sequence[int], context: Context, timer: StepTimer) -> PreparedPrompt:
+        starts = [*accumulate((len(unit.token_ids) for unit in units), initial=len(context.ids))]
+        names = [self._name(u.token_ids, u.namespace, u.behind) if u.reusable and u.token_ids else "" for u in units]
+        chain_names, prefix = self._prefix(units, context)
+        ids = np.fromiter(chain(context.ids, *(unit.token_ids for unit in units)), "<u4")
+        covered = len(context.ids) + len(prefix) * self._size
+        refreshed = self._refreshed(names, units, starts, ids, covered)
+        placements: list[Placement] = []
+        missing: dict[str, Placement] = {}
+        for name, unit, start in zip(names, units, starts[:-1], strict=True):
+            known = "" if name in refreshed else name
+            placements += self._place(known, unit, ids[:start], start - len(context.ids), prefix)
+            if name and (name in refreshed or not self._is_known(name)):
+                missing.setdefault(name, Placement(unit, start))
+        self._in_use.release()
+        return PreparedPrompt(
+            lay_out(context.ids, placements, query, True, self._engine.device),
+            uses(placements),
+            context.block,
+            invalidated=self._invalidation.count(names, units),
+            chain=tuple(chain_names),
+            stored=len(prefix),
+            missing=missing,
+        )
+
+    def after(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
+        """Harvest exact rows into the prefix index, and missing units into the segment index."""
+        self._invalidation.settle()
+        exact = exact_rows(prompt.layout)
+        self._extend_chain(prompt, result, exact)
+        if prompt.missing:
+            self._keep(prompt.missing, prompt.layout, result, exact)
+
+    def freeze(self, token_ids: Sequence[int], extra_key: str, context: Context) -> None:
+        """Pin ``token_ids``, encoded in the background behind the part of the context that units see.
+
+        The extra key guards the look-up: the block itself is the same under every key.
+        """
+        physical = identity(self._engine.model_key, context.seen_ids, token_ids)
+
+        def make() -> KVBlock:
+            request = (context.seen_block, token_ids)
+            return self._engine.encode([request], [physical], Priority.BACKGROUND)[0]
+
+        self._pinned.freeze(self._name(token_ids, extra_key), physical, make)
+
+    def thaw(self, token_ids: Sequence[int], extra_key: str) -> None:
+        self._pinned.thaw(self._name(token_ids, extra_key))
+
+    def is_frozen(self, token_ids: Sequence[int], extra_key: str) -> bool:
+        return self._pinned.contains(self._name(token_ids, extra_key))
+
+    def _name(self, token_ids: Sequence[int], extra_key: str, behind: Sequence[Sequence[int]] = ()) -> str:
+        log = list(chain.from_iterable(behind))
+        return segment_hash(self._engine.model_key, token_ids, extra_key or self._namespace, log)
+
+    def _prefix(self, units: Sequence[Unit], context: Context) -> tuple[list[str], list[KVBlock]]:
+        """Names of the blocks of an exact prefix and those that are stored; none where the storage is lossy."""
+        if not self._lossless:
+            return [], []
+        if self._index is None:
+            key = self._engine.model_key
+            self._index = PrefixIndex(self._lease, self._size, key, context.ids, self._namespace)
+        own = storable(units, self._namespace)
+        names = self._index.chain(list(chain.from_iterable(unit.token_ids for unit in own)))
+        return names, self._index.match(names)
+
+    def _refreshed(
+        self, names: Sequence[str], units: Sequence[Unit], starts: Sequence[int], ids: NDArray[np.uint32], covered: int
+    ) -> set[str]:
+        """Units with approximate rows, the oldest first, until the share ``refresh`` of the memory is computed.
+
+        :param covered: the first row behind the exact prefix
+        """
+        if not self._refresh:
+            return set()
+        new, old = 0, []
+        for name, unit, start in zip(names, units, starts[:-1], strict=True):
+            if not name or not self._is_known(name):
+                new += max(0, start + len(unit.token_ids) - max(start, covered))
+            elif start >= covered and not self._pinned.contains(name):
+                old.append((self._segments.number(name), name, unit, start))
+        least = self._refresh * (starts[-1] - starts[0])
+        refreshed: set[str] = set()
+        for _, name, unit, start in sorted(old, key=itemgetter(0)):
+            if new >= least:
+                break
+            if name not in refreshed and self._segments.physical(name) == self._identity(ids[:start], unit):
+                continue  # exact
+            refreshed.add(name)
+            new += len(unit.token_ids)
+        return refreshed
+
+    def _place(
+        self, name: str, unit: Unit, before: NDArray[np.uint32], offset: int, prefix: Sequence[KVBlock]
+    ) -> Iterator[Placement]:
+        """``unit`` behind the tokens ``before``, at memory row ``offset``: rows of the prefix, then all others."""
+        size, total = self._size, len(unit.token_ids)
+        covered = min(max(len(prefix) * size - offset, 0), total)
+        stops = {*range(size - offset % size, covered, size), covered, total} - {0}
+        row = 0
+        for piece in unit.cut(sorted(stops)):
+            stop = row + len(piece.token_ids)
+            if row < covered:
+                number, first = divmod(offset + row, size)
+                block = prefix[number].part(first, first + stop - row)
+                yield Placement(piece, len(before) + row, block, hit=True, exact=True)
+            else:
+                yield self._look_up(name, unit, before, piece, row)
+            row = stop
+
+    def _look_up(self, name: str, unit: Unit, before: NDArray[np.uint32], piece: Unit, row: int) -> Placement:
+        """The rest of ``unit`` from ``row`` on: earlier rows, exact if the same tokens stood before them."""
+        whole = self._find(name)
+        if whole is None:
+            return Placement(piece, len(before) + row)
+        exact = self._lossless and whole.identity == self._identity(before, unit)
+        return Placement(piece, len(before) + row, whole.part(row, whole.tokens), hit=True, exact=exact)
+
+    def _identity(self, before: NDArray[np.uint32], unit: Unit, origin: str = "") -> str:
+        """Name of the rows of ``unit`` behind ``before``: all of it computed, or of that ``origin``."""
+        namespace = unit.namespace or self._namespace
+        return identity(origin or self._engine.model_key, before, unit.token_ids, namespace)
+
+    def _find(self, name: str) -> KVBlock | None:
+        """Rows computed elsewhere: pinned ones go first, on purpose."""
+        if not name:
+            return None
+        pinned = self._pinned.find(name, self._in_use)
+        return self._segments.find(name, self._lease) if pinned is None else pinned
+
+    def _is_known(self, name: str) -> bool:
+        """Tell whether a later prompt would find it; rows of the exact prefix may have lost their name."""
+        return name in self._segments or self._pinned.contains(name)
+
+    def _extend_chain(self, prompt: PreparedPrompt, result: PrefillResult, exact: int) -> None:
+        """Insert the whole blocks of the first ``exact`` memory rows that were not stored."""
+        size, layout = self._size, prompt.layout
+        names, first = prompt.chain[: exact // size], prompt.stored
+        if self._index is None or first == len(names):
+            return
+        rows = torch.arange(layout.context + first * size, layout.context + len(names) * size)
+        self._index.insert(names, first, self._engine.harvest(result.cache, rows), exact=True)
+
+    def _keep(self, missing: Mapping[str, Placement], layout: Layout, result: PrefillResult, exact: int) -> None:
+        """Store the rows of each missing unit as a block of its own, and index it."""
+        rows = torch.cat([torch.arange(p.start, p.stop) for p in missing.values()])
+        harvested = self._engine.harvest(result.cache, rows)
+        ids = layout.token_ids.cpu().numpy().astype("<u4")  # every name hashes the tokens before its unit
+        origin, first = self._origin(layout), 0
+        for name, p in missing.items():
+            part = harvested.part(first, first + len(p.unit.token_ids))
+            sound = p.stop <= layout.context + exact
+            physical = self._identity(ids[: p.start], p.unit, "" if sound else origin)
+            replaced = self._segments.physical(name)
+            if replaced not in (None, physical):
+                self._lease.drop(replaced)
+            self._lease.put(KVBlock(physical, part.k.contiguous(), part.v.contiguous()))
+            self._segments.insert(name, physical, 0, part.tokens)
+            first += part.tokens
+
+    def _origin(self, layout: Layout) -> str:
+        """Name of everything that shaped rows behind approximate ones: tokens, blocks, and the recompute stage."""
+        blocks = (f"{p.start} {p.block.identity}" for p in layout.placements if p.block is not None)
+        key = "\n".join([self._engine.model_key, repr(self._recompute), *blocks])
+        return identity(f"harvested {key}", (), layout.token_ids.tolist())
+
+
+def exact_rows(layout: Layout) -> int:
+    """Memory rows from the first on that are exact or fresh, so that nothing approximate stands before them."""
+    sound = (layout.exact | layout.fresh)[layout.context : layout.query]
+    return int(sound.long().cumprod(0).sum())

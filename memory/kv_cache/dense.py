@@ -1,9 +1,8 @@
-"""Working caches: the keys and values one forward reads and writes. Rows are prompt rows."""
+"""Dense cache: keys and values of one prompt in one tensor each, and the Protocol of caches that passes write."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,40 +11,19 @@ from keep_agent.errors import ModelError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.tiled import Tile
+from memory.engine.base import KVCache, ReadCounts
 from memory.engine.models.model_spec import ModelSpec
 
 Rows = slice | torch.Tensor  # a contiguous run, or sorted row numbers
 HEADROOM = 256  # rows kept free behind a prompt for candidates and generated tokens
 
 
-@dataclass(slots=True)
-class ReadCounts:
-    """Rows of keys and values that forward passes over a cache were given, each pass counted once."""
+class WorkingCache(KVCache, Protocol):
+    """A cache as the engine's own passes read and write it; tensors carry a request axis in front. Keys are rotated."""
 
-    raw: int = 0  # rows of all positions, forgotten ones included: what a cache without retention would read
-    live: int = 0
-
-    def note(self, raw: int, live: int) -> None:
-        self.raw += raw
-        self.live += live
-
-
-class KVCache(Protocol):
-    """The keys (rotated) and values that passes read and write; tensors carry a request axis in front.
-
-    Rows are numbered from 0 in order of their ``positions``. ``logits`` are those of the last row.
-    """
-
-    length: int
-    positions: torch.Tensor
-    logits: torch.Tensor | None
     raw: torch.Tensor | None  # unrotated keys beside the rotated ones, where rows are to be harvested
-    reads: ReadCounts
-    witness: AttentionObserver | None  # looks on while rows are appended
+    observer: AttentionObserver | None  # records the passes that append rows
     tiled: bool  # whether rows are read tile by tile instead of all at once
-
-    @property
-    def next_position(self) -> int: ...
 
     def reserve(self, rows: int, lasting: bool = False) -> None:
         """Room for a pass over ``rows`` more rows. Those of a ``lasting`` one are extended, others forgotten."""
@@ -68,7 +46,6 @@ class KVCache(Protocol):
         ...
 
     def extend(self, positions: torch.Tensor, logits: torch.Tensor | None, token_ids: torch.Tensor) -> None: ...
-    def rewind(self, length: int, logits: torch.Tensor | None) -> None: ...
 
     def erase(self) -> None:
         """Leave no row that is not finite where others run over it as padding."""
@@ -95,7 +72,7 @@ class DenseCache:
         self.positions = torch.empty(0, dtype=torch.long, device=device)
         self.logits: torch.Tensor | None = None
         self.reads = ReadCounts()
-        self.witness = None
+        self.observer = None
 
     @property
     def capacity(self) -> int:

@@ -10,7 +10,8 @@ import torch
 from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.engine.attention.observer import AttentionObserver
-from memory.kv_cache.dense import ReadCounts, Rows
+from memory.engine.base import ReadCounts
+from memory.kv_cache.dense import Rows
 from memory.kv_cache.kv_pool import MARGIN, SENTINEL, KVPool
 
 MOVED = -1  # in place of the token of a row that no longer stands behind what it was computed behind
@@ -27,8 +28,8 @@ class PagedCache:
 
     tiled = False
 
-    def __init__(self, pool: KVPool, witness: AttentionObserver | None = None) -> None:
-        self.pool, self.witness = pool, witness
+    def __init__(self, pool: KVPool, observer: AttentionObserver | None = None) -> None:
+        self.pool, self.observer = pool, observer
         self.tokens: list[int] = []  # of every position, dropped ones included; `MOVED` where a row was renumbered
         self.slot_map = self.positions = pool.none()
         self.logits: torch.Tensor | None = None
@@ -139,8 +140,8 @@ class PagedCache:
             self._vanished = 0
         self.exact = min(self.exact, position)
         self.logits = None
-        if self.witness is not None:
-            self.witness.cut(position)
+        if self.observer is not None:
+            self.observer.cut(position)
 
     def __del__(self) -> None:
         """A request that nobody holds any more gives its slots back."""
@@ -161,8 +162,8 @@ class PagedCache:
         self.slot_map = self.slot_map.index_fill(0, self.positions[gone], SENTINEL)
         self.exact = min(self.exact, int(self.positions[gone][0]))
         self._rows, self.positions = self._rows[keep], self.positions[keep]
-        if self.witness is not None:
-            self.witness.drop(self.positions)
+        if self.observer is not None:
+            self.observer.drop(self.positions)
 
     def renumber(self, first: int, keys: torch.Tensor) -> None:
         """Give the live rows positions 0, 1, ...; those from row ``first`` on change theirs and go to new slots.
@@ -179,8 +180,8 @@ class PagedCache:
         self.tokens[first:] = [MOVED] * moved.numel()
         self.positions = torch.arange(self.length, device=slots.device)
         self.exact = min(self.exact, first)
-        if self.witness is not None:
-            self.witness.cut(first)  # of the others it knows neither queries nor weights as they would be now
+        if self.observer is not None:
+            self.observer.cut(first)  # of the others it knows neither queries nor weights as they would be now
 
     def fork(self) -> PagedCache:
         """Another request that goes on from here, by itself, on the same rows."""

@@ -11,8 +11,9 @@ from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import KEY_MULTIPLE
 from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.tiled import TILE, Tile, reads_packed
+from memory.engine.base import ReadCounts
 from memory.engine.models.model_spec import ModelSpec
-from memory.kv_cache.dense import ReadCounts, Rows
+from memory.kv_cache.dense import Rows
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 
 BLOCK = 256  # tokens that are stored, checked and moved as one
@@ -97,11 +98,11 @@ class QuantizedCache:
     tiled = True
 
     def __init__(
-        self, spec: ModelSpec, format: PackFormat, device: torch.device, witness: AttentionObserver | None = None
+        self, spec: ModelSpec, format: PackFormat, device: torch.device, observer: AttentionObserver | None = None
     ) -> None:
         if PAGE % format.grid(spec.kv_heads * spec.head_dim, format.keys).span:
             raise ConfigError(f"keys packed by channel in groups of {format.group} do not fill pages of {PAGE} tokens")
-        self.spec, self.format, self.device, self.witness = spec, format, device, witness
+        self.spec, self.format, self.device, self.observer = spec, format, device, observer
         self.tokens: list[int] = []
         self.positions = torch.empty(0, dtype=torch.long, device=device)  # of live rows
         self.logits: torch.Tensor | None = None
@@ -245,8 +246,8 @@ class QuantizedCache:
         del self.tokens[position:]
         self.exact, self.logits = min(self.exact, position), None
         self._lasting, self._count, self._new, self._next = False, 0, None, None
-        if self.witness is not None:
-            self.witness.cut(position)
+        if self.observer is not None:
+            self.observer.cut(position)
 
     @torch.inference_mode()
     def drop(self, keep: torch.Tensor) -> None:
@@ -280,7 +281,7 @@ class QuantizedCache:
 
     @torch.inference_mode()
     def fork(self) -> QuantizedCache:
-        """Another cache that goes on from here, by itself, without a witness. Packed rows are shared."""
+        """Another cache that goes on from here, by itself, without a observer. Packed rows are shared."""
         other = QuantizedCache(self.spec, self.format, self.device)
         other.tokens, other.positions, other.exact = list(self.tokens), self.positions, self.exact
         other.extents, other.packed = list(self.extents), self.packed

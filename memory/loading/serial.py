@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from memory.stages import Capabilities, Layout, Transfer
+from memory.prompt.layout import Layout, Transfer
+from memory.stages import Capabilities
 
 if TYPE_CHECKING:
     import torch

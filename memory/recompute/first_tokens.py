@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.stages import Capabilities, Layout, Probe
+from memory.prompt.layout import Layout
+from memory.stages import Capabilities, Probe
 
 
 @dataclass(frozen=True)

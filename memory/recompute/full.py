@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from memory.stages import Capabilities, Layout, Probe
+from memory.prompt.layout import Layout
+from memory.stages import Capabilities, Probe
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError, check_choice
+from memory.prompt.layout import Layout
 from memory.recompute.schedule import Schedule
-from memory.stages import Capabilities, Layout, Probe
+from memory.stages import Capabilities, Probe
 
 DIRECTIONS = ("causal", "both")
 Array = NDArray[np.float64]

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError, check_choice
-from memory.stages import Capabilities, Layout, Probe
+from memory.prompt.layout import Layout
+from memory.stages import Capabilities, Probe
 
 CANDIDATES = ("all", "reused")
 Mask = NDArray[np.bool_]

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 
 from keep_agent.errors import ConfigError, check_choice
+from memory.prompt.layout import Layout
 from memory.recompute.schedule import Schedule
-from memory.stages import Capabilities, Layout, Probe
+from memory.stages import Capabilities, Probe
 
 DEVIATIONS = ("v", "k", "kv")
 SELECTIONS = ("gradual", "single")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memory.prompt.units import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
-from memory.stages import Unit
 
 Part = tuple[str, tuple[int, ...]]  # name, token ids
 

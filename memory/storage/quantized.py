@@ -23,7 +23,7 @@ class Quantized(Ram):
     bits: Literal[4, 8] = 4
     group: int = 64  # numbers that share a scale and a bias
     keys: Along = "token"
-    capabilities: ClassVar[Capabilities] = Capabilities(exact=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, in_memory=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

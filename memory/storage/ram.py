@@ -23,7 +23,7 @@ class Ram:
 
     budget_bytes: int | None = 2 << 30
     device: str | None = "cpu"
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(in_memory=True)
     _blocks: OrderedDict[str, KVBlock] = field(default_factory=OrderedDict, init=False, repr=False)
     _bytes: int = field(default=0, init=False)
     _counts: dict[str, int] = field(init=False, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 
 
 @contextmanager

@@ -14,10 +14,11 @@ from functools import cache
 import pytest
 import torch
 
+from memory.engine.base import Engine
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.transformers.decoder import Decoder
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 
 DEVICE = os.environ.get("KEEP_AGENT_LAWS_DEVICE", "cpu")
 GetEngine = Callable[..., Engine]
@@ -45,7 +46,7 @@ class JudgedEngine(Engine):
 def make_engine(model: LoadedModel, transport: str = "inline", importance: str = "before") -> Engine:
     """An engine of ``model``'s weights on `DEVICE`."""
     if DEVICE == "cpu":
-        return Engine(model, transport, importance=importance)
+        return TransformersEngine(model, transport, importance=importance)
     return JudgedEngine(model, DEVICE, transport, importance)
 
 

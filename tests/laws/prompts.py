@@ -8,9 +8,11 @@ from typing import ClassVar
 
 import torch
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
-from memory.stages import Capabilities, Layout, Placement, Probe, Recompute, Span, Unit
+from memory.prompt.layout import Layout, Placement
+from memory.prompt.units import Span, Unit
+from memory.stages import Capabilities, Probe, Recompute
 
 LENGTHS = (20, 31, 17, 26)
 

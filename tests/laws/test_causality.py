@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
+from memory.prompt.layout import Layout, Transfer
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
-from memory.stages import Layout, Recompute, Transfer
+from memory.stages import Recompute
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Always, Prompt, Script, Watched, shrinking, tokens
 
@@ -49,12 +50,12 @@ def test_later_tokens_change_no_earlier_key_or_value(engine: Engine) -> None:
     caches = []
     for prompt in (one, two):
         layout = prompt.layout(prompt.blocks(engine))
-        caches.append(engine.prefill(layout, shrinking(layout, engine.spec.layers), Serial()).cache)
+        caches.append(engine.prefill(layout, shrinking(layout, engine.info.layers), Serial()).cache)
     kept = one.starts[3]
-    for layer in range(engine.spec.layers):
+    for layer in range(engine.info.layers):
         for a, b in zip(caches[0].read(layer, kept), caches[1].read(layer, kept), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-    changed = [cache.read(engine.spec.layers - 1, caches[0].length)[1][:, :, kept:] for cache in caches]
+    changed = [cache.read(engine.info.layers - 1, caches[0].length)[1][:, :, kept:] for cache in caches]
     assert float((changed[0] - changed[1]).abs().max()) > 0.1
 
 

@@ -12,9 +12,9 @@ import torch
 from transformers import DynamicCache
 
 from memory.engine.attention.observer import AttentionObserver
+from memory.engine.base import Engine
 from memory.engine.models.tiny_models import FAMILIES
 from memory.engine.transformers.compact import compact
-from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
@@ -29,8 +29,8 @@ IDS = tokens(70, 3)
 
 
 def paged(engine: Engine) -> PagedCache:
-    spec = engine.spec
-    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
+    spec = engine.info
+    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.device)
     cache = PagedCache(pool, AttentionObserver(recent=4))
     engine.extend(cache, IDS)
     return cache
@@ -46,7 +46,7 @@ def bare_rows(engine: Engine) -> KVBlock:
 def rotated(engine: Engine, layer: int, keys: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """Unrotated ``keys`` (kv_heads, rows, head_dim) of a layer at ``places``, by transformers' own tables."""
     base = engine.plain.model
-    kinds = (engine.plain.config.layer_types[layer],) if engine.spec.family == "gemma3_text" else ()
+    kinds = (engine.plain.config.layer_types[layer],) if engine.info.family == "gemma3_text" else ()
     cos, sin = base.rotary_emb(keys, places[None], *kinds)
     apply = sys.modules[type(base.layers[0].self_attn).__module__].apply_rotary_pos_emb
     return apply(keys[None], keys[None], cos, sin)[1][0]
@@ -72,7 +72,7 @@ def test_keys_are_those_of_the_new_positions(engine: Engine) -> None:
         assert cache.positions.tolist() == list(range(kept.numel())) and cache.next_position == kept.numel()
         assert cache.dropped == 0 and cache.exact == int((kept != cache.positions.cpu()).nonzero()[0])
         assert cache.pool.used == kept.numel(), "what rested at the old places is free"
-        for layer in range(engine.spec.layers):
+        for layer in range(engine.info.layers):
             expected = rotated(engine, layer, bare.k[layer][:, kept], cache.positions.cpu())
             assert relative(cache.keys(layer), expected) < 1e-5
             assert relative(cache.values(layer), bare.v[layer][:, kept]) < 1e-5
@@ -82,7 +82,7 @@ def test_keys_are_those_of_the_new_positions(engine: Engine) -> None:
 def dense(engine: Engine, bare: KVBlock, kept: torch.Tensor, new: list[int]) -> torch.Tensor:
     """(new rows, vocab) logits of transformers' own forward behind the ``kept`` rows at positions 0, 1, ..."""
     stored, count = DynamicCache(), kept.numel()
-    for layer in range(engine.spec.layers):
+    for layer in range(engine.info.layers):
         keys = rotated(engine, layer, bare.k[layer][:, kept], torch.arange(count))
         stored.update(keys[None], bare.v[layer][None, :, kept], layer)
     rows, every = torch.arange(count, count + len(new)), torch.arange(count + len(new))
@@ -131,7 +131,7 @@ def test_moved_rows_differ_from_rows_that_stay(family: str, engine_of: GetEngine
     for cache in caches:
         forget(cache, 0.6, 5)
     compact(engine.decoder, caches[1])
-    assert max(relative(caches[1].keys(layer), caches[0].keys(layer)) for layer in range(engine.spec.layers)) > 0.1
+    assert max(relative(caches[1].keys(layer), caches[0].keys(layer)) for layer in range(engine.info.layers)) > 0.1
     stays, moves = (engine.append(cache, tokens(12, 8)) for cache in caches)
     assert relative(moves, stays) > 1e-3
 
@@ -139,6 +139,6 @@ def test_moved_rows_differ_from_rows_that_stay(family: str, engine_of: GetEngine
 def test_nothing_moves_where_nothing_is_missing(engine_of: GetEngine) -> None:
     engine = engine_of("gpt_oss")
     cache = paged(engine)
-    slots, witness = cache.slots.clone(), cache.witness
+    slots, observer = cache.slots.clone(), cache.observer
     compact(engine.decoder, cache)
-    assert torch.equal(cache.slots, slots) and cache.witness is witness and cache.exact == len(IDS)
+    assert torch.equal(cache.slots, slots) and cache.observer is observer and cache.exact == len(IDS)

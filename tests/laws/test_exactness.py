@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import DynamicCache
 
+from memory.engine.base import Engine
 from memory.engine.models.tiny_models import FAMILIES
-from memory.engine.transformers.engine import Engine
 from memory.kv_cache.block import KVBlock
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
@@ -99,7 +99,7 @@ def test_law_3_a_reused_prefix_is_exact(engine: Engine, cut: int) -> None:
     heir = Prompt((tuple(donor.ids[:cut].tolist()), tuple(tokens(15, 70))), tuple(tokens(9, 71)))
     result = engine.prefill(heir.layout([head, None]), Nothing(), Serial())
     assert relative(result.logits[0], engine.forward_plain(heir.ids)[-1]) < EXACT
-    assert result.trace.active_rows == [heir.ids.numel() - cut] * engine.spec.layers
+    assert result.trace.active_rows == [heir.ids.numel() - cut] * engine.info.layers
 
 
 def test_law_3_rows_harvested_behind_reused_and_generated_rows_are_exact(engine: Engine) -> None:
@@ -124,7 +124,7 @@ def test_law_4_a_moved_block_is_the_block_computed_there(engine: Engine, shift: 
     engine.plain(
         torch.tensor([prompt.units[1]]), position_ids=torch.arange(shift, shift + 31)[None], past_key_values=there
     )
-    for layer in range(engine.spec.layers):
+    for layer in range(engine.info.layers):
         k, v = result.cache.read(layer, result.cache.length)
         assert relative(k[:, :, rows], there.layers[layer].keys) < EXACT
         assert relative(v[:, :, rows], there.layers[layer].values) < EXACT
@@ -139,7 +139,7 @@ def test_rows_dropped_over_exact_keys_change_nothing(engine: Engine) -> None:
     ]
     layout = prompt.layout(exact)
     for seed in range(3):
-        result = engine.prefill(layout, shrinking(layout, engine.spec.layers, seed=seed), Serial())
+        result = engine.prefill(layout, shrinking(layout, engine.info.layers, seed=seed), Serial())
         assert relative(result.logits[0], engine.forward_plain(prompt.ids)[-1]) < EXACT
         assert sorted(result.trace.active_rows, reverse=True) == result.trace.active_rows
 

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from keep_agent.errors import ModelError
-from memory.construction.layout import lay_out
+from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Batch
 from memory.engine.scheduler.request_stream import Reason
 from memory.engine.scheduler.scheduler import Scheduler
-from memory.engine.transformers.engine import Engine
 from memory.engine.transformers.finite_logits import are_finite, check_finite, most_likely
 from memory.kv_cache.dense import DenseCache
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.prompt.layout import lay_out
 from memory.recompute.full import Full
 from tests.laws.broken import broken
 from tests.laws.conftest import DEVICE, GetEngine, make_engine
@@ -39,7 +39,7 @@ def own() -> Iterator[Engine]:
 @pytest.mark.parametrize("layer", [None, 0, 3])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_law_11_families(engine: Engine, value: float, layer: int | None) -> None:
-    layout = lay_out((), (), IDS, False, engine.decoder.device)
+    layout = lay_out((), (), IDS, False, engine.device)
     with broken(engine, value, layer), pytest.raises(ModelError, match=REFUSED):
         engine.prefill(layout, Full(), Serial())
     assert torch.isfinite(engine.prefill(layout, Full(), Serial()).logits).all()
@@ -60,7 +60,7 @@ def test_law_11_methods(own: Engine, method: Callable[[], MemoryMethod], layer: 
 
 
 def _extended(engine: Engine) -> DenseCache:
-    return DenseCache(engine.spec, 64, engine.decoder.device)
+    return DenseCache(engine.info, 64, engine.device)
 
 
 def _score(engine: Engine, best: int | None) -> None:
@@ -110,7 +110,7 @@ def _batch(engine: Engine) -> None:
 
 
 def _packed(engine: Engine) -> QuantizedCache:
-    cache = QuantizedCache(engine.spec, PackFormat(8, 32), engine.decoder.device)
+    cache = QuantizedCache(engine.info, PackFormat(8, 32), engine.device)
     engine.extend(cache, IDS)
     return cache
 

@@ -11,14 +11,14 @@ import torch
 from keep_agent.errors import CapacityError
 from memory.construction.history import History
 from memory.construction.prefix import Prefix
+from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.prompt.report import Prefill
 from memory.recompute.none import Nothing
-from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from tests.laws.conftest import GetEngine, make_engine
@@ -80,13 +80,13 @@ def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bo
     engine = engine_of(family, torch.float64)
     limit = {"top_k": TOP} if per_layer else {"top_k": TOP * SIZE + 1, "unit": "tokens"}
     stage = Latent(normalise=normalise, aggregate=aggregate, layers="each" if per_layer else "all", **limit)
-    voters = range(engine.spec.layers)
+    voters = range(engine.info.layers)
     reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, normalise, aggregate, voters, per_layer)
     choices, transcript = set(), list(CONTEXT)
     for prefill in turns(engine, memart(stage), 6):
         expected = reference.turn(new_rows(prefill))
         if per_layer:
-            found = prefill.trace.slots or [()] * engine.spec.layers
+            found = prefill.trace.slots or [()] * engine.info.layers
             assert found == [tuple(reference.chosen[layer]) for layer in voters]
         else:
             blocks = [reference.blocks[number] for number in reference.chosen[0]]
@@ -101,11 +101,11 @@ def test_law_6_memart(family: str, normalise: str, aggregate: str, per_layer: bo
 def test_law_6_memart_asks_the_layers_it_is_told(layers: str | list[int], engine_of: GetEngine) -> None:
     engine = engine_of("qwen3", torch.float64)
     stage = Latent(top_k=TOP, layers=layers, constant=3)
-    voters = stage.voters(engine.spec.layers)
+    voters = stage.voters(engine.info.layers)
     reference = MemArt(engine.model.module, CONTEXT, SIZE, TOP, "softmax", "max", voters)
     for prefill in turns(engine, memart(stage), 5):
         assert relative(prefill.logits[0], reference.turn(new_rows(prefill))) < 1e-5
-        asked = prefill.counts.encoded_token_layers - len(CONTEXT) * engine.spec.layers * prefill.cold
+        asked = prefill.counts.encoded_token_layers - len(CONTEXT) * engine.info.layers * prefill.cold
         assert asked == (0 if prefill.cold else len(new_rows(prefill)) * (voters[-1] + 1))
 
 
@@ -125,7 +125,7 @@ def test_every_family_can_choose(engine: Engine, per_layer: bool) -> None:
             assert relative(prefill.logits[0], engine.forward_plain(prefill.layout.token_ids)[-1]) < 1e-5
     small = list(turns(engine, memart(Latent(top_k=TOP, layers="each" if per_layer else "all")), 4))
     assert relative(small[-1].logits[0], prefill.logits[0]) > 1e-3
-    assert len(small[-1].trace.slots) == (engine.spec.layers if per_layer else 0)
+    assert len(small[-1].trace.slots) == (engine.info.layers if per_layer else 0)
 
 
 def test_slots_with_room_for_all_are_exact(engine: Engine) -> None:

@@ -10,10 +10,10 @@ import torch
 
 from keep_agent.errors import CorruptError
 from memory.engine.models.tiny_models import FAMILIES
-from memory.engine.results import PrefillTrace
+from memory.engine.trace import PrefillTrace
 from memory.engine.transfer.kv_transfer import KVTransfer
 from memory.engine.transfer.link import Throttle
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
@@ -73,7 +73,7 @@ def test_intervals_say_when_what_was_moved(engine_of: GetEngine) -> None:
         attention = next(c for c in trace.computes if c.layer == load.first and c.kind == "attention")
         assert load.end <= attention.start, "a layer ran before its slices were there"
         assert load.runs == len(layout.placements)
-    memory = layout.query * engine.spec.bytes_per_token
+    memory = layout.query * engine.info.bytes_per_token
     assert trace.loaded_bytes == memory
     assert set(trace.timings) == {"load", "prefill"} and all(value >= 0 for value in trace.timings.values())
 
@@ -117,7 +117,7 @@ def test_the_link_works_on_what_is_due_first(engine_of: GetEngine) -> None:
     """
     model, prompt = engine_of("qwen2", torch.float32).model, Prompt.random()
     hooks = [layer.mlp.register_forward_hook(lambda *_: time.sleep(3e-3)) for layer in model.decoder.layers]
-    with Engine(model, "thread", Throttle(1.0, microseconds=1000)) as engine:
+    with TransformersEngine(model, "thread", Throttle(1.0, microseconds=1000)) as engine:
         layout = prompt.layout(prompt.blocks(engine))
         until(
             lambda: _something_came_between_in_order(

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from memory.engine.results import PrefillResult
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine, PrefillResult
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
+from memory.prompt.layout import Layout
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.schedule import Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
-from memory.stages import Layout, Recompute
+from memory.stages import Recompute
 from tests.laws.conftest import GetEngine
 from tests.laws.prompts import Prompt, Script, Watched
 from tests.laws.prompts import relative as deviation

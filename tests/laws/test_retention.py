@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from memory.construction.turns import Turns
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.kv_cache.cache_view import CacheView
 from memory.kv_cache.paged import PagedCache
 from memory.retention.keep_all import KeepAll
@@ -32,7 +32,7 @@ GetPolicy = Callable[[str, Engine], Retention]
 def policy_of(tmp_path_factory: pytest.TempPathFactory) -> GetPolicy:
     """A retention stage by its name, for a model's head_dim."""
     folder: Path = tmp_path_factory.mktemp("heads")
-    return lambda name, engine: policy(name, random_head(engine.spec.head_dim, folder))
+    return lambda name, engine: policy(name, random_head(engine.info.head_dim, folder))
 
 
 def bytes_of(cache: PagedCache, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,11 +185,11 @@ def test_the_mean_query_is_that_of_the_rows_that_were_computed(engine_of: GetEng
     second = Told(engine, stages[1], shelf=first.shelf)
     for session in (first, second):
         session.turn(Turn(tuple(tokens(20, 1)), tuple(tokens(10, 2)), 3, ()))
-    assert len(second.cache.witness.places) < 10, "the others were taken up"
+    assert len(second.cache.observer.places) < 10, "the others were taken up"
     means = []
     for session, turn in ((first, STORY[1]), (second, STORY[2])):
         session.turn(turn)
-        queries = [session.cache.witness.queries[layer][:, -len(turn.query) :] for layer in range(engine.spec.layers)]
+        queries = [session.cache.observer.queries[layer][:, -len(turn.query) :] for layer in range(engine.info.layers)]
         means.append(torch.stack(queries).mean(2).float())
     assert relative(stages[1].view.intent, means[1]) < 1e-5
     assert relative(stages[0].view.intent, means[0]) > 1e-2, "which knows its instruction"
@@ -226,7 +226,7 @@ def chunk_by_chunk(engine: Engine, policy_of: GetPolicy, name: str, construction
 def check_same(cache: PagedCache, other: PagedCache) -> None:
     """The same rows are live, and whoever looked on saw the same."""
     assert torch.equal(cache.positions, other.positions)
-    assert torch.equal(cache.witness.places, other.witness.places)
-    assert all(relative(cache.witness.queries[layer], q) < 1e-5 for layer, q in other.witness.queries.items())
-    masses = (one.witness.mass(one.positions) for one in (cache, other))
+    assert torch.equal(cache.observer.places, other.observer.places)
+    assert all(relative(cache.observer.queries[layer], q) < 1e-5 for layer, q in other.observer.queries.items())
+    masses = (one.observer.mass(one.positions) for one in (cache, other))
     torch.testing.assert_close(*masses, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.cache_view import CacheView
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory

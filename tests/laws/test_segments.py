@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memory.construction.any_offset import AnyOffsetBuilder
-from memory.construction.base import Context
-from memory.construction.segments import Segments
-from memory.engine.transformers.engine import Engine
+from memory.construction.base import Context, SessionResources
+from memory.construction.segments import AnyOffsetBuilder, Segments
+from memory.engine.base import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
-from memory.reports.timing import StepTimer
 from memory.retrieval.all import All
 from memory.segments.store import SegmentStore
-from memory.stages import Recompute, Unit
+from memory.stages import Recompute
 from tests.laws.prompts import relative, tokens
 from tests.references.sparsex_cache import Part, SegmentCache
 
@@ -33,21 +33,22 @@ SECRET = Part(B.text, None)
 
 
 class Prompts:
-    """Prompts of one agent through the assembler and the engine."""
+    """Prompts of one agent through the builder and the engine."""
 
     def __init__(self, engine: Engine, recompute: Recompute | None = None) -> None:
         method = MemoryMethod("segments", All(), Segments(SIZE), recompute or Nothing(), NextLayer())
         self.engine, self.recompute = engine, method.recompute
-        self.assembler = AnyOffsetBuilder(engine, method, method.pool.holder(), SegmentStore(), "")
+        session = SessionResources(engine, method, method.pool.holder(), SegmentStore())
+        self.builder = AnyOffsetBuilder(session, method.construction)
         (block,) = engine.encode([(None, CONTEXT)])
         self.context = Context(CONTEXT, block, CONTEXT, block)
 
     def prefill(self, parts: list[Part]) -> torch.Tensor:
         units = [Unit("segment", p.text, (), namespace=p.key or "", reusable=p.key is not None) for p in parts]
-        prompt = self.assembler.assemble(units, QUERY, self.context, StepTimer())
+        prompt = self.builder.build(units, QUERY, self.context, StepTimer())
         self.layout = prompt.layout
         result = self.engine.prefill(prompt.layout, self.recompute, Serial(), prompt.context_block, keep_raw=True)
-        self.assembler.after(prompt, result)
+        self.builder.after(prompt, result)
         return result.logits[0]
 
     @property

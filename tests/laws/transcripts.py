@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
-from memory.construction.base import Context, PreparedPrompt
-from memory.construction.turns import Turns
-from memory.construction.turns_builder import TurnsBuilder as Assembler
-from memory.engine.results import PrefillResult
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
-from memory.kv_cache.cache_provider import PagedCacheProvider
+from memory.construction.base import Context, PreparedPrompt, SessionResources
+from memory.construction.turns import Turns, TurnsBuilder
+from memory.engine.base import Engine, PrefillResult
+from memory.engine.chunking import ChunkSchedule
+from memory.engine.transformers.cache_providers import PagedCacheProvider
 from memory.kv_cache.paged import PagedCache
-from memory.reports.timing import StepTimer
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit
 from memory.retention.h2o import H2O
 from memory.retention.query_memory import QueryMemory
 from memory.retention.residual_head import ResidualHead, save_head
 from memory.retention.snapkv import SnapKV
 from memory.retention.streaming import Streaming
-from memory.stages import Retention, Unit
+from memory.stages import Retention
 from tests.laws.prompts import relative, tokens
 from tests.references.isolated import dense_mask
 
@@ -84,22 +84,23 @@ class Told:
     ) -> None:
         construction = construction or Turns(block_size=4)
         self.engine, self.retention, self.chunking = engine, retention, chunking
-        self.shelf = shelf or PagedCacheProvider(engine, construction)
-        self.assembler = Assembler(engine, self.shelf, construction, retention, "")
+        self.shelf = shelf or engine.cache_provider(None, construction.block_size, construction.prefix_tokens)
+        method = SimpleNamespace(retention=retention, cache_provider=lambda engine: self.shelf)
+        self.builder = TurnsBuilder(SessionResources(engine, method, None, None), construction)
         self.ids: list[int] = []
         self.told: list[int] = []
         self.visible = torch.zeros(0, 0, dtype=torch.bool)
 
     @property
     def cache(self) -> PagedCache:
-        return self.assembler.cache
+        return self.builder.cache
 
     def prefill(self, turn: Turn) -> tuple[PreparedPrompt, PrefillResult]:
         """The turn's rows, computed behind what is live."""
         self.told += turn.news
-        self.assembler.instruct(turn.instruction)
+        self.builder.instruct(turn.instruction)
         unit = Unit("prefix", tuple(self.told), ())
-        prompt = self.assembler.assemble([unit], turn.query, Context(CONTEXT), StepTimer())
+        prompt = self.builder.build([unit], turn.query, Context(CONTEXT), StepTimer())
         self.shelf.pool.check_integrity()
         self._see(prompt)
         new = prompt.layout.token_ids[prompt.prefix :]
@@ -109,7 +110,7 @@ class Told:
         return prompt, result
 
     def evict(self, prompt: PreparedPrompt, result: PrefillResult) -> None:
-        self.assembler.after(prompt, result)
+        self.builder.after(prompt, result)
         self.shelf.pool.check_integrity()
 
     def turn(self, turn: Turn) -> torch.Tensor:

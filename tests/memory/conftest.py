@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import Qwen2Config
 
+from memory.engine.base import Engine
 from memory.engine.cpu.half_precision_matmul import onednn_multiplies
 from memory.engine.models.load import from_config
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from tests.memory.houses import VOCABULARY
 from tests.memory.kv_cache.pairs import GetEngine
 from tests.memory.sessions import LAYERS
@@ -22,7 +23,7 @@ def engine() -> Iterator[Engine]:
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=500,
     )  # fmt: skip
-    with Engine(from_config(config, torch.float64, seed=3)) as made:
+    with TransformersEngine(from_config(config, torch.float64, seed=3)) as made:
         yield made
 
 
@@ -40,7 +41,7 @@ def engine_of() -> Iterator[GetEngine]:
 
     @cache
     def make(family: str = "qwen2", dtype: torch.dtype = torch.float64) -> Engine:
-        made.append(Engine(tiny_model(family, layers=2, dtype=dtype), "inline"))
+        made.append(TransformersEngine(tiny_model(family, layers=2, dtype=dtype), "inline"))
         made[-1].model.module.set_experts_implementation("eager")  # others know no float64
         return made[-1]
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from memory.kv_cache.block import KVBlock
-from memory.stages import Layout, Placement, Span, Unit
+from memory.prompt.layout import Layout, Placement
+from memory.prompt.units import Span, Unit
 
 
 def block(tokens: int, layers: int = 4, name: str = "block") -> KVBlock:

@@ -24,12 +24,12 @@ from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
 from memory.construction.turns import Turns
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.method import CALLS, MemoryMethod
+from memory.method import MEMBERS, MemoryMethod
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
@@ -160,7 +160,7 @@ def test_every_stage_has_a_place_somewhere() -> None:
             accepted[name].add(str(value))
     assert {name: len(found) for name, found in accepted.items()} == {name: len(all_) for name, all_ in STAGES.items()}
     assert 0.3 * len(GRID) < refused < 0.8 * len(GRID)
-    assert set(CALLS) < set(STAGES)
+    assert set(MEMBERS) < set(STAGES)
 
 
 # -- storages that round, or outlive the process ---------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_session_after_a_restart_hits_what_was_flushed(
     furnish(again.store)
     found = again.prefill("mug_1", QUERY)
     assert found.counts.hit_tokens == expected.counts.hit_tokens > 0
-    assert found.counts.encoded_token_layers <= len(CONTEXT) * engine.spec.layers
+    assert found.counts.encoded_token_layers <= len(CONTEXT) * engine.info.layers
     assert close(found.logits, expected.logits, 1e-12 if bits is None else 0.02)
     again.reset()
     assert again.method.storage.stats()["blocks"] == 0, "a reset forgets, on the disk too"

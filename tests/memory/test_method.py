@@ -46,24 +46,28 @@ class Forgetful(KeepAll):
     capabilities = Capabilities(exact=False, evicts=True)
 
 
-class Homeless(PerSegment):
-    assembly = "chian"
+class Planless:
+    capabilities = Capabilities(exact=False)
+    layouts = ("memory",)
 
 
 class Rounding(Ram):
-    capabilities = Capabilities(exact=False)
+    capabilities = Capabilities(exact=False, in_memory=True)
 
 
 @pytest.mark.parametrize(
     ("stages", "sentence"),
     [
         ({"construction": Prefix(), "recompute": MultiHop()}, "Prefix reuses exact rows only, so recompute MultiHop"),
-        ({"construction": Prefix(), "recompute": Full()}, "nothing that construction Prefix harvests"),
+        ({"construction": Prefix(), "recompute": Full()}, "so the rows that construction Prefix harvests"),
         ({"construction": Prefix(), "storage": Rounding()}, "storage Rounding changes what it stores"),
-        ({"construction": Segments(), "recompute": Full()}, "nothing that construction Segments harvests"),
-        ({"construction": Segments(), "layout": "append"}, "which construction Segments does not do"),
-        ({"layout": "append"}, "which construction PerSegment does not do"),
-        ({"construction": Turns(), "recompute": Full()}, "nothing that construction Turns harvests"),
+        ({"construction": Segments(), "recompute": Full()}, "so the rows that construction Segments harvests"),
+        (
+            {"construction": Segments(), "layout": "append"},
+            "Segments builds prompts of layout memory, not of layout append: use layout memory",
+        ),
+        ({"layout": "append"}, "PerSegment builds prompts of layout memory"),
+        ({"construction": Turns(), "recompute": Full()}, "so the rows that construction Turns harvests"),
         ({"construction": Turns(), "recompute": MultiHop()}, "Turns reuses exact rows only, so recompute MultiHop"),
         ({"construction": Turns(), "storage": Rounding()}, "storage Rounding changes what it stores"),
         ({"construction": Turns(), "storage": Disk()}, "storage Disk would stay empty: use storage Ram, or"),
@@ -77,16 +81,19 @@ class Rounding(Ram):
             {"construction": Turns(survivors="move"), "storage": Quantized(), "retention": Streaming()},
             "survivors=move computes keys anew for other positions, but storage Quantized keeps them packed",
         ),
-        ({"retrieval": Latent(), "construction": Turns()}, "Turns reuses an unbroken prefix"),
+        ({"retrieval": Latent(), "construction": Turns()}, "leaves out others, which construction Turns cannot do"),
         ({"construction": Prefix(), "retention": H2O()}, "construction Prefix begins every prompt with an empty one"),
         ({"retention": Forgetful()}, "retention Forgetful drops rows of a cache that goes on from turn to turn"),
-        ({"construction": History()}, "layout memory rebuilds its prompt and says nothing twice"),
+        (
+            {"construction": History()},
+            "builds prompts of layout append, not of layout memory",
+        ),
         ({"construction": History(), "recompute": MultiHop(), "layout": "append"}, "History reuses exact rows only"),
         ({"construction": History(), "storage": Rounding(), "layout": "append"}, "storage Rounding changes"),
-        ({"construction": History(), "recompute": Full(), "layout": "append"}, "nothing that construction History"),
+        ({"construction": History(), "recompute": Full(), "layout": "append"}, "so the rows that construction History"),
         ({"retrieval": Latent(), "recompute": Full()}, "but recompute Full reads none"),
-        ({"retrieval": Latent(), "construction": Prefix()}, "Prefix reuses an unbroken prefix"),
-        ({"retrieval": Latent(), "construction": Segments()}, "Segments computes the segments it lacks"),
+        ({"retrieval": Latent(), "construction": Prefix()}, "leaves out others, which construction Prefix cannot do"),
+        ({"retrieval": Latent(), "construction": Segments()}, "leaves out others, which construction Segments cannot"),
         ({"retrieval": Latent(layers="each")}, "those of construction PerSegment differ in length or position"),
         (
             {"retrieval": Latent(layers="each"), "construction": History(cut="segment"), "layout": "append"},
@@ -107,7 +114,10 @@ class Rounding(Ram):
         ),
         ({"layout": "stack"}, "layout='stack' is unknown"),
         ({"context": "eos"}, "context='eos' is unknown"),
-        ({"construction": Homeless()}, "construction.assembly='chian' is unknown: use one of blocks, chain"),
+        (
+            {"construction": Planless()},
+            "Planless, which has no plan: name a class of memory.construction",
+        ),
         ({"loading": PerSegment()}, "loading is PerSegment, which has no schedule"),
     ],
 )
@@ -132,7 +142,6 @@ def test_segments_take_any_repair_and_any_storage(recompute: Any, storage: Any) 
     method = compose(construction=Segments(), recompute=recompute, storage=storage)
     repairs = isinstance(recompute, MultiHop)
     assert method.capabilities == Capabilities(exact=False, moves_blocks=True, harvests=True, repairs=repairs)
-    assert not method.chains
     with pytest.raises(ConfigError, match="block_size=0"):
         Segments(block_size=0)
 
@@ -147,7 +156,6 @@ def test_what_is_chosen_from_history_may_be_repaired_and_rounded(recompute: Any,
 
 def test_prefix_is_exact_and_harvests() -> None:
     method = compose(construction=Prefix())
-    assert method.chains
     assert method.capabilities == Capabilities(exact=True, harvests=True)
 
 
@@ -161,10 +169,9 @@ def test_turns_pack_their_cache_where_the_storage_packs(retention: Any) -> None:
 @pytest.mark.parametrize("layout", ["append", "memory"])
 def test_turns_are_exact_until_a_retention_drops_rows(layout: str) -> None:
     method = compose(construction=Turns(), layout=layout)
-    assert not method.chains
-    assert method.capabilities == Capabilities(exact=True, harvests=True)
+    assert method.capabilities == Capabilities(exact=True, harvests=True, keeps_cache=True)
     evicting = compose(construction=Turns(), retention=H2O(), layout=layout)
-    assert evicting.capabilities == Capabilities(exact=False, harvests=True, evicts=True)
+    assert evicting.capabilities == Capabilities(exact=False, harvests=True, evicts=True, keeps_cache=True)
     for knobs, sentence in [
         ({"block_size": 0}, "block_size=0"),
         ({"prefix_tokens": -1}, "prefix_tokens=-1 is negative"),

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 
 from keep_agent.errors import CapacityError, ConfigError
+from memory.engine.base import Engine
 from memory.engine.transfer.kv_transfer import KVTransfer
-from memory.engine.transformers.engine import Engine
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
@@ -138,7 +138,7 @@ def test_a_stale_version_is_never_served(engine: Engine, method: object, steps: 
         for placed, truth in zip(
             prefill.layout.placements, engine.encode([(context, ids) for ids in units]), strict=True
         ):
-            block = placed.block or session.method.storage.get(placed.carried)
+            block = placed.block or session.method.storage.get(placed.fused)
             assert torch.allclose(block.k, truth.k) and torch.allclose(block.v, truth.v)
         session.advance()
 
@@ -198,7 +198,7 @@ def test_reset_forgets_everything_but_the_context(engine: Engine) -> None:
         assert torch.equal(first.logits, again.logits)
         assert again.cold
         assert again.counts.hit_tokens == 0
-        goes_on = method().construction.assembly == "turns"
+        goes_on = method().construction.capabilities.keeps_cache
         kept = again.counts.prefix_tokens if goes_on else 0  # whole blocks of it, as rows of the prompt
         context = 0 if method is full or goes_on else len(CONTEXT)
         assert first.counts.encoded_token_layers - again.counts.encoded_token_layers == context * LAYERS
@@ -384,7 +384,7 @@ def test_a_prompt_beyond_the_models_positions_is_refused(engine: Engine) -> None
 
 def test_what_is_said_behind_a_prompt_takes_positions_too(engine: Engine) -> None:
     session = open_session(engine, full())
-    limit = engine.spec.max_positions
+    limit = engine.info.max_positions
     prefill = session.prefill("q", [5] * (limit - len(CONTEXT) - 2))
     assert prefill.layout.rows == limit - 2
     assert session.score(prefill, [[1], [2, 3, 4]]).scores.numel() == 2
@@ -437,7 +437,7 @@ def test_candidates_and_text_behind_a_prompt(engine: Engine) -> None:
 
 def test_dropped_rows_keep_their_positions(engine: Engine) -> None:
     """What is decoded behind a prompt with dropped rows ends with the model's positions, too."""
-    session, limit = open_session(engine, streaming()), engine.spec.max_positions
+    session, limit = open_session(engine, streaming()), engine.info.max_positions
     furnish(session.store)
     for _ in range(3):
         prefill = session.prefill("put mug_1 in cabinet_2", QUERY)
@@ -459,7 +459,7 @@ def test_what_memart_was_told_outlasts_any_number_of_prompts(engine: Engine, mon
         session.append_turn(encode_text("wait\n"))
         session.advance()
     session.prefill("next", QUERY)
-    assert session._assembler._pool.kept[0].start == 0
+    assert session._builder._pool.blocks[0].start == 0
 
 
 def test_a_block_that_expires_in_mid_prompt_is_done_without(engine: Engine) -> None:
@@ -480,7 +480,7 @@ def test_text_in_front_stays_where_a_transcript_begins_anew(engine: Engine) -> N
     furnish(session.store)
     anew = 0
     while not anew:
-        prefill = session.prefill("mug", QUERY, anew=lambda: again, front_ids=front)
+        prefill = session.prefill("mug", QUERY, restart=lambda: again, front_ids=front)
         told = prefill.layout.token_ids.tolist()
         anew = told[-len(again) :] == again
         assert told[-len(front) - len(again if anew else QUERY) :][: len(front)] == list(front)

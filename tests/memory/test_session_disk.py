@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files.block_file import open_blocks
 from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.mapped_rows import DamagedError, MappedPacked, MappedRows
@@ -21,12 +22,13 @@ from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.prompt.layout import Layout
+from memory.prompt.report import Prefill
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.value_deviation import ValueDeviation
-from memory.reports.prefill import Prefill
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession
-from memory.stages import Capabilities, Layout, Loading, Probe, Storage
+from memory.stages import Capabilities, Loading, Probe, Storage
 from memory.storage.disk import Disk
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
@@ -54,7 +56,7 @@ CABINETS = 40  # with as many objects their blocks fill several pages
 @pytest.fixture(scope="module", params=["inline", "thread"])
 def engine_by(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Engine]:
     """The same model, whose slices move where they are asked for, or in a thread."""
-    with Engine(engine.model, request.param) as made:
+    with TransformersEngine(engine.model, request.param) as made:
         yield made
 
 
@@ -114,7 +116,7 @@ def test_a_restart_reads_no_layer_before_it_is_due(
 
 
 def test_layer_balanced_reads_what_is_due_first(engine: Engine, tmp_path: Path) -> None:
-    with Engine(engine.model, "thread") as made:
+    with TransformersEngine(engine.model, "thread") as made:
         expected = filled(made, keep(), tmp_path)
         disk = Disk(tmp_path)
         _, found = asked(made, keep(), disk)

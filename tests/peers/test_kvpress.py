@@ -34,11 +34,12 @@ import torch
 from memory.construction.query_span import QuerySpan
 from memory.construction.turns import Turns
 from memory.engine.attention.observer import AttentionObserver
+from memory.engine.base import Engine
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import tiny_model
+from memory.engine.transformers.cache_providers import PagedCacheProvider
 from memory.engine.transformers.compact import compact
-from memory.engine.transformers.engine import Engine
-from memory.kv_cache.cache_provider import PagedCacheProvider
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.cache_view import CacheView, keep_best
 from memory.kv_cache.paged import PagedCache
 from memory.retention.h2o import H2O
@@ -137,7 +138,7 @@ def pair(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Iterator[P
         name: Seen(*(torch.tensor(result[part]) for part in ("scores", "kept", "keys")))
         for name, result in zip(CASES, results, strict=True)
     }
-    with Engine(build(request.param)) as engine:
+    with TransformersEngine(build(request.param)) as engine:
         cache, spans = PagedCacheProvider(engine, Turns()).cache(AttentionObserver(WINDOW, mass=True)), QuerySpan()
         engine.extend(cache, TOKENS[:FIRST])
         spans.view(cache, TOLD, instruction=SAID)
@@ -161,7 +162,7 @@ def best(view: CacheView, budget: int, scores: torch.Tensor) -> list[int]:
 def grouped(stage: SnapKV, view: CacheView, pair: Pair) -> torch.Tensor:
     """(layers, kv_heads, rows before the window): the mean of our votes over the query heads of a KV head."""
     votes = torch.stack([stage.votes(view, layer) for layer in range(view.layers)])
-    return votes.unflatten(1, (pair.engine.spec.kv_heads, -1)).mean(2)
+    return votes.unflatten(1, (pair.engine.info.kv_heads, -1)).mean(2)
 
 
 @pytest.mark.parametrize("case", STREAMS)
@@ -188,9 +189,9 @@ def test_streaming_turns_keys_to_their_places_in_the_cache(pair: Pair) -> None:
     cache, theirs = pair.cache.fork(), pair.peer["rerotated"]
     cache.drop(Streaming(30, 4).keep(pair.view()))
     assert theirs.sets == [cache.positions.tolist()] * len(theirs.sets)
-    before = torch.stack([cache.keys(layer) for layer in range(pair.engine.spec.layers)])
+    before = torch.stack([cache.keys(layer) for layer in range(pair.engine.info.layers)])
     compact(pair.engine.decoder, cache)
-    ours = torch.stack([cache.keys(layer) for layer in range(pair.engine.spec.layers)])
+    ours = torch.stack([cache.keys(layer) for layer in range(pair.engine.info.layers)])
     limit = 1e-4 * ours.abs().max()
     assert (ours - theirs.keys).abs().max() < limit < (ours - before).abs().max()
 
@@ -230,7 +231,7 @@ def test_snapkv_told_otherwise_scores_otherwise(pair: Pair) -> None:
 
 def test_h2o_adds_up_what_kvpress_averages(pair: Pair) -> None:
     """Times the queries that could see a row, kvpress's scores are the mass we choose by; without, others survive."""
-    theirs, view, spec = pair.peer["observed"], pair.view(), pair.engine.spec
+    theirs, view, spec = pair.peer["observed"], pair.view(), pair.engine.info
     group, queries = spec.heads // spec.kv_heads, torch.arange(ROWS, 0, -1)
     mass = (theirs.scores * queries * group).sum((0, 1))
     close(view.mass, mass)

@@ -13,8 +13,9 @@ from eval.fidelity.deviation import Shadow
 from keep_agent.errors import ConfigError
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
+from memory.engine.base import Engine
 from memory.engine.models.load import from_config
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
 from memory.recompute.full import Full
@@ -56,7 +57,7 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=900, initializer_range=0.2,
     )  # fmt: skip
-    with Engine(from_config(config, torch.float32, seed=1)) as made:
+    with TransformersEngine(from_config(config, torch.float32, seed=1)) as made:
         yield made
 
 

@@ -21,10 +21,10 @@ from keep_agent.server.limits.concurrency_limiter import Gate
 from keep_agent.server.metrics import Metrics
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder, TokenText
+from memory.engine.base import Engine
 from memory.engine.models.special_tokens import SpecialTokens, special_tokens
 from memory.engine.scheduler.request_stream import Reason
 from memory.engine.scheduler.scheduler import Scheduler
-from memory.engine.transformers.engine import Engine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,9 +1,14 @@
-"""The attention function the model's own layers call. Registered once; all state of a forward travels in kwargs."""
+"""Attention function that the model's own layers call. Registered once; all state of a forward travels in kwargs.
+
+The function writes the pass's keys and values into its cache, rotates them, and hands a `LayerAttention` to the pass's
+`AttentionHook`: the one explicit object between a layer's attention and whatever observes it or chooses its rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -11,54 +16,14 @@ from torch import nn
 from transformers import AttentionInterface
 
 from keep_agent.errors import ModelError
-from memory.engine.attention.kernels import AttentionParams, Block, Weights, grouped_attention
+from memory.engine.attention.kernels import AttentionParams
+from memory.engine.attention.layer_attention import AttentionHook, LayerAttention
 from memory.engine.attention.masks import MaskPlan
-from memory.engine.attention.observer import AttentionObserver
 from memory.engine.attention.rope import Angles, rotate
 from memory.engine.attention.tiled import tiled_attention
-from memory.kv_cache.dense import KVCache, Rows
+from memory.kv_cache.dense import Rows, WorkingCache
 
 NAME = "kv_memory"
-
-
-@dataclass(slots=True)
-class LayerAttention:
-    """One layer's attention, computed when somebody wants it, for whoever asks about its weights."""
-
-    query: torch.Tensor  # rotated, (requests, heads, active rows, head_dim)
-    keys: torch.Tensor  # (requests, kv_heads, visible rows, head_dim)
-    values: torch.Tensor
-    asked: AttentionParams
-    blocks: Sequence[Block]
-    keeps: bool  # whether `weights` may be kept: they are large
-    _out: torch.Tensor | None = None
-    _weights: list[torch.Tensor] = field(default_factory=list)
-
-    @property
-    def weights(self) -> Sequence[torch.Tensor]:
-        """Those of all rows, one per block, (requests * heads, rows, keys); none if they are not kept."""
-        if self.keeps:
-            self.of_all()
-        return self._weights
-
-    def of_all(self, columns: Weights | None = None) -> torch.Tensor:
-        """(requests, active rows, heads, head_dim); ``columns`` takes the weights instead of this."""
-        if self._out is None:
-            kept = self._weights if self.keeps and columns is None else columns
-            self._out = self._attend(self.query, self.blocks, kept)
-        return self._out
-
-    def of(self, rows: torch.Tensor, blocks: Sequence[Block]) -> torch.Tensor:
-        """The same, but those not among the numbers ``rows`` may be anything finite; ``blocks`` are these rows'."""
-        if self._out is not None:
-            return self._out
-        out = self.query.new_zeros(self.query.transpose(1, 2).shape)
-        out[:, rows] = self._attend(self.query[:, :, rows], blocks, None)
-        return out
-
-    def _attend(self, query: torch.Tensor, blocks: Sequence[Block], kept: Weights | None) -> torch.Tensor:
-        asked = self.asked
-        return grouped_attention(query, self.keys, self.values, blocks, asked.scale, asked.softcap, asked.sinks, kept)
 
 
 @dataclass(slots=True)
@@ -69,18 +34,13 @@ class PromptPass:
     given identity angles and rotation happens here; elsewhere the layers rotate by themselves.
     """
 
-    cache: KVCache
+    cache: WorkingCache
     rows: Rows
     visible: int  # key rows 0:visible are read
     angles: Angles
     plan: MaskPlan
     rope_keys: tuple[str, ...]
     bare: bool = False
-    fill: Callable[[int, torch.Tensor], None] | None = None  # bare passes: sees a layer's unrotated queries first
-    choose: Callable[[], tuple[torch.Tensor, MaskPlan] | None] | None = None  # whose attention is wanted: numbers, plan
-    keep_weights: bool = False
-    witness: AttentionObserver | None = None
-    attended: LayerAttention | None = None
 
     @property
     def count(self) -> int:
@@ -92,7 +52,7 @@ class PromptPass:
 class CoupledPass:
     """Two passes in one forward: the rows of ``first``, and behind them those of ``second``, which is bare.
 
-    In every layer ``second`` attends first; then ``between`` is called, which may give the other what it made.
+    In every layer ``second`` attends first; then ``between`` is called, which may give the other its keys and values.
     """
 
     first: PromptPass
@@ -117,7 +77,7 @@ class BatchPass(Protocol):
     def bare(self) -> bool: ...
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: AttentionParams
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
     ) -> torch.Tensor:
         """Store keys and values (requests, kv_heads, 1, head_dim), and attend: (requests, 1, heads, head_dim)."""
         ...
@@ -134,57 +94,52 @@ def memory_attention(
     s_aux: torch.Tensor | None = None,
     softcap: float | None = None,
     memory_pass: PromptPass | CoupledPass | BatchPass | None = None,
+    attention_hook: AttentionHook | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Write the pass's keys and values into its cache and attend over the visible rows: (1, rows, heads, head_dim)."""
-    state, layer, asked = memory_pass, module.layer_idx, AttentionParams(scaling, sliding_window, softcap, s_aux)
+    state, params = memory_pass, AttentionParams(scaling, sliding_window, softcap, s_aux)
     if state is None:
-        raise ModelError("this model is driven by the memory engine; use Engine.forward_plain for a plain forward.")
+        raise ModelError("this model is driven by the memory engine; use its forward_plain for a plain forward.")
     if isinstance(state, PromptPass):
-        return _own(module, query, key, value, asked, state), None
+        return _prompt_attention(module, query, key, value, params, state, attention_hook), None
     if not isinstance(state, CoupledPass):
-        return state.attend(layer, query, key, value, asked), None
+        return state.attend(module.layer_idx, query, key, value, params), None
     sizes = [query.shape[2] - state.second.count, state.second.count]
-    own, other = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
-    behind = _own(module, *other, asked, state.second)
-    state.between(layer)
-    return torch.cat([_own(module, *own, asked, state.first), behind], 1), None
+    first, second = zip(*(x.split(sizes, 2) for x in (query, key, value)), strict=True)
+    behind = _prompt_attention(module, *second, params, state.second, None)
+    state.between(module.layer_idx)
+    return torch.cat([_prompt_attention(module, *first, params, state.first, attention_hook), behind], 1), None
 
 
-def _own(
+def _prompt_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    asked: AttentionParams,
+    params: AttentionParams,
     state: PromptPass,
+    hook: AttentionHook | None,
 ) -> torch.Tensor:
-    """Of a pass of one prompt's rows."""
-    layer, softcap, sinks = module.layer_idx, asked.softcap, asked.sinks
+    """Attention of one prompt's rows."""
+    layer, cache = module.layer_idx, state.cache
     if state.bare:
-        if state.fill is not None:
-            state.fill(layer, query)
-        state.cache.write_raw(layer, state.rows, key)
+        if hook is not None:
+            hook.before(layer, query)
+        cache.write_raw(layer, state.rows, key)
         angles = state.angles[state.rope_keys[layer]]
         query, key = rotate(module, query, *angles), rotate(module, key, *angles)
-    state.cache.write(layer, state.rows, key, value)
-    blocks, witness = state.plan.blocks(asked.window), state.witness
-    if state.cache.tiled:
-        if witness is not None:
-            witness.see(layer, query, None, None, asked.scale, softcap, sinks)
+    cache.write(layer, state.rows, key, value)
+    blocks, tiles, keys, values = state.plan.blocks(params.window), None, None, None
+    if cache.tiled:
         first = min(0 if block.prefix else block.k0 for block in blocks)
-        return tiled_attention(query, state.cache.tiles(layer, first), blocks, asked.scale, softcap, sinks)
-    keys, values = state.cache.read(layer, state.visible)
-    attended = state.attended = LayerAttention(query, keys, values, asked, blocks, state.keep_weights)
-    wanted = None if state.choose is None else state.choose()
-    if wanted is not None:
-        rows, plan = wanted
-        return attended.of(rows, plan.blocks(asked.window))
-    columns = None if witness is None else witness.columns(blocks)
-    out = attended.of_all(columns)
-    if witness is not None:
-        witness.see(layer, query, keys, columns, asked.scale, softcap, sinks)
-    return out
+        tiles = partial(
+            tiled_attention, query, cache.tiles(layer, first), blocks, params.scale, params.softcap, params.sinks
+        )
+    else:
+        keys, values = cache.read(layer, state.visible)
+    attention = LayerAttention(layer, query, keys, values, params, blocks, tiles)
+    return attention.output() if hook is None else hook.attend(attention)
 
 
 AttentionInterface.register(NAME, memory_attention)

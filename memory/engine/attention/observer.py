@@ -1,16 +1,17 @@
-"""Witness of the passes over a cache, for a retention stage: late queries, and how much attention rows had."""
+"""Attention observer: a cache's late queries, and the attention its rows received, for a retention stage."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from memory.engine.attention.kernels import AttentionParams, Block, block_probabilities
+from memory.engine.attention.layer_attention import LayerAttention
 
-Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # places and queries of a witness
+Sight = tuple[torch.Tensor, dict[int, torch.Tensor]]  # positions and queries of an observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class AttentionObserver:
         self.recent, self.wants_mass, self._windows = recent, mass, windows
         self.places = torch.empty(0, dtype=torch.long)  # positions of the rows whose queries are kept
         self.queries: dict[int, torch.Tensor] = {}  # per layer (heads, kept rows, head_dim), rotated
-        self.asked: dict[int, AttentionParams] = {}  # per layer: how it makes weights of scores
+        self.params: dict[int, AttentionParams] = {}  # per layer: how it turns scores into weights
         self._settled: Sight = self.places, {}  # what was seen when a turn was over
         self._given: list[GivenAttention] = []  # in order; the last one grows while its pass is under way
 
@@ -91,31 +92,30 @@ class AttentionObserver:
             return None
         return Columns(blocks, self._given[-1].weights, [])
 
-    def see(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        keys: torch.Tensor | None,
-        columns: Columns | None,
-        scale: float,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-    ) -> None:
-        """One layer's rotated queries (1, heads, rows, head_dim) and keys (1, kv_heads, keys, head_dim).
+    def before(self, layer: int, query: torch.Tensor) -> None:
+        """Ignore unrotated queries."""
 
-        Keys are needed where ``columns`` are to be filled.
-        """
-        self.asked[layer] = AttentionParams(scale, self._windows[layer] if self._windows else None, softcap, sinks)
+    def attend(self, attention: LayerAttention) -> torch.Tensor:
+        """Compute the attention of a layer and record it."""
+        columns = None if attention.keys is None else self.columns(attention.blocks)
+        out = attention.output(columns)
+        self.record(attention, columns)
+        return out
+
+    def record(self, attention: LayerAttention, columns: Columns | None) -> None:
+        """Record a layer's late queries, and fill ``columns`` where the kernel has not kept its weights."""
+        layer, query, params = attention.layer, attention.query, attention.params
+        self.params[layer] = replace(params, window=self._windows[layer] if self._windows else None)
         if self.recent:
             new = query[0, :, -self.recent :]
             old = self.queries.get(layer)
-            kept = new if old is None else torch.cat([old, new], 1)
-            self.queries[layer] = kept[:, -self.places.numel() :].clone()
-        if columns is None:
+            both = new if old is None else torch.cat([old, new], 1)
+            self.queries[layer] = both[:, -self.places.numel() :].clone()
+        if columns is None or columns.taken:
             return
-        if not columns.taken:  # this device's kernel keeps no weights
-            for block in columns.blocks:
-                columns.append(block_probabilities(query * scale, block.take(keys[0]), block, softcap, sinks))
+        for block in columns.blocks:
+            keys = block.take(attention.keys[0])
+            columns.append(block_probabilities(query * params.scale, keys, block, params.softcap, params.sinks))
 
     def mass(self, positions: torch.Tensor) -> torch.Tensor:
         """(rows,) float32 attention that the rows at ``positions`` received from all rows that were not taken back."""

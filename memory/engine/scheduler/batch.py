@@ -10,6 +10,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.kernels import AttentionParams
+from memory.engine.attention.layer_attention import LayerAttention
 from memory.engine.attention.masks import MaskPlan, causal_plan
 from memory.engine.attention.rope import Angles
 from memory.engine.scheduler.batched_cache import BatchedCache
@@ -17,14 +18,14 @@ from memory.engine.scheduler.batched_paged import BatchedPagedCache
 from memory.engine.scheduler.batched_quantized import BatchedQuantizedCache
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.finite_logits import check_finite
-from memory.kv_cache.dense import KVCache
+from memory.kv_cache.dense import WorkingCache
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantized import QuantizedCache
 
 Member = QuantizedCache | PagedCache
 
 
-def kind(cache: KVCache) -> object:
+def kind(cache: WorkingCache) -> object:
     """Caches of one kind can be in one batch: packed alike, or with their rows in one pool.
 
     :raises ConfigError: a cache that is neither packed nor paged
@@ -134,9 +135,9 @@ class Batch:
         watches = []
         for number, member in enumerate(self._members[i] for i in self._order):
             visible = member.end_at(member.length + 1)
-            if member.witness is not None:
+            if member.observer is not None:
                 positions = torch.cat([member.positions, places[number : number + 1]])
-                watched.enter_context(member.witness.watching(positions, 1))
+                watched.enter_context(member.observer.watching(positions, 1))
                 row = torch.tensor([member.length], device=places.device)
                 plan = causal_plan(row, positions, self._decoder.spec.dtype)
                 watches.append(_Watch(number, member, visible, plan))
@@ -165,20 +166,20 @@ def merge(decoder: Decoder, caches: Sequence[Member]) -> Batch:
 
 @dataclass(frozen=True)
 class _Watch:
-    """A member's witness looks on as it would alone."""
+    """A member's observer looks on as it would alone."""
 
     number: int
     member: Member
     visible: int
     plan: MaskPlan
 
-    def see(self, layer: int, query: torch.Tensor, asked: AttentionParams) -> None:
-        witness, keys, columns = self.member.witness, None, None
-        if not self.member.tiled and witness.wants_mass:
-            columns = witness.columns(self.plan.blocks(asked.window))
+    def see(self, layer: int, query: torch.Tensor, params: AttentionParams) -> None:
+        observer, blocks, keys = self.member.observer, self.plan.blocks(params.window), None
+        columns = None if self.member.tiled else observer.columns(blocks)
+        if columns is not None:
             keys, _ = self.member.read(layer, self.visible)
         own = query[self.number : self.number + 1]
-        witness.see(layer, own, keys, columns, asked.scale, asked.softcap, asked.sinks)
+        observer.record(LayerAttention(layer, own, keys, None, params, blocks), columns)
 
 
 @dataclass(frozen=True)
@@ -191,9 +192,9 @@ class _Pass:
     bare: bool = False
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, asked: AttentionParams
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, params: AttentionParams
     ) -> torch.Tensor:
         self.rows.write(layer, key[:, :, 0], value[:, :, 0])
         for watch in self.watches:
-            watch.see(layer, query, asked)
-        return self.rows.attend(layer, query, asked)
+            watch.see(layer, query, params)
+        return self.rows.attend(layer, query, params)

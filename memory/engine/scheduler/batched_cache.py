@@ -12,11 +12,11 @@ from memory.engine.attention.kernels import AttentionParams
 from memory.engine.attention.masks import bias_of
 from memory.engine.attention.quantized_attention import packed_mix, packed_scores, takes
 from memory.engine.cpu import half_precision_matmul as products
-from memory.kv_cache.dense import KVCache
+from memory.kv_cache.dense import WorkingCache
 from memory.kv_cache.quantization import Packed
 
 KEYS, VALUES = 0, 1
-C = TypeVar("C", bound=KVCache)
+C = TypeVar("C", bound=WorkingCache)
 Run = torch.Tensor | Packed  # (kv_heads, requests, rows, head_dim), or packed (requests, kv_heads, rows, head_dim)
 
 

@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from keep_agent.errors import ConfigError, ModelError
-from memory.engine.results import PrefillTrace
 from memory.engine.scheduler.batch import Member
+from memory.engine.trace import PrefillTrace
 
 Tokens = Sequence[int] | Callable[[Member], Sequence[int]]
 

@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
-from memory.engine.results import LoadInterval
+from memory.engine.trace import LoadInterval
 from memory.engine.transfer.kv_transfer import KVTransfer, Run
 from memory.engine.transfer.link import Transport
-from memory.stages import Transfer
+from memory.prompt.layout import Transfer
 
 IN_FLIGHT = 2  # jobs on a CUDA stream at once: more would be an order that nothing urgent can change
 

@@ -15,7 +15,7 @@ from memory.engine.attention.rope import Angles, RopeTables, at_rows
 from memory.engine.transfer.link import Staging
 from memory.kv_cache.dense import DenseCache, put
 from memory.kv_cache.packed_rows import PackedRows
-from memory.stages import Layout
+from memory.prompt.layout import Layout
 
 Run = tuple[int, tuple[int, int]]  # a placement, and rows (start, stop) of its unit
 Piece = torch.Tensor | PackedRows  # (layers, kv_heads, rows, head_dim)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from memory.engine.results import LoadInterval
+from memory.engine.trace import LoadInterval
 from memory.engine.transfer.executor import TransferExecutor
 from memory.kv_cache.block import KVBlock
 from memory.stages import Slots

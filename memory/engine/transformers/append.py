@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from contextlib import nullcontext
 
 import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import causal_plan
-from memory.engine.results import PrefillResult, PrefillTrace
+from memory.engine.base import PrefillResult
+from memory.engine.chunking import ChunkSchedule
+from memory.engine.trace import PrefillTrace
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.engine.transformers.finite_logits import check_finite
-from memory.kv_cache.dense import KVCache
-
-
-@dataclass(frozen=True)
-class ChunkSchedule:
-    """How many rows a pass computes: fewer, the more it reads, so that its memory stays bounded.
-
-    Semantic's adaptive schedule ("Agent Memory Below the Prompt", section 4): ``steps`` are (rows in the cache, rows
-    of a chunk while there are fewer); new rows fewer than ``whole`` are computed at once.
-    """
-
-    whole: int = 2048
-    steps: tuple[tuple[int, int], ...] = ((2048, 4096), (8192, 2048), (20480, 1024))
-    rest: int = 512
-
-    def __post_init__(self) -> None:
-        if min(self.whole, self.rest, *(size for _, size in self.steps)) < 1:
-            raise ConfigError(f"{self} has a chunk without rows: use sizes of 1 or more")
-
-    def size(self, cached: int, left: int) -> int:
-        """Rows of the next chunk of ``left`` rows behind ``cached``."""
-        return min(left, next((size for below, size in self.steps if cached < below), self.rest))
+from memory.kv_cache.dense import WorkingCache
 
 
 class ChunkedPrefill:
     """The prefill of ``token_ids`` (rows,) behind ``cache``; ``step`` computes one chunk, ``run`` all of them."""
 
     def __init__(
-        self, decoder: Decoder, cache: KVCache, token_ids: torch.Tensor, chunking: ChunkSchedule | None = None
+        self, decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> None:
         if not token_ids.numel():
             raise ConfigError("there is no new token to compute: give at least one, behind which the logits are wanted")
@@ -84,7 +65,7 @@ class ChunkedPrefill:
         return PrefillResult(self._cache.logits, self._cache, self.trace)
 
 
-def append(decoder: Decoder, cache: KVCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
+def append(decoder: Decoder, cache: WorkingCache, token_ids: torch.Tensor, last: bool = True) -> torch.Tensor | None:
     """Make ``token_ids`` (rows,) part of ``cache``; logits (1, vocab) behind the ``last`` of them, if that is one."""
     count, start, position = token_ids.numel(), cache.length, cache.next_position
     cache.reserve(count, lasting=True)
@@ -99,13 +80,10 @@ def append(decoder: Decoder, cache: KVCache, token_ids: torch.Tensor, last: bool
         plan=causal_plan(rows, positions, decoder.spec.dtype),
         rope_keys=decoder.spec.rope_keys,
         bare=cache.raw is not None,
-        witness=cache.witness,
     )
-    if cache.witness is None:
-        hidden = decoder.run(decoder.embed(token_ids), state)
-    else:
-        with cache.witness.watching(positions, count):
-            hidden = decoder.run(decoder.embed(token_ids), state)
+    observer = cache.observer
+    with nullcontext() if observer is None else observer.watching(positions, count):
+        hidden = decoder.run(decoder.embed(token_ids), state, observer)
     logits = None
     if last:
         logits = decoder.head(hidden[:, -1])

@@ -10,11 +10,11 @@ from keep_agent.errors import ConfigError
 from memory.engine.transformers.append import append
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.finite_logits import most_likely
-from memory.kv_cache.dense import KVCache
+from memory.kv_cache.dense import WorkingCache
 
 
 def generate(
-    decoder: Decoder, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]
+    decoder: Decoder, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int]
 ) -> list[int]:
     """Most likely tokens until one of ``stop_ids`` (not returned) or ``max_new_tokens``; they stay in ``cache``.
 

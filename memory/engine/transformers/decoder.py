@@ -1,4 +1,4 @@
-"""The model's own layers, called one at a time with the active rows only."""
+"""Decoder: the model's own layers, called one at a time with the active rows only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.function import BatchPass, CoupledPass, PromptPass
+from memory.engine.attention.layer_attention import AttentionHook
 from memory.engine.attention.rope import RopeTables
 from memory.engine.cpu import half_precision_matmul as products
 from memory.engine.models.model_spec import ModelSpec
@@ -41,14 +42,26 @@ class Decoder:
         """Hidden states (1, rows, hidden) of ``token_ids`` (rows,), scaled as the family does."""
         return self.module.model.embed_tokens(token_ids[None])
 
-    def layer(self, index: int, hidden: torch.Tensor, state: PromptPass | BatchPass) -> torch.Tensor:
+    def layer(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        state: PromptPass | BatchPass,
+        hook: AttentionHook | None = None,
+    ) -> torch.Tensor:
         """One decoder layer on the rows of ``state``: (1, rows, hidden) in and out."""
-        return self.feed(index, self.attend(index, hidden, state))
+        return self.feed(index, self.attend(index, hidden, state, hook))
 
-    def attend(self, index: int, hidden: torch.Tensor, state: PromptPass | CoupledPass | BatchPass) -> torch.Tensor:
+    def attend(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        state: PromptPass | CoupledPass | BatchPass,
+        hook: AttentionHook | None = None,
+    ) -> torch.Tensor:
         """The layer up to its attention, residual included.
 
-        The two halves are called apart because a row that nobody wants after the attention needs no MLP.
+        The two halves are called separately because a row that is dropped after the attention needs no MLP.
         """
         embeddings = self.unmoved(hidden.shape[1]) if state.bare else state.angles[self.spec.rope_keys[index]]
         layer = self.layers[index]
@@ -59,6 +72,7 @@ class Decoder:
             past_key_values=None,
             position_embeddings=embeddings,
             memory_pass=state,
+            attention_hook=hook,
         )
         return hidden + (layer.post_attention_layernorm(given) if self._sandwiched else given)
 
@@ -75,10 +89,12 @@ class Decoder:
         given = given[0] if isinstance(given, tuple) else given  # experts bring their router's scores
         return mixed + (layer.post_feedforward_layernorm(given) if self._sandwiched else given)
 
-    def run(self, hidden: torch.Tensor, state: PromptPass | BatchPass) -> torch.Tensor:
+    def run(
+        self, hidden: torch.Tensor, state: PromptPass | BatchPass, hook: AttentionHook | None = None
+    ) -> torch.Tensor:
         """All layers on the same rows."""
         for index in range(self.spec.layers):
-            hidden = self.layer(index, hidden, state)
+            hidden = self.layer(index, hidden, state, hook)
         return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:

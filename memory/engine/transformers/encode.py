@@ -12,7 +12,7 @@ from memory.engine.attention.masks import unit_plan
 from memory.engine.attention.rope import Angles
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.kv_cache.block import KVBlock
-from memory.kv_cache.dense import DenseCache, KVCache, Rows
+from memory.kv_cache.dense import DenseCache, Rows, WorkingCache
 
 PACK_ROWS = 4096  # rows per forward: bounds the memory of its activations
 
@@ -98,7 +98,7 @@ def write_keys(decoder: Decoder, layer: int, hidden: torch.Tensor, state: Prompt
 
 
 def place_layer(
-    decoder: Decoder, cache: KVCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
+    decoder: Decoder, cache: WorkingCache, layer: int, rows: Rows, angles: Angles, k: torch.Tensor, v: torch.Tensor
 ) -> None:
     """Put a layer's unrotated keys, and values (1, kv_heads, rows, head_dim), at ``rows``, which have ``angles``."""
     cache.write_raw(layer, rows, k)

@@ -1,4 +1,4 @@
-"""The engine: encode units, prefill prompts, score and generate. Every call runs on the worker that owns the model."""
+"""Transformers engine: drives a Hugging Face model layer by layer, on the worker that owns it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import torch
 from transformers import PreTrainedModel
 
 from keep_agent.errors import ConfigError
+from memory.engine.base import CacheProvider, EncodeRequest, EngineCapabilities, PrefillResult, ScoreResult
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.cpu.allocator import give_back_holes, keep_freed_memory
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.model_spec import ModelSpec
-from memory.engine.results import PrefillResult, ScoreResult
 from memory.engine.transfer.link import Throttle, Transport
 from memory.engine.transformers import decode
-from memory.engine.transformers.append import ChunkedPrefill, ChunkSchedule
+from memory.engine.transformers.append import ChunkedPrefill
+from memory.engine.transformers.cache_providers import PagedCacheProvider, QuantizedCacheProvider
 from memory.engine.transformers.compact import compact
 from memory.engine.transformers.encode import encode
 from memory.engine.transformers.keep_interfaces import KeepInterfaces, ManualLoading
@@ -28,16 +30,19 @@ from memory.engine.transformers.query_states import query_states
 from memory.engine.transformers.score import Scorer
 from memory.engine.worker import Priority, Worker
 from memory.kv_cache.block import KVBlock, resting
-from memory.kv_cache.dense import DenseCache, KVCache
+from memory.kv_cache.dense import DenseCache, WorkingCache
 from memory.kv_cache.paged import PagedCache
-from memory.stages import Layout, Loading, Recompute, Slots
+from memory.kv_cache.quantization import PackFormat
+from memory.prompt.layout import Layout
+from memory.stages import Loading, Recompute, Slots
 
 T = TypeVar("T")
-EncodeRequest = tuple[KVBlock | None, Sequence[int]]  # the context a unit sees, and its token ids
 
 
-class Engine:
+class TransformersEngine:
     """One model, one worker. Safe to call from several threads; close it, or use it as a context manager."""
+
+    capabilities = EngineCapabilities()
 
     def __init__(
         self,
@@ -58,18 +63,20 @@ class Engine:
             keep_freed_memory()  # before the worker has a heap of its own
         self.model = model
         self.decoder = model.decoder
+        self.device: torch.device = model.decoder.device
         self._worker = Worker(tidy=give_back_holes if on_cpu else None, device=model.decoder.device)
         self._scorer = Scorer(model.decoder)
         self._transport = Transport.of(transport, model.decoder.device, throttle, importance, chunk)
 
     @property
-    def spec(self) -> ModelSpec:
+    def info(self) -> ModelSpec:
+        """Facts of the model."""
         return self.model.spec
 
     @property
     def model_key(self) -> str:
         """Weights, dtype and configuration as one hash: the first part of every block's identity."""
-        return self.spec.model_key
+        return self.info.model_key
 
     def encode(
         self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
@@ -80,14 +87,10 @@ class Engine:
         """
         return self._worker.call(partial(self._encode, units, identities), priority)
 
-    def encode_later(self, units: Sequence[EncodeRequest], identities: Sequence[str] = ()) -> Future[list[KVBlock]]:
-        """The same in the background: every plan goes first."""
-        return self._worker.submit(partial(self._encode, units, identities), Priority.BACKGROUND)
-
     def prefill(
         self,
         layout: Layout,
-        recompute: Recompute,
+        recompute: Recompute | None,
         loading: Loading,
         context_block: KVBlock | None = None,
         keep_raw: bool = False,
@@ -99,7 +102,7 @@ class Engine:
         :param context_block: exact keys and values of the context rows
         :param keep_raw: keep unrotated keys, so that rows can be harvested
         :param slots: rows that are neither computed nor loaded, but filled anew at every layer
-        :param seen: what carried units of the layout see of the context; they are encoded on the way
+        :param seen: what fused units of the layout see of the context; they are encoded on the way
         """
 
         def work() -> PrefillResult:
@@ -117,7 +120,7 @@ class Engine:
         return KeepInterfaces(self._worker.call(work), self._worker)
 
     def score(
-        self, cache: KVCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+        self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
         """Log-likelihood of every candidate behind the prompt in ``cache``: one forward over their trie.
 
@@ -126,23 +129,31 @@ class Engine:
         return self._worker.call(partial(self._scorer.score, cache, candidates, reduce, best))
 
     def generate(
-        self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
+        self, cache: WorkingCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
     ) -> list[int]:
         """Greedy continuation; ends before the first of ``stop_ids``."""
         return self._worker.call(
             partial(decode.generate, self.decoder, cache, first_logits, max_new_tokens, frozenset(stop_ids))
         )
 
-    def append(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
+    def append(self, cache: WorkingCache, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits (1, vocab) after ``token_ids``, which become part of ``cache``."""
         return self.extend(cache, token_ids).logits
 
     def extend(
-        self, cache: KVCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
+        self, cache: WorkingCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
     ) -> PrefillResult:
         """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
         ids = torch.as_tensor(token_ids, dtype=torch.long, device=self.decoder.device)
         return self._worker.call(lambda: ChunkedPrefill(self.decoder, cache, ids, chunking).run())
+
+    def cache_provider(
+        self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
+    ) -> CacheProvider:
+        """Session caches: quantized ones with a ``format``, else paged ones whose exact rows are shared as a prefix."""
+        if format is None:
+            return PagedCacheProvider(self.info, self.device, block_size, prefix_tokens)
+        return QuantizedCacheProvider(self.info, self.device, format)
 
     def compact(self, cache: PagedCache) -> None:
         """Give the live rows of ``cache`` positions 0, 1, ..., and turn their keys to them."""
@@ -201,7 +212,7 @@ class Engine:
         module = self.model.module
         shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
         twin = copy.deepcopy(module, shared)
-        twin.set_attn_implementation("eager" if self.spec.sinks else "sdpa")
+        twin.set_attn_implementation("eager" if self.info.sinks else "sdpa")
         return twin
 
     def close(self) -> None:
@@ -209,7 +220,7 @@ class Engine:
         self._worker.close()
         self._transport.close()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> TransformersEngine:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -9,7 +9,7 @@ import torch
 from keep_agent.errors import ModelError
 
 if TYPE_CHECKING:
-    from memory.kv_cache.dense import KVCache
+    from memory.kv_cache.dense import WorkingCache
 
 
 def are_finite(logits: torch.Tensor) -> torch.Tensor:
@@ -17,13 +17,13 @@ def are_finite(logits: torch.Tensor) -> torch.Tensor:
     return torch.stack(logits.aminmax()).isfinite().all()
 
 
-def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: KVCache) -> None:
+def check_finite(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> None:
     """Raises ModelError unless all of ``logits`` are finite; ``dtype`` is the model's, ``caches`` hold the rows."""
     if not bool(are_finite(logits)):
         raise not_finite(dtype, *caches)
 
 
-def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: KVCache) -> int:
+def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: WorkingCache) -> int:
     """The token with the largest of ``logits`` (vocab,) behind ``caches``. The device is waited for once.
 
     :raises ModelError: they are not finite
@@ -34,7 +34,7 @@ def most_likely(logits: torch.Tensor, dtype: torch.dtype, *caches: KVCache) -> i
     return token
 
 
-def not_finite(dtype: torch.dtype, *caches: KVCache) -> ModelError:
+def not_finite(dtype: torch.dtype, *caches: WorkingCache) -> ModelError:
     """What to say of logits that are no numbers; the rows that made them are erased."""
     for cache in caches:
         cache.erase()

@@ -9,12 +9,13 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.function import CoupledPass, PromptPass
+from memory.engine.attention.layer_attention import AttentionHook
 from memory.engine.attention.rope import Angles, at_rows
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.encode import Pack, place_layer
 from memory.kv_cache.block import KVBlock, resting
 from memory.kv_cache.dense import DenseCache
-from memory.stages import Layout, Placement
+from memory.prompt.layout import Layout, Placement
 
 
 class FusedEncoding:
@@ -30,7 +31,7 @@ class FusedEncoding:
         cls, decoder: Decoder, layout: Layout, cache: DenseCache, angles: Angles, seen: KVBlock | None
     ) -> FusedEncoding | None:
         """Those of ``layout``, whose rows have ``angles`` in ``cache``; None if there are none."""
-        placed = [placement for placement in layout.placements if placement.carried]
+        placed = [placement for placement in layout.placements if placement.fused]
         return cls(decoder, placed, cache, angles, seen) if placed else None
 
     def __init__(
@@ -38,7 +39,7 @@ class FusedEncoding:
     ) -> None:
         self.runs = [slice(placement.start, placement.stop) for placement in placed]  # prompt rows
         ordered = sorted(placed, key=lambda placement: placement.behind is None)
-        units = {placement.carried: placement.unit.token_ids for placement in ordered}
+        units = {placement.fused: placement.unit.token_ids for placement in ordered}
         self._pack = Pack(decoder, list(units.values()), seen, ordered[0].behind)
         self._decoder, self._cache = decoder, cache
         self._names, self._last = list(units), decoder.spec.layers - 1
@@ -47,18 +48,20 @@ class FusedEncoding:
         rows, source = [], []
         for placement in placed:
             rows += range(placement.start, placement.stop)
-            source += range(starts[placement.carried], starts[placement.carried] + len(placement.unit.token_ids))
+            source += range(starts[placement.fused], starts[placement.fused] + len(placement.unit.token_ids))
         self._rows, self._source = (torch.tensor(numbers, device=decoder.device) for numbers in (rows, source))
         self._angles = at_rows(angles, self._rows)
         self._mixed: torch.Tensor | None = None
         self._joined: tuple[Angles, Angles] | None = None
         self._attended, self._fed = -1, 0  # the last layer whose attention is done, and how many layers are done
 
-    def attend(self, layer: int, hidden: torch.Tensor, state: PromptPass) -> torch.Tensor:
+    def attend(
+        self, layer: int, hidden: torch.Tensor, state: PromptPass, hook: AttentionHook | None = None
+    ) -> torch.Tensor:
         """The layer's first half of the prompt's rows ``hidden`` (1, rows, hidden), and of these before them."""
         rows, pack = hidden.shape[1], self._pack
         joint = CoupledPass(state, pack.state, {} if state.bare else self._behind(state.angles), self._place)
-        mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint)
+        mixed = self._decoder.attend(layer, torch.cat([hidden, pack.hidden], 1), joint, hook)
         self._attended = layer
         self._mixed = mixed[:, rows:]
         return mixed[:, :rows]

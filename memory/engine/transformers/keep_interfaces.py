@@ -10,12 +10,14 @@ from typing import ClassVar
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.results import PrefillResult
+from memory.engine.base import PrefillResult
+from memory.engine.transformers.layer_output import DeferredOutput
 from memory.engine.transformers.prefill import LayerwisePrefill
 from memory.engine.transformers.probe import LayerProbe
 from memory.engine.worker import Worker
 from memory.kv_cache.dense import DenseCache
-from memory.stages import Capabilities, Layout, Transfer
+from memory.prompt.layout import Layout, Transfer
+from memory.stages import Capabilities
 
 KV = tuple[torch.Tensor, torch.Tensor]
 
@@ -111,6 +113,6 @@ class KeepInterfaces:
         rows = self._run.active.rows
         if rows is not self._rows:
             hidden, self._rows = hidden[:, torch.searchsorted(self._rows, rows)], rows
-        output = self._run.compute(layer, hidden)
-        self._attention = self._run.probe(layer, hidden, lambda: output)
+        output, attention = self._run.compute(layer, hidden)
+        self._attention = self._run.probe(attention, hidden, DeferredOutput(lambda: output, output))
         return output

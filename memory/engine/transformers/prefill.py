@@ -8,9 +8,9 @@ slices are there; importance begins when the layer's attention is done.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from keep_agent.errors import ConfigError
 from memory.engine.attention.function import PromptPass
-from memory.engine.attention.masks import MaskPlan, causal_plan
+from memory.engine.attention.layer_attention import AttentionHook, LayerAttention
+from memory.engine.attention.masks import causal_plan
 from memory.engine.attention.rope import at_rows
-from memory.engine.results import ComputeInterval, PrefillResult, PrefillTrace
+from memory.engine.base import PrefillResult
+from memory.engine.trace import ComputeInterval, PrefillTrace
 from memory.engine.transfer.executor import TransferExecutor
 from memory.engine.transfer.kv_transfer import KVTransfer
 from memory.engine.transfer.link import Transport
@@ -29,10 +31,12 @@ from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.engine.transformers.encode import place_block, place_layer, write_keys
 from memory.engine.transformers.finite_logits import check_finite
 from memory.engine.transformers.fused_encoding import FusedEncoding
+from memory.engine.transformers.layer_output import AwaitedOutput, DeferredOutput, LayerOutput, MissingOutput
 from memory.engine.transformers.probe import LayerProbe, SegmentTable
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.dense import HEADROOM, DenseCache, as_rows
-from memory.stages import Layout, Loading, Recompute, Slots
+from memory.prompt.layout import Layout
+from memory.stages import Capabilities, Loading, Probe, Recompute, Slots
 
 KEPT_WEIGHTS = 1 << 28  # bytes of one layer's attention weights up to which they are kept for the probe
 
@@ -48,6 +52,60 @@ class ActiveRows:
     state: PromptPass
 
 
+class EveryRow:
+    """Recompute stage of a prompt without stored rows: every row at every layer."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(reads_blocks=False)
+
+    def first(self, layout: Layout, layers: int) -> torch.Tensor:
+        return torch.arange(layout.rows, device=layout.fresh.device)
+
+    def narrow(self, layer: int, active: torch.Tensor, probe: Probe) -> torch.Tensor:
+        return active
+
+
+class WholeAttention:
+    """Attention hook of a layer whose active rows all attend; keeps the attention for the probe."""
+
+    def __init__(self, prefill: LayerwisePrefill, keeps_weights: bool) -> None:
+        self._prefill, self._keeps_weights = prefill, keeps_weights
+        self.attention: LayerAttention | None = None
+
+    def before(self, layer: int, query: torch.Tensor) -> None:
+        self._prefill.fill(layer, query)
+
+    def attend(self, attention: LayerAttention) -> torch.Tensor:
+        self.attention = attention
+        attention.keeps_weights = self._keeps_weights
+        return attention.output()
+
+
+class MassChoice:
+    """Attention hook that chooses the next layer's rows before the layer attends: dropped rows never do.
+
+    ``index`` are the numbers of the rows that stay, None for all; ``ended`` is the time at which they were chosen.
+    """
+
+    def __init__(self, prefill: LayerwisePrefill, entered: torch.Tensor, began: float, keeps_weights: bool) -> None:
+        self._prefill, self._entered, self._began, self._keeps_weights = prefill, entered, began, keeps_weights
+        self.index: torch.Tensor | None = None
+        self.ended = began
+
+    def before(self, layer: int, query: torch.Tensor) -> None:
+        self._prefill.fill(layer, query)
+
+    def attend(self, attention: LayerAttention) -> torch.Tensor:
+        prefill = self._prefill
+        attention.keeps_weights = self._keeps_weights
+        prefill.note(attention.layer, self._began, "attention")
+        output = MissingOutput(type(prefill.recompute).__name__)
+        self.index = prefill.choose(prefill.probe(attention, self._entered, output))
+        self.ended = time.perf_counter()
+        if self.index is None:
+            return attention.output()
+        return attention.output_of(self.index, prefill.active.state.plan.blocks(attention.params.window))
+
+
 class LayerwisePrefill:
     """One prefill. ``run`` does it all; the steps may also be taken one by one, layers in order.
 
@@ -58,7 +116,7 @@ class LayerwisePrefill:
         self,
         decoder: Decoder,
         layout: Layout,
-        recompute: Recompute,
+        recompute: Recompute | None,
         loading: Loading,
         transport: Transport,
         context: KVBlock | None = None,
@@ -66,7 +124,10 @@ class LayerwisePrefill:
         slots: Slots | None = None,
         seen: KVBlock | None = None,
     ) -> None:
-        """:param seen: what carried units see of the context"""
+        """:param recompute: None: every row, at every layer
+        :param seen: what fused units see of the context
+        """
+        recompute = EveryRow() if recompute is None else recompute
         self._started = time.perf_counter()
         check_layout(layout, context)
         check_ids(layout.token_ids, decoder.spec.vocab)
@@ -78,18 +139,18 @@ class LayerwisePrefill:
         self.cache = DenseCache(decoder.spec, layout.rows + HEADROOM, decoder.device, raw=keep_raw or slots is not None)
         self._visible = self.cache.end_at(layout.rows)
         mover = KVTransfer(layout, self.cache, decoder.rope, self._angles, transport.staging)
-        self.loader, self._beside = TransferExecutor(mover, self._layers, transport), transport.beside
+        self.loader, self._side = TransferExecutor(mover, self._layers, transport), transport.beside
         self._slots = None if slots is None else PerLayerRetrieval(slots, self.loader, self._layers)
         self.trace = PrefillTrace(layout.rows)
-        self._asked = recompute.capabilities.repairs  # perhaps for attention mass; who drops rows unasked never does
+        self._keeps_weights = recompute.capabilities.repairs  # until a stage drops rows without looking at attention
         self._last_layer = torch.full((layout.rows,), -1, dtype=torch.long, device=decoder.device)
         if context is not None:
             place_block(decoder, self.cache, context, 0)
             self.loader.cover(slice(0, layout.context))
         if slots is not None:
             self.loader.cover(slots.rows)
-        self._carried = FusedEncoding.of(decoder, layout, self.cache, self._angles, seen)
-        for rows in self._carried.runs if self._carried is not None else ():
+        self._fused = FusedEncoding.of(decoder, layout, self.cache, self._angles, seen)
+        for rows in self._fused.runs if self._fused is not None else ():
             self.loader.cover(rows)
         self.active = self._activate(self.recompute.first(layout, self._layers))
 
@@ -108,35 +169,35 @@ class LayerwisePrefill:
         """Hidden states (1, active rows, hidden) that enter layer 0."""
         return self.decoder.embed(self.layout.token_ids[self.active.rows])
 
-    def compute(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """A whole layer of its active rows, once its slices are there."""
-        return self._feed(layer, self._attend(layer, hidden), self.active)
+    def compute(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
+        """Compute a whole layer of its active rows, once its slices are there; returns its output and attention."""
+        active, (mixed, attention) = self.active, self._attend(layer, hidden)
+        return self.feed(layer, mixed, active), attention
 
-    def probe(self, layer: int, entered: torch.Tensor, leave: Callable[[], torch.Tensor]) -> LayerProbe:
-        """Answers about ``layer``, whose attention over ``entered`` is done; ``leave`` gives what the layer returns."""
-        active = self.active
+    def probe(self, attention: LayerAttention, entered: torch.Tensor, output: LayerOutput) -> LayerProbe:
+        """Answers about a layer; ``entered`` are the hidden states (1, active rows, hidden) before it."""
         return LayerProbe(
-            layer,
+            attention.layer,
             self.decoder,
             self.layout,
             self.table,
             self.cache,
             self.trace,
-            active.rows,
-            active.state.attended,
+            self.active.rows,
+            attention,
             entered,
-            leave,
-            self._carried,
+            output,
+            self._fused,
         )
 
     def choose(self, probe: LayerProbe) -> torch.Tensor | None:
-        """Let the recompute stage choose the next layer's rows, and start what may be loaded for it.
+        """Let the recompute stage choose the next layer's rows, and start the transfers of the others.
 
-        Returns which of the rows active so far stay; None if all do.
+        Returns the numbers of the active rows that stay; None if all do.
         """
         began, before = time.perf_counter(), self.active.rows
         rows, index = self.recompute.narrow(probe.layer, before, probe), None
-        self._asked &= probe.asked or rows is before
+        self._keeps_weights &= probe.used_mass or rows is before
         if rows is not before and not torch.equal(rows, before):
             index = torch.searchsorted(before, rows).clamp(max=before.numel() - 1)
             if not torch.equal(before[index], rows):
@@ -146,104 +207,93 @@ class LayerwisePrefill:
                 )
             self._last_layer[before] = probe.layer
             self.active = self._activate(rows)
-        self._note(probe.layer, began, "importance")
+        self.note(probe.layer, began, "importance")
         if self.loading.overlaps:
             self._load(probe.layer + 1)
         return index
 
-    def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """One layer; returns the hidden states of the rows active at the next."""
-        if self._beside is None and self.recompute.capabilities.by_mass:
-            return self._sift(layer, hidden)
-        active, mixed = self.active, self._attend(layer, hidden)
-        left: Future[torch.Tensor] = Future()
+    def fill(self, layer: int, query: torch.Tensor) -> None:
+        """Fill the slots with the blocks that this layer's queries (1, heads, active rows, head_dim) choose."""
+        if self._slots is None:
+            return
+        (blocks, (k, v)), rows = self._slots.take(layer, query[0]), self._slots.slots.rows
+        place_layer(self.decoder, self.cache, layer, rows, at_rows(self._angles, rows), k, v)
+        self.trace.slots.append(blocks)
 
-        def leave() -> torch.Tensor:
-            if self._beside is None:
-                if not left.done():
-                    left.set_result(self._feed(layer, mixed, active))
-                return left.result()
-            made = left.result()
-            self._beside.catch_up()  # the MLP is asked for by now, not computed
-            return made
-
-        probe = self.probe(layer, hidden, leave)
-        if self._beside is None:
-            index = self.choose(probe)
-            if not left.done():  # rows that are dropped need no MLP
-                return self._feed(layer, mixed if index is None else mixed[:, index], self.active)
-        else:
-            chosen = self._beside.submit(self._aside, probe)
-            try:
-                left.set_result(self._feed(layer, mixed, active))
-            except BaseException as error:
-                left.set_exception(error)
-            index = chosen.result()
-        return left.result() if index is None else left.result()[:, index]
-
-    def _sift(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """The same where rows are chosen by their queries and keys: those that are dropped never attend."""
-        active, index, began = self.active, None, self._begin(layer)
-
-        def leave() -> torch.Tensor:
-            stage = type(self.recompute).__name__
-            raise ConfigError(f"{stage} says that it chooses by attention mass, but asks for what comes behind it.")
-
-        def choose() -> tuple[torch.Tensor, MaskPlan] | None:
-            nonlocal index, began
-            self._note(layer, began, "attention")
-            index = self.choose(self.probe(layer, hidden, leave))
-            began = time.perf_counter()
-            if index is None:
-                return None
-            return index, self.active.state.plan
-
-        active.state.choose = choose
-        mixed = self._mix(layer, hidden, active, keep=True)
-        active.state.choose = None
-        return self._feed(layer, mixed if index is None else mixed[:, index], self.active, began)
-
-    def _aside(self, probe: LayerProbe) -> torch.Tensor | None:
-        """`choose` in a thread of its own, where no mode or stream of the caller's holds."""
-        with torch.inference_mode(), self._beside.stream():
-            return self.choose(probe)
-
-    def _attend(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
-        """Wait for what the layer needs, and compute its active rows up to the attention."""
-        active, began = self.active, self._begin(layer)
-        mixed = self._mix(layer, hidden, active, keep=self._asked)
-        self._note(layer, began, "attention")
-        return mixed
-
-    def _mix(self, layer: int, hidden: torch.Tensor, active: ActiveRows, keep: bool) -> torch.Tensor:
-        """A layer's attention; ``keep`` its weights for the probe if they are few enough."""
-        active.state.keep_weights = keep and active.small
-        attend = self.decoder.attend if self._carried is None else self._carried.attend
-        return attend(layer, hidden, active.state)
-
-    def _feed(self, layer: int, mixed: torch.Tensor, active: ActiveRows, began: float | None = None) -> torch.Tensor:
-        """The rest of the layer for the rows of ``active``."""
+    def feed(self, layer: int, mixed: torch.Tensor, active: ActiveRows, began: float | None = None) -> torch.Tensor:
+        """Compute the rest of the layer behind its attention, for the rows of ``active``."""
         began = time.perf_counter() if began is None else began
-        feed = self.decoder.feed if self._carried is None else self._carried.feed
+        feed = self.decoder.feed if self._fused is None else self._fused.feed
         hidden = feed(layer, mixed)
-        self._note(layer, began, "mlp")
+        self.note(layer, began, "mlp")
         return hidden
 
+    def note(self, layer: int, began: float, kind: str) -> None:
+        self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
+
+    def _pass(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Compute one layer; returns the hidden states of the rows active at the next."""
+        if self._side is not None:
+            return self._choose_beside(layer, hidden)
+        if self.recompute.capabilities.by_mass:
+            return self._choose_before_attention(layer, hidden)
+        active, (mixed, attention) = self.active, self._attend(layer, hidden)
+        output = DeferredOutput(partial(self.feed, layer, mixed, active))
+        index = self.choose(self.probe(attention, hidden, output))
+        if output.hidden is None:  # rows that are dropped need no MLP
+            return self.feed(layer, mixed if index is None else mixed[:, index], self.active)
+        return output.hidden if index is None else output.hidden[:, index]
+
+    def _choose_beside(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Choose the next layer's rows in a thread of its own while the MLP runs (KEEP's three workers)."""
+        active, (mixed, attention) = self.active, self._attend(layer, hidden)
+        output = AwaitedOutput(self._side)
+        choice = self._side.submit(self._choose_in_thread, self.probe(attention, hidden, output))
+        try:
+            output.future.set_result(self.feed(layer, mixed, active))
+        except BaseException as error:
+            output.future.set_exception(error)
+        index, made = choice.result(), output.future.result()
+        return made if index is None else made[:, index]
+
+    def _choose_in_thread(self, probe: LayerProbe) -> torch.Tensor | None:
+        """`choose` where no mode or stream of the caller's thread holds."""
+        with torch.inference_mode(), self._side.stream():
+            return self.choose(probe)
+
+    def _choose_before_attention(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
+        """Choose the next layer's rows by queries and keys alone: those that are dropped never attend."""
+        hook = MassChoice(self, hidden, self._begin(layer), self.active.small)
+        mixed = self._mix(layer, hidden, hook)
+        return self.feed(layer, mixed if hook.index is None else mixed[:, hook.index], self.active, hook.ended)
+
+    def _attend(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerAttention]:
+        """Wait for the layer's slices, and compute its active rows up to the attention."""
+        began = self._begin(layer)
+        hook = WholeAttention(self, self._keeps_weights and self.active.small)
+        mixed = self._mix(layer, hidden, hook)
+        self.note(layer, began, "attention")
+        return mixed, hook.attention
+
+    def _mix(self, layer: int, hidden: torch.Tensor, hook: AttentionHook) -> torch.Tensor:
+        attend = self.decoder.attend if self._fused is None else self._fused.attend
+        return attend(layer, hidden, self.active.state, hook)
+
     def _last(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The last layer: keys and values of its active rows, for whoever reads on, and all else of the last alone."""
+        """The last layer: keys and values of all its active rows, for later reads, and the output of the last row."""
         layer, active = self._layers - 1, self.active
-        if self._slots is not None:  # all rows' queries choose what is in them
-            mixed = self._attend(layer, hidden)[:, -1:]
+        if self._slots is not None:  # the queries of all rows choose the blocks
+            mixed = self._attend(layer, hidden)[0][:, -1:]
         else:
             began = self._begin(layer)
-            if self._carried is not None:
-                self._carried.close()
+            if self._fused is not None:
+                self._fused.close()
             write_keys(self.decoder, layer, hidden, active.state)
             mixed = self.decoder.attend(layer, hidden[:, -1:], self._pass_over(active.rows[-1:]))
-            self._note(layer, began, "attention")
+            self.note(layer, began, "attention")
         began = time.perf_counter()
         hidden = self.decoder.feed(layer, mixed)
-        self._note(layer, began, "mlp")
+        self.note(layer, began, "mlp")
         return hidden
 
     def _begin(self, layer: int) -> float:
@@ -257,9 +307,6 @@ class LayerwisePrefill:
 
     def _load(self, layer: int) -> None:
         self.loader.submit(layer, self.loading.schedule(self.layout, layer, self.active.rows, self._layers))
-
-    def _note(self, layer: int, began: float, kind: str) -> None:
-        self.trace.computes.append(ComputeInterval(layer, began, time.perf_counter(), kind))
 
     def finish(self, hidden: torch.Tensor) -> PrefillResult:
         """Logits of the last row and the trace; nothing writes into the cache after this.
@@ -277,7 +324,7 @@ class LayerwisePrefill:
         trace.last_layer = self._segment_layers()
         trace.loads = self.loader.intervals
         trace.timings = {"load": waited, "prefill": time.perf_counter() - self._started - waited}
-        return PrefillResult(logits, self.cache, trace, self._carried.blocks() if self._carried is not None else ())
+        return PrefillResult(logits, self.cache, trace, self._fused.blocks() if self._fused is not None else ())
 
     def _activate(self, rows: torch.Tensor) -> ActiveRows:
         """Fresh rows must be among ``rows``: nothing else can give them keys."""
@@ -303,14 +350,7 @@ class LayerwisePrefill:
             plan=causal_plan(rows, self.layout.positions, self.decoder.spec.dtype),
             rope_keys=self.decoder.spec.rope_keys,
             bare=self.cache.raw is not None,
-            fill=None if self._slots is None else self._fill,
         )
-
-    def _fill(self, layer: int, query: torch.Tensor) -> None:
-        """Give the slots what this layer's queries (1, heads, active rows, head_dim) choose."""
-        (blocks, (k, v)), rows = self._slots.take(layer, query[0]), self._slots.slots.rows
-        place_layer(self.decoder, self.cache, layer, rows, at_rows(self._angles, rows), k, v)
-        self.trace.slots.append(blocks)
 
     def _segment_layers(self) -> tuple[int, ...]:
         """Per segment the last layer at which one of its rows was active."""

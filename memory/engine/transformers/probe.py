@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention.function import LayerAttention
 from memory.engine.attention.kernels import Block, block_probabilities
+from memory.engine.attention.layer_attention import LayerAttention
 from memory.engine.attention.masks import bias_of
-from memory.engine.results import HopReport, PrefillTrace
+from memory.engine.trace import HopReport, PrefillTrace
 from memory.engine.transformers.decoder import Decoder
 from memory.engine.transformers.fused_encoding import FusedEncoding
+from memory.engine.transformers.layer_output import LayerOutput
 from memory.kv_cache.dense import DenseCache
-from memory.stages import Layout
+from memory.prompt.layout import Layout
 
 FEW = 4  # rows are few up to this fraction of the active ones
 
@@ -44,8 +45,7 @@ class SegmentTable:
 class LayerProbe:
     """Attention weights and keys/values of ``layer``, whose active rows are ``active``.
 
-    ``entered`` are the hidden states (1, active rows, hidden) before the layer, ``leave`` makes those behind it: what
-    a row is worth after the layer's MLP is asked by few stages, and costs most of the layer.
+    ``entered`` are the hidden states (1, active rows, hidden) before the layer; ``output`` has those behind it.
     """
 
     layer: int
@@ -55,15 +55,15 @@ class LayerProbe:
     cache: DenseCache
     trace: PrefillTrace
     active: torch.Tensor
-    attended: LayerAttention
+    attention: LayerAttention
     entered: torch.Tensor
-    leave: Callable[[], torch.Tensor]
-    carried: FusedEncoding | None = None  # units that the prefill encodes
-    asked: bool = False  # for attention mass
+    output: LayerOutput
+    fused: FusedEncoding | None = None  # units that the prefill encodes
+    used_mass: bool = False  # whether the stage has asked for attention mass
 
     def mass_from_query(self) -> torch.Tensor:
         """(segments,) attention from the query rows: mean over heads and query rows, mean over the segment's tokens."""
-        self.asked = True
+        self.used_mass = True
         first = int(torch.searchsorted(self.active, self.layout.query))
         if self._are_kept(self.active.numel() - first):
             return self._kept_mass[self.table.count]
@@ -72,7 +72,7 @@ class LayerProbe:
 
     def mass_between(self, chosen: torch.Tensor, causal: bool = True) -> torch.Tensor:
         """(len(chosen), segments) the same from each ``chosen`` segment's active rows, 0 for those without."""
-        self.asked = True
+        self.used_mass = True
         rows, owner = self._rows_of(chosen)
         if causal and self._are_kept(rows.numel()):
             return self._kept_mass[chosen]
@@ -84,11 +84,11 @@ class LayerProbe:
 
         :raises ConfigError: for sources that are not active.
         """
-        self.asked = True
+        self.used_mass = True
         rows = self._numbers_of(sources)
         if self._are_kept(rows.numel()):
             return self._kept_on_rows(rows)
-        heads = self.attended.query.shape[1]
+        heads = self.attention.query.shape[1]
         return heads * self._row_weights(rows, causal=True).sum(0)
 
     def fresh_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
@@ -100,7 +100,7 @@ class LayerProbe:
             raise ConfigError(
                 f"after layer {self.layer} only layers {self.layer} and {self.layer + 1} can be probed, not {layer}."
             )
-        hidden = self.entered if layer == self.layer else self.leave()
+        hidden = self.entered if layer == self.layer else self.output.get()
         return self.decoder.bare_kv(layer, hidden[:, self._numbers_of(rows)], kinds)
 
     def cached_kv(self, layer: int, rows: torch.Tensor, kinds: str = "kv") -> tuple[torch.Tensor, ...]:
@@ -112,8 +112,8 @@ class LayerProbe:
         """
         wanted = rows.cpu().numpy()
         owner = self.layout.block_of[wanted]
-        if self.carried is not None and (owner < 0).any():
-            return self._with_carried(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
+        if self.fused is not None and (owner < 0).any():
+            return self._with_fused(layer, rows, torch.from_numpy(owner < 0).to(rows.device), kinds)
         if not owner.size or owner.min() < 0:
             first = int(wanted[owner.argmin()]) if owner.size else "none"
             raise ConfigError(f"no block covers row {first} of those asked for: ask only for rows of `layout.reused`")
@@ -125,11 +125,11 @@ class LayerProbe:
         held = ([getattr(p.block, kind)[layer] for p in placed] for kind in kinds)
         return tuple(joined(parts, rows.device)[:, index].to(rows.device) for parts in held)
 
-    def _with_carried(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
+    def _with_fused(self, layer: int, rows: torch.Tensor, new: torch.Tensor, kinds: str) -> tuple[torch.Tensor, ...]:
         """`cached_kv` of rows of which the ``new`` ones (rows,) bool are being encoded."""
         if layer > self.layer:
-            self.leave()  # what the layer above is made of has to be there
-        found = self.carried.kv(layer, rows[new], kinds)
+            self.output.get()  # what the layer above is made of has to be there
+        found = self.fused.kv(layer, rows[new], kinds)
         if bool(new.all()):
             return found
         both = []
@@ -159,11 +159,11 @@ class LayerProbe:
 
         They do for all rows at once, by reading all weights: for a few rows that takes longer than a product.
         """
-        return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attended.weights))
+        return "_kept_mass" in self.__dict__ or (FEW * rows > self.active.numel() and bool(self.attention.weights))
 
     @property
     def _mass_dtype(self) -> torch.dtype:
-        return torch.promote_types(self.attended.query.dtype, torch.float32)
+        return torch.promote_types(self.attention.query.dtype, torch.float32)
 
     @cached_property
     def _active_segments(self) -> torch.Tensor:
@@ -190,7 +190,7 @@ class LayerProbe:
         count, total = self.table.count, self.layout.rows
         groups, group = self._sources.unique(return_inverse=True)
         keys = self._averaging.new_zeros(groups.numel(), total)
-        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
+        for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
             stop = min(block.k1, total)  # without padded columns
             of_rows = group[block.q0 : block.q1]
             mean = weights.mean(0, dtype=self._mass_dtype)[:, : stop - block.k0]
@@ -204,7 +204,7 @@ class LayerProbe:
         """(prompt rows,) sum over heads and the active rows number ``rows`` of the weights that were kept."""
         total = self.layout.rows
         mass = torch.zeros(total, dtype=self._mass_dtype, device=rows.device)
-        for block, weights in zip(self.attended.blocks, self.attended.weights, strict=True):
+        for block, weights in zip(self.attention.blocks, self.attention.weights, strict=True):
             inside = rows[(rows >= block.q0) & (rows < block.q1)] - block.q0
             stop = min(block.k1, total)  # without padded columns
             mass[block.k0 : stop] += weights[:, inside, : stop - block.k0].sum((0, 1), dtype=self._mass_dtype)
@@ -230,23 +230,23 @@ class LayerProbe:
 
     def _row_weights(self, rows: torch.Tensor, causal: bool) -> torch.Tensor:
         """(len(rows), prompt rows) weights of the active rows number ``rows``, computed again: mean over heads."""
-        seen = self.attended
+        seen = self.attention
         total, requests = self.layout.rows, seen.query.shape[0]
         keys, _ = self.cache.read(self.layer, total)
         bias = self._bias(self.active[rows], total, causal)
         block = Block(0, rows.numel(), 0, total, bias)
-        queries = seen.query[:, :, rows] * seen.asked.scale
-        weights = block_probabilities(queries, keys.flatten(0, 1), block, seen.asked.softcap, seen.asked.sinks)
+        queries = seen.query[:, :, rows] * seen.params.scale
+        weights = block_probabilities(queries, keys.flatten(0, 1), block, seen.params.softcap, seen.params.sinks)
         return weights.unflatten(0, (requests, -1))[0].mean(0, dtype=self._mass_dtype)
 
     def _bias(self, rows: torch.Tensor, total: int, causal: bool) -> torch.Tensor:
-        places, window = self.layout.positions, self.attended.asked.window
+        places, window = self.layout.positions, self.attention.params.window
         keys = torch.arange(total, device=rows.device)
         latest = rows[:, None] if causal else total
         visible = (keys[None] <= latest).expand(rows.numel(), total)
         if window is not None:
             visible = visible & (places[None] > places[rows][:, None] - window)
-        return bias_of(visible, self.attended.query.dtype)
+        return bias_of(visible, self.attention.query.dtype)
 
 
 def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

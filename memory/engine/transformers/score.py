@@ -13,10 +13,10 @@ from keep_agent.errors import ConfigError, check_choice
 from memory.config.choices import REDUCTIONS
 from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import bias_of, tree_plan
-from memory.engine.results import ScoreResult
+from memory.engine.base import ScoreResult
 from memory.engine.transformers.decoder import Decoder, check_ids
 from memory.engine.transformers.finite_logits import are_finite, not_finite
-from memory.kv_cache.dense import KVCache
+from memory.kv_cache.dense import WorkingCache
 
 Candidates = tuple[tuple[int, ...], ...]
 KEPT_BYTES = 64 << 20  # of the plans of sets seen last
@@ -105,7 +105,7 @@ class Scorer:
         self._plans: OrderedDict[Candidates, TriePlan] = OrderedDict()
 
     def score(
-        self, cache: KVCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+        self, cache: WorkingCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
     ) -> ScoreResult:
         """Log-likelihood of each candidate behind the prompt in ``cache``, which is left as it was.
 
@@ -123,7 +123,7 @@ class Scorer:
         parts = [self._score(cache, group, reduce, best) for group in _groups(tuple(map(tuple, candidates)))]
         return ScoreResult(torch.cat([part.scores for part in parts]), sum(part.computed_tokens for part in parts))
 
-    def _score(self, cache: KVCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
+    def _score(self, cache: WorkingCache, candidates: Candidates, reduce: str, best: int | None) -> ScoreResult:
         """Computes the candidates that promise most until the ``best`` are known: a token that is not counts 0, and no
         log-likelihood is above that. A few rows cost a CPU much less than hundreds; to a GPU a forward is a forward.
         """
@@ -165,7 +165,7 @@ class Scorer:
         return plan
 
     def _logits(
-        self, cache: KVCache, plan: TriePlan, nodes: torch.Tensor
+        self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Numbers as in ``parent``, and logits (numbers, vocab), float32 or finer, of ``nodes``.
 
@@ -175,7 +175,7 @@ class Scorer:
         for some, rows in zip(nodes.split(HEAD_ROWS), hidden.split(HEAD_ROWS), strict=True):
             yield some + 1, self._decoder.head(rows).to(cache.logits.dtype)
 
-    def _hidden(self, cache: KVCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
+    def _hidden(self, cache: WorkingCache, plan: TriePlan, nodes: torch.Tensor) -> torch.Tensor:
         """(nodes, hidden) behind the last layer; the nodes' keys go behind the prompt and are forgotten."""
         decoder, count, start = self._decoder, nodes.numel(), cache.length
         cache.reserve(count)

@@ -9,7 +9,7 @@ import torch
 
 from memory.construction.query_span import QuerySpan
 from memory.engine.attention.observer import AttentionObserver
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.cache_view import CacheView, keep_best
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
@@ -66,15 +66,15 @@ def replay(
 ) -> Iterator[Moment]:
     """Every turn after which something has to go. It goes as the ``head`` says by then: so the rows that it chooses
     among are those that it will have to choose among, with a rule that is as large as it will be."""
-    spec = engine.spec
-    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
+    spec = engine.info
+    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.device)
     rule, cache, spans, protected = QueryMemory(budget, decay), PagedCache(pool, AttentionObserver()), QuerySpan(), 0
     for number, turn in enumerate(session.turns):
         if turn.begins:
             cache, spans, protected = PagedCache(pool, AttentionObserver()), QuerySpan(), turn.protected
         if cache.next_position + len(turn.ids) > spec.max_positions:
             return
-        cache.witness.recent = turn.query
+        cache.observer.recent = turn.query
         engine.extend(cache, turn.ids)
         view = spans.view(cache, cache.next_position - turn.query, turn.instruction, protected, session.name)
         memory = rule.follow(view)
@@ -86,7 +86,7 @@ def replay(
             cache.drop(keep_best(view, budget, scores.clone))
             following = session.turns[number + 1] if number + 1 < len(session.turns) else None
             yield Moment(example, cache, None if following is None or following.begins else following)
-        cache.witness.settle()
+        cache.observer.settle()
 
 
 def _example(view: CacheView, memory: torch.Tensor, wanted: torch.Tensor) -> Example:

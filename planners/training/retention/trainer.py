@@ -21,7 +21,7 @@ from keep_agent.files import loading
 from keep_agent.options import usable_device
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files.atomic import clean, write_atomic
 from memory.files.tensor_file import open_tensors
 from memory.retention.residual_head import ResidualHead, checksum, save_head
@@ -68,8 +68,8 @@ class Trainer:
         torch.manual_seed(args.seed)
         self.args, self.out = args, Path(args.out)
         device = usable_device("--device", args.device)
-        self.engine = Engine(load_model(args.model, args.dtype, device))
-        tokenizer = load_tokenizer(args.tokenizer or args.model, self.engine.spec.vocab)
+        self.engine = TransformersEngine(load_model(args.model, args.dtype, device))
+        tokenizer = load_tokenizer(args.tokenizer or args.model, self.engine.info.vocab)
         encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
         self.sessions = [one for file in args.sessions for one in read_sessions(Path(file), encode)]
         if not self.sessions:
@@ -83,10 +83,10 @@ class Trainer:
         self.words = Words(texts, args.shortest)
         kept = ("model", "dtype", "lr", "decay", "budgets", "shortest", "accumulate", "seed")
         self.settings = {key: value for key, value in vars(args).items() if key in kept}
-        self.settings["weights_key"] = self.engine.spec.weights_key
+        self.settings["weights_key"] = self.engine.info.weights_key
         self.settings |= {"sessions": len(self.sessions), "held_out": len(self.held)}
         self.settings["content"] = _digest([*self.sessions, *self.held])
-        self.head = ResidualHead(self.engine.spec.head_dim).train().to(device)
+        self.head = ResidualHead(self.engine.info.head_dim).train().to(device)
         self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=args.lr, weight_decay=0.01)
         self.progress = Progress()
         if (self.out / STATE).is_file():

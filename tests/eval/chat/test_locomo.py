@@ -32,8 +32,8 @@ from keep_agent.rollout.results import PARTS
 from keep_agent.rollout.run_folder import SUMMARY
 from memory.construction import isolated as blocks
 from memory.engine.attention.rope import RopeTables
+from memory.engine.base import Engine
 from memory.engine.transfer.per_layer_retrieval import PerLayerRetrieval
-from memory.engine.transformers.engine import Engine
 from memory.segments.sentence_encoder import HashedNgrams, make_encoder
 from tests.rewriting import change_lines, change_object
 from tests.waiting import FakeTime

@@ -13,13 +13,14 @@ from envs.worlds import WORLDS, world_of
 from eval.dataset.__main__ import Recorder, Source
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
+from memory.engine.base import Engine
 from memory.engine.models.load import from_config
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.prompt.report import Prefill
 from memory.recompute.full import Full
 from memory.recompute.none import Nothing
-from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
 from memory.segments.groups import Grouping
 from memory.segments.sentence_encoder import CachedEncoder, HashedNgrams
@@ -47,7 +48,7 @@ def engine(tokenizer: PreTrainedTokenizerFast) -> Iterator[Engine]:
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=8192,
     )  # fmt: skip
-    with Engine(from_config(config, torch.float32, seed=1)) as made:
+    with TransformersEngine(from_config(config, torch.float32, seed=1)) as made:
         yield made
 
 

@@ -16,7 +16,7 @@ from eval.fidelity.laws import LAWS, RandomPrompt, plain_logits, relative
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 
@@ -116,14 +116,14 @@ def test_what_cannot_be_written_is_found_before_the_model_is_made(
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("law", LAWS)
 def test_every_law_holds_for_every_family(law: str, family: str) -> None:
-    with Engine(tiny_model(family, dtype=torch.float32), "inline") as engine:
+    with TransformersEngine(tiny_model(family, dtype=torch.float32), "inline") as engine:
         assert LAWS[law](engine) < EXACT
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_plain_forward_takes_rows_where_they_stand(family: str) -> None:
     """Coupled positions leave out what was not chosen."""
-    with Engine(tiny_model(family, dtype=torch.float32), "inline") as engine:
+    with TransformersEngine(tiny_model(family, dtype=torch.float32), "inline") as engine:
         layout = RandomPrompt(engine).layout([None] * 4)
         gaps = replace(layout, positions=layout.positions + 40 * (torch.arange(layout.rows) > 30))
         found = engine.prefill(gaps, Full(), Serial()).logits[0]

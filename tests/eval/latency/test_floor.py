@@ -22,8 +22,9 @@ from eval.latency.settings import Composer
 from eval.latency.workloads import Plan, make_workload
 from eval.loading.layer_costs import Shape
 from keep_agent.config.planner_factory import make_model, make_tokenizer
+from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.segments.sentence_encoder import HashedNgrams
 from planners.prompts.formats import PlainFormat
 from tests.eval.latency.settings_of import latency_config
@@ -48,7 +49,7 @@ def counted(engine: Engine, work: Callable[[], object], products: bool = True) -
 
 @pytest.mark.parametrize("family", DENSE)
 def test_a_plain_forward_is_all_that_torch_counts_but_what_the_last_layer_may_leave_out(family: str) -> None:
-    with Engine(tiny_model(family)) as engine:
+    with TransformersEngine(tiny_model(family)) as engine:
         shape, ids = Shape.of(engine), torch.arange(3, 3 + ROWS)[None]
         done = counted(engine, lambda: engine.plain(input_ids=ids, logits_to_keep=1))
         pairs = (shape.layers - 1) * ROWS * (ROWS + 1) // 2 + ROWS  # no window is shorter than the prompt
@@ -60,7 +61,7 @@ def test_a_plain_forward_is_all_that_torch_counts_but_what_the_last_layer_may_le
 
 @pytest.mark.parametrize("family", DENSE)
 def test_encoding_is_all_that_torch_counts(family: str) -> None:
-    with Engine(tiny_model(family)) as engine:
+    with TransformersEngine(tiny_model(family)) as engine:
         shape, units = Shape.of(engine), [[5, 6, 7], [8, 9, 10, 11]]
         done = counted(engine, lambda: engine.encode([(None, unit) for unit in units]))
         flops = sum(encoding_work(shape, torch.tensor([3, 4]).numpy(), 0))
@@ -69,7 +70,7 @@ def test_encoding_is_all_that_torch_counts(family: str) -> None:
 
 
 def test_a_mixture_counts_its_active_experts() -> None:
-    with Engine(tiny_model("qwen3_moe")) as engine:
+    with TransformersEngine(tiny_model("qwen3_moe")) as engine:
         shape = Shape.of(engine)
     assert (shape.width, shape.router) == (2 * 64, 4)
 
@@ -84,7 +85,7 @@ def test_no_step_takes_fewer_operations_than_its_floor(planner: str, tiny_model:
     composer = Composer(config, ["prompt.encoder=hashed"], tmp_path)
     setting = composer.setting
     setting.model.dtype, setting.model.device, setting.prompt.budget = "float32", "cpu", 8
-    with Engine(make_model(setting.model)) as engine:
+    with TransformersEngine(make_model(setting.model)) as engine:
         prompt_format = Stretched(PlainFormat(make_tokenizer(setting.model, engine.model)), 12)
         one = Planned(planner, setting, engine, prompt_format, HashedNgrams())
         plan = Plan(segments=8, store=8, churn=2, steps=4, candidates=0, age=11)

@@ -20,7 +20,7 @@ from eval.loading.timeline import COMPUTE, IMPORTANCE, LINK, Timeline
 from eval.loading.workload import AFTER, BEFORE, BESIDE
 from keep_agent.errors import ConfigError, DataError
 from memory.engine.models.model_shapes import SHAPES
-from memory.engine.results import ComputeInterval, LoadInterval, PrefillTrace
+from memory.engine.trace import ComputeInterval, LoadInterval, PrefillTrace
 from memory.recompute.schedule import Schedule
 from tests.waiting import FakeTime
 

@@ -27,7 +27,7 @@ from eval.loading.workload import AFTER, BEFORE, BESIDE, Times, Work
 from memory.engine.models.load import LoadedModel
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transfer.link import Throttle
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
@@ -144,7 +144,7 @@ def test_the_loader_does_what_the_simulator_plays(
     recompute: str, loading: str, importance: str, chunk: float, model: LoadedModel
 ) -> None:
     narrow = AFTER if recompute == "deviation" else WHEN[importance]
-    with Engine(model, "thread", Throttle(LINK_SPEED / 1e9), importance, chunk) as engine:
+    with TransformersEngine(model, "thread", Throttle(LINK_SPEED / 1e9), importance, chunk) as engine:
         layout, seen = PROMPT.encoded(engine), [""]
 
         def as_simulated() -> bool:

@@ -17,7 +17,7 @@ from keep_agent.errors import ConfigError
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.stages import Layout, Transfer
+from memory.prompt.layout import Layout, Transfer
 from tests.eval.loading.works import work
 
 SECOND = Link("a byte per second", 1.0)

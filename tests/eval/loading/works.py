@@ -14,7 +14,8 @@ from eval.loading.workload import BEFORE, NARROWS, Times, Work
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.stages import Layout, Loading, Transfer
+from memory.prompt.layout import Layout, Transfer
+from memory.stages import Loading
 
 STAGES = (Serial, NextLayer, LayerBalanced)
 

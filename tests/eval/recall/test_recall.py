@@ -22,8 +22,8 @@ from keep_agent.console import make_console
 from keep_agent.errors import ConfigError
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
-from memory.engine.transformers.engine import Engine
-from memory.reports.prefill import Prefill
+from memory.engine.transformers.engine import TransformersEngine
+from memory.prompt.report import Prefill
 from memory.session import MemorySession
 from planners.prompts.formats import make_format
 from planners.tiny.checkpoint import BUNDLED
@@ -71,8 +71,8 @@ def test_memory_longer_than_the_model_reaches_back_only_where_positions_are_deco
 def test_what_is_stored_for_one_probe_is_gone_before_the_next(tiny_model: Path) -> None:
     """A pool that holds the lines of one probe holds those of each: left there, they would push later ones out."""
     cell, lines = Cell("two_hop", "after", 20), 20 * 30  # a line has at most 30 tokens of this tokenizer
-    with Engine(load_model(str(tiny_model), "float32")) as engine:
-        capacity = lines * engine.spec.bytes_per_token
+    with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
+        capacity = lines * engine.info.bytes_per_token
         pools = ("sparsex", f"small:sparsex+memory.frozen.capacity_bytes={capacity}")
         configs = compose_variants(pools, SETTING)
         prober = Prober(engine, make_format("default", load_tokenizer(str(tiny_model))), configs)
@@ -110,7 +110,7 @@ class Noting(Prober):
 
 def test_lines_stand_in_the_order_in_which_they_were_told(tiny_model: Path) -> None:
     """Groups that become static meanwhile move to the front of a prompt, and similar lines into one place."""
-    with Engine(load_model(str(tiny_model), "float32")) as engine:
+    with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         format = make_format("default", load_tokenizer(str(tiny_model)))
         for quiet in (0, 12):
             prober = Noting(engine, format, compose_variants(["keep"], SETTING), quiet)
@@ -189,10 +189,10 @@ def test_every_name_is_one_token() -> None:
 
 
 def test_signals_are_ranked_over_the_memory_alone() -> None:
-    with Engine(load_model(str(BUNDLED), "float32")) as engine:
+    with TransformersEngine(load_model(str(BUNDLED), "float32")) as engine:
         format = make_format("default", load_tokenizer(str(BUNDLED)))
         seen = watch(engine, format, make_probe("needle", 20, "both", random.Random(2)))
-        layers = engine.spec.layers - 1
+        layers = engine.info.layers - 1
     for named, holds in seen.values():
         assert len(named) == len(holds) == layers
         assert torch.tensor([*named, *holds]).max() < 100
@@ -255,7 +255,7 @@ def test_ranks_are_of_prompts_as_they_were_asked_for(tiny_model: Path, tmp_path:
     own = [*overrides, *ONE_PROBE, "--ranks", "1", "--out", str(tmp_path)]
     report(parser().parse_intermixed_args(own), make_console())
     probe = Cell("needle", "after", 8).probe(0, 0)
-    with Engine(load_model(str(tiny_model), "float32")) as engine:
+    with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         tokenizer = load_tokenizer(str(tiny_model))
         started, plain = (watch(engine, make_format("default", tokenizer, (), s), probe) for s in ("mug_1", None))
     ranks = {one["signal"]: one["named"] for one in json.loads((tmp_path / "recall.json").read_text())["ranks"]}

@@ -26,7 +26,7 @@ from keep_agent.console import make_console
 from keep_agent.errors import CapacityError, ConfigError
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from planners.tiny.checkpoint import BUNDLED
 from planners.training.recall_probes import CUES
 
@@ -196,7 +196,7 @@ class Hearing(TextFormat):
 
 def test_what_is_said_is_graded(tiny_model: Path) -> None:
     """The expected answers are taken from what the model really says: half of them are in it."""
-    with Engine(load_model(str(tiny_model), "float32")) as engine:
+    with TransformersEngine(load_model(str(tiny_model), "float32")) as engine:
         own = Ruler(Hearing(load_tokenizer(str(tiny_model))), 300)
         configs = compose_variants(["full_recompute"], ["prompt.encoder=hashed"])
         cell = Cell("vt", "after", 2)

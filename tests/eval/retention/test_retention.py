@@ -21,7 +21,7 @@ from eval.sessions import report as report_sessions
 from keep_agent.config.factory import expert_oracle
 from keep_agent.config.planner_factory import make_model, make_tokenizer
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from planners.prompts.text import named
 from planners.training.retention.tool_sessions import read_sessions
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from eval.fidelity.deviation import Choice
-    from memory.reports.prefill import Prefill
+    from memory.prompt.report import Prefill
 
 SMALL = ["eval.episodes=2", "env.stream=1", "env.max_steps=3", "prompt.encoder=hashed"]
 
@@ -84,7 +84,7 @@ def test_what_the_leader_asks_aside_is_charged_to_nobody() -> None:
     overrides = [*SETTING, "model=planner-tiny", "eval.episodes=1", "env.stream=1", "env.max_steps=1"]
     configs = compose_variants(["full_cache", "streaming:streaming+memory.retention.budget=2000"], overrides)
     kept = {name: Lengths() for name in configs}
-    with Engine(make_model(configs["full_cache"].model, 0)) as engine:
+    with TransformersEngine(make_model(configs["full_cache"].model, 0)) as engine:
         planners = make_planners(engine, make_tokenizer(configs["full_cache"].model, engine.model), configs)
         for _ in play(Shadow(engine, planners, kept, common=True), configs["full_cache"]):
             """One step: nothing is forgotten in so short a transcript."""
@@ -112,7 +112,7 @@ def test_all_methods_decide_on_the_same_transcript(led: str) -> None:
     setting = configs["full_cache"]
     oracle = expert_oracle(setting.env) if led == "by the expert" else None
     kept = {name: Transcripts() for name in configs}
-    with Engine(make_model(setting.model, 0)) as engine:
+    with TransformersEngine(make_model(setting.model, 0)) as engine:
         planners = make_planners(engine, make_tokenizer(setting.model, engine.model), configs)
         for _ in play(Shadow(engine, planners, kept, oracle, common=True), setting):
             """Both episodes."""

@@ -273,7 +273,7 @@ def test_a_plan_too_long_for_the_model_changes_nothing(
         agent.plan("get the mug", SKILLS)
     before, recorded = asked.dump(), len(entries)
     with monkeypatch.context() as patch:
-        patch.setattr(made.engine.decoder, "spec", replace(made.engine.spec, max_positions=600))
+        patch.setattr(made.engine.decoder, "spec", replace(made.engine.info, max_positions=600))
         for instruction in ("get the apple", "get the mug") * 2:
             with pytest.raises(CapacityError, match="longer than the model's 600"):
                 asked.plan(instruction + "ü" * 800, SKILLS)
@@ -396,7 +396,7 @@ def test_a_refused_plan_leaves_no_blocks_behind(brain: Callable[..., Brain], nam
         raise CapacityError("no room")
 
     with closing(Agent(brain(f"planner={name}").planner("refused"))) as agent:
-        index = agent._session._assembler._shelf.index
+        index = agent._session._builder._provider.index
         before = len(index._blocks)
         for number in range(8):
             agent.observe([Fact(f"mug_{number}", "object", "mug", f"table_{number % 3}")])

@@ -24,11 +24,11 @@ from keep_agent.scenarios.transcript import Story
 from keep_agent.scenarios.turn_records import TURNS, PhasesFolder, Turn, summarize
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
+from memory.engine.base import Engine, KVCache
 from memory.engine.models.load import from_config
 from memory.engine.models.special_tokens import special_tokens
 from memory.engine.models.tokenizer import load_tokenizer
-from memory.engine.transformers.engine import Engine
-from memory.kv_cache.dense import KVCache
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
 from planners.tiny.checkpoint import BUNDLED
 
@@ -305,7 +305,10 @@ def test_what_outgrows_the_models_positions_is_refused(tokenizer: PreTrainedToke
         num_key_value_heads=2, max_position_embeddings=128,
     )  # fmt: skip
     model, turns = from_config(config, torch.float32, seed=3), []
-    with Engine(model) as engine, AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories:
+    with (
+        TransformersEngine(model) as engine,
+        AgentMemories(engine, TokenizerCoder(tokenizer), threshold=REUSE) as memories,
+    ):
         player = Player(find_scenario("gossip"), memories, frozenset(), "7f", 500)
         with pytest.raises(TooLongError, match="this model reads 127 before it speaks; shorten it"):
             for turn in player.play():

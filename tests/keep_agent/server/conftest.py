@@ -26,8 +26,9 @@ from keep_agent.server.limits.request_limits import Limits
 from keep_agent.server.metrics import Metrics
 from keep_agent.server.scenarios.registry import Scenarios
 from keep_agent.server.scenarios.routes import scenario_router
+from memory.engine.base import Engine
 from memory.engine.models.load import from_config
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from tests.keep_agent.server.serving import Served, patient, serving
 
 MODEL = "tiny"
@@ -58,7 +59,7 @@ def engine(chat: PreTrainedTokenizerFast) -> Iterator[Engine]:
         vocab_size=len(chat), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=4000,
     )  # fmt: skip
-    with Engine(from_config(config, torch.float32, seed=2), "inline") as made:
+    with TransformersEngine(from_config(config, torch.float32, seed=2), "inline") as made:
         yield made
 
 

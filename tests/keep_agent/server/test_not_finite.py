@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import events
 from tests.laws.broken import broken

@@ -11,8 +11,9 @@ import torch
 
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
+from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from planners.tiny.checkpoint import BUNDLED
 from planners.tiny.tokenizer import load_tokenizer
 from tests.memory.agents.ledger import Ledger, Make
@@ -28,7 +29,7 @@ def engines(coder: TokenizerCoder) -> Iterator[list[Engine]]:
     """Two models that differ in their weights."""
     size = load_tokenizer(BUNDLED / "tokenizer.json").get_vocab_size()
     made = [
-        Engine(tiny_model("qwen2", layers=2, vocab_size=size, dtype=torch.float64, seed=seed), "inline")
+        TransformersEngine(tiny_model("qwen2", layers=2, vocab_size=size, dtype=torch.float64, seed=seed), "inline")
         for seed in (0, 1)
     ]
     yield made

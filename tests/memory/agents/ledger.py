@@ -17,7 +17,7 @@ import torch
 
 from memory.agents.manager import AgentMemories, AgentPrompt
 from memory.agents.text_match import TokenizerCoder, TokenText, match, resume
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.quantization import PackFormat
 from tests.laws.prompts import relative
 from tests.references.packed import Dense

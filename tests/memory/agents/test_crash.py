@@ -20,9 +20,10 @@ import torch
 from keep_agent.errors import CorruptError
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files import block_file as blockfile
 from memory.files.agent_files import agent_path, open_agent
 from memory.kv_cache.quantized import QuantizedCache
@@ -58,7 +59,9 @@ class Life:
 def make_engine() -> Engine:
     """In every process the same weights."""
     size = load_tokenizer(BUNDLED / "tokenizer.json").get_vocab_size()
-    return Engine(tiny_model("qwen2", layers=2, vocab_size=size, seed=4, max_position_embeddings=4096), "inline")
+    return TransformersEngine(
+        tiny_model("qwen2", layers=2, vocab_size=size, seed=4, max_position_embeddings=4096), "inline"
+    )
 
 
 def make_memories(engine: Engine, folder: Path, host_bytes: int | None = None) -> AgentMemories:

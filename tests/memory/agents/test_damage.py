@@ -10,7 +10,7 @@ import torch
 
 from memory.agents.manager import AgentPrompt
 from memory.agents.text_match import TokenizerCoder
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Make, cold, lines, say
 

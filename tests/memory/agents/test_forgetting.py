@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Make, answer, lines, say
 from tests.waiting import PATIENCE, until

@@ -7,7 +7,7 @@ import torch
 
 from keep_agent.errors import ConfigError
 from memory.agents.text_match import TokenizerCoder
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import PAGE
 from tests.laws.prompts import relative

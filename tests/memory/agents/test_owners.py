@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Ledger, Make, lines, say
 

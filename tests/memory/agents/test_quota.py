@@ -8,7 +8,7 @@ import pytest
 
 from keep_agent.errors import CapacityError
 from memory.agents.manager import AgentMemories
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from tests.laws.prompts import relative
 from tests.memory.agents.ledger import EXACT, Ledger, Make, answer, lines, say, size_of

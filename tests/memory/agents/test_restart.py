@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from memory.kv_cache.quantization import PackFormat
 from tests.memory.agents.ledger import Ledger, Make, answer, lines, say

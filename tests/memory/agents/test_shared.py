@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.quantized import BLOCK, PAGE
 from tests.memory.agents.ledger import Make, lines, say
 
@@ -28,7 +28,7 @@ def test_what_is_shared_is_encoded_once_a_model(make: Make, engines: list[Engine
         assert (prompt.origin, prompt.kept) == ("shared", whole)
     new = sum(computed) - whole
     assert new < 10 * 20, "nothing of the shared text was computed again"
-    block = memories.engine.spec.bytes_per_token * (BLOCK + 2 * PAGE)
+    block = memories.engine.info.bytes_per_token * (BLOCK + 2 * PAGE)
     assert memories.stats()["bytes"] < alone + 10 * block
     computed.clear()
     for number in (1, 0, 1):

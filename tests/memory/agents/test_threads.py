@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.files import agent_files as disk
 from tests.memory.agents.ledger import Ledger, Make, answer, lines, say, size_of
 from tests.waiting import PATIENCE, until

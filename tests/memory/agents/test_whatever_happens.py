@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.quantization import PackFormat
 from tests.memory.agents.ledger import Known, Ledger, answer, lines
 

@@ -13,7 +13,7 @@ from keep_agent.errors import ConfigError
 from memory.config.component_names import METHOD, STAGES, check_names, is_own
 from memory.config.components import component
 from memory.loading.serial import Serial
-from memory.method import CALLS, MemoryMethod
+from memory.method import MEMBERS, MemoryMethod
 from memory.stages import Capabilities
 from memory.storage.ram import Ram
 from memory.storage.tiers import Tiers
@@ -101,7 +101,7 @@ def test_a_class_of_yours_takes_a_stage(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_names_are_told_apart_without_importing_anything() -> None:
-    assert tuple(CALLS) == STAGES
+    assert tuple(MEMBERS) == STAGES
     assert not any(map(is_own, [*HOSTILE, "memory.loading.serial", "memory.loading.a.b.C", "my_package.Mine"][:8]))
     check_names(method())
     with pytest.raises(ConfigError, match=r"RUN names 'no.such.thing' under memory.loading._target_.*command line"):

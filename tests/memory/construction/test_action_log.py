@@ -13,8 +13,9 @@ from keep_agent.errors import ConfigError
 from memory.construction.groups import Groups
 from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.method import MemoryMethod
+from memory.prompt.units import Unit
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
@@ -24,7 +25,6 @@ from memory.segments.groups import Grouping
 from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
 from memory.session import MemorySession
-from memory.stages import Unit
 from memory.storage.ram import Ram
 from tests.memory.houses import furnish, make_store
 from tests.memory.sessions import CONTEXT, QUERY, close, groups, keep, open_session, plain
@@ -127,7 +127,7 @@ def check(engine: Engine, session: MemorySession) -> int:
     behind = [list(chain.from_iterable(unit.behind)) for unit in told]
     expected = full_reuse(engine.plain, CONTEXT, [unit.token_ids for unit in told], QUERY, behind)
     assert close(prefill.logits, expected[-1:])
-    return prefill.counts.encoded_token_layers // engine.spec.layers
+    return prefill.counts.encoded_token_layers // engine.info.layers
 
 
 def test_a_new_line_costs_itself_and_every_row_is_what_the_reference_computes(

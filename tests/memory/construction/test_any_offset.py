@@ -13,18 +13,19 @@ from hypothesis import given, settings
 
 from keep_agent.errors import ConfigError
 from memory.construction.segments import Segments
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock, identity
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
 from memory.method import MemoryMethod
+from memory.prompt.report import Prefill
+from memory.prompt.units import Span
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.schedule import Schedule
-from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
 from memory.segments.store import SegmentStore
 from memory.session import MemorySession
-from memory.stages import Capabilities, Span
+from memory.stages import Capabilities
 from memory.storage.ram import Ram
 from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import (

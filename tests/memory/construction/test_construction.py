@@ -3,14 +3,15 @@ from __future__ import annotations
 import pytest
 
 from keep_agent.errors import ConfigError
+from memory.construction.base import Construction
 from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
 from memory.construction.segments import Segments
 from memory.construction.static_dynamic import StaticDynamic
+from memory.prompt.units import Unit
 from memory.segments.prompt_order import prompt_order
 from memory.segments.store import SegmentStore
-from memory.stages import Construction, Unit
 from tests.memory.houses import furnish, make_store
 
 

@@ -13,14 +13,15 @@ import torch
 from keep_agent.errors import CapacityError, ConfigError
 from memory.construction.history import History
 from memory.construction.prefix import Prefix
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.method import MemoryMethod
+from memory.prompt.report import Prefill
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
-from memory.reports.prefill import Prefill
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession
@@ -76,7 +77,6 @@ def test_what_methods_promise() -> None:
     promised = Capabilities(exact=False, harvests=True, moves_blocks=True, latent=True)
     assert memart().capabilities == promised
     assert per_layer().capabilities == replace(promised, per_layer=True)
-    assert not memart().chains
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_whatever_is_not_computed_is_loaded(engine: Engine, method: Any) -> None
     """Rows that each layer fills for itself, too: their bytes count, and their time is loading."""
     for prefill in answered(open_session(engine, method()), 4):
         counts, trace = prefill.counts, prefill.trace
-        assert counts.loaded_bytes == counts.hit_tokens * engine.spec.bytes_per_token
+        assert counts.loaded_bytes == counts.hit_tokens * engine.info.bytes_per_token
         spent = 1e3 * sum(load.end - load.start for load in trace.loads)
         assert prefill.timings.load >= 0.99 * spent
         for layer in range(LAYERS) if counts.hit_tokens else ():
@@ -106,7 +106,7 @@ def test_whatever_is_not_computed_is_loaded(engine: Engine, method: Any) -> None
 
 def test_what_a_layer_wants_travels_ahead(engine: Engine) -> None:
     """The layer before tells what; only what it did not name is fetched when the layer's own choice is known."""
-    with Engine(engine.model, "thread") as ahead:
+    with TransformersEngine(engine.model, "thread") as ahead:
         pairs = zip(
             answered(open_session(engine, per_layer()), 5), answered(open_session(ahead, per_layer()), 5), strict=True
         )
@@ -115,7 +115,7 @@ def test_what_a_layer_wants_travels_ahead(engine: Engine) -> None:
             wanted = prefill.trace.slots
             if not prefill.counts.hit_tokens:
                 continue
-            size = 2 * engine.spec.kv_heads * SIZE * engine.spec.head_dim * engine.spec.dtype.itemsize
+            size = 2 * engine.info.kv_heads * SIZE * engine.info.head_dim * engine.info.dtype.itemsize
             surprises = [len(wanted[0]), *(len(set(new) - set(old)) for old, new in pairwise(wanted))]
             guesses = [len(chosen) for chosen in wanted[:-1]]
             moved = [load.nbytes for load in prefill.trace.loads if not load.runs]  # runs are what every layer reads
@@ -301,7 +301,7 @@ def test_coupled_rows_stand_where_they_were_even_if_nothing_stands_before_the_qu
         told = told or prefill.layout.query - len(CONTEXT)
         assert int(prefill.layout.positions[prefill.layout.query]) == len(CONTEXT) + told
         told += len(QUERY)
-    kept = session._assembler._pool.kept
+    kept = session._builder._pool.blocks
     assert len({one.name for one in kept}) == len(kept), "the same turn told elsewhere has other keys and values"
 
 
@@ -335,7 +335,7 @@ def test_what_can_never_be_found_again_is_let_go(engine: Engine, method: Any) ->
     for _ in range(3):
         list(answered(session, 3))
         session.prefill("q", QUERY)
-        assert storage.stats()["blocks"] == len({kept.name for kept in session._assembler._pool.kept})
+        assert storage.stats()["blocks"] == len({kept.name for kept in session._builder._pool.blocks})
         session.reset(blocks=False)
     assert storage.stats()["blocks"] == 0
 
@@ -346,9 +346,9 @@ def test_a_long_question_aside_leaves_the_transcript(engine: Engine, constructio
     session = open_session(engine, history(construction=construction))
     list(answered(session, 4))
     aside = session.prefill("q", QUERY, lasting=False)
-    room = engine.spec.max_positions - aside.layout.rows
+    room = engine.info.max_positions - aside.layout.rows
     long = session.prefill("q", (7,) * (room + 50), lasting=False)
-    assert long.counts.hit_tokens == 0 and long.layout.rows < engine.spec.max_positions
+    assert long.counts.hit_tokens == 0 and long.layout.rows < engine.info.max_positions
     assert close(long.logits, plain(engine, long))
     again = session.prefill("q", QUERY, lasting=False)
     assert again.layout.token_ids.tolist() == aside.layout.token_ids.tolist()

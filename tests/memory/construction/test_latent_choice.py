@@ -13,12 +13,12 @@ from memory.construction.fixed_blocks import FixedBlocks
 from memory.construction.latent_choice import UnitChoice
 from memory.construction.per_segment import PerSegment
 from memory.construction.static_dynamic import StaticDynamic
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.method import MemoryMethod
+from memory.prompt.timing import StepTimer
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
-from memory.reports.timing import StepTimer
 from memory.retrieval.all import All
 from memory.retrieval.latent import Latent
 from memory.session import MemorySession

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ModelError
-from memory.construction.prefix_builder import common_prefix
+from memory.engine.base import Engine
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
 from memory.method import MemoryMethod
+from memory.prompt.units import common_prefix
 from memory.session import MemorySession
 from tests.laws.transcripts import grown
 from tests.memory.houses import encode_text, furnish
@@ -43,7 +44,7 @@ class Watched:
 
     @property
     def cache(self) -> PagedCache:
-        return self.session._assembler.cache
+        return self.session._builder.cache
 
     def ask(self, number: int, lasting: bool = True) -> None:
         """Logits equal transformers' forward in which each row sees what was live when it was computed."""
@@ -85,7 +86,7 @@ class Flat:
 
     @property
     def shared(self) -> tuple[KVPool, SlotPrefixIndex]:
-        (shelf,) = self.method.shelves.values()
+        shelf = self.method.cache_provider(self.engine)
         return shelf.pool, shelf.index
 
     def check_shared(self) -> None:
@@ -128,12 +129,12 @@ class Flat:
         """
         tokens = list(one.cache.tokens)
         self.fail(one, number)
-        cache, witness = one.cache, one.cache.witness
+        cache, observer = one.cache, one.cache.observer
         rows = cache.next_position
         if rows > common_prefix(tokens, cache.tokens):  # it had begun with rows of another session
             one.visible = torch.ones(rows, rows, dtype=torch.bool).tril()
         one.visible = one.visible[:rows, :rows]
-        assert not witness.places.numel() or int(witness.places[-1]) < rows
+        assert not observer.places.numel() or int(observer.places[-1]) < rows
 
     def fail(self, one: Watched, number: int) -> None:
         """A prefill ends in the middle of a layer."""
@@ -141,7 +142,7 @@ class Flat:
         def raise_error(*_: object) -> None:
             raise MemoryError
 
-        hook = self.engine.decoder.layers[number % self.engine.spec.layers].mlp.register_forward_pre_hook(raise_error)
+        hook = self.engine.decoder.layers[number % self.engine.info.layers].mlp.register_forward_pre_hook(raise_error)
         try:
             with pytest.raises(MemoryError):
                 one.session.prefill(f"mug_{number}", encode_text(f"where mug_{number}\nnext"))
@@ -229,7 +230,7 @@ def test_rows_that_are_not_finite_harm_no_other_session() -> None:
     model = tiny_model("qwen2", layers=4)
     bad = model.spec.vocab - 1
     model.module.model.embed_tokens.weight.data[bad] = float("nan")  # as a text whose keys overflow float16
-    with Engine(model) as engine:
+    with TransformersEngine(model) as engine:
         method = turns()
         one, other = (open_session(engine, method, namespace=name) for name in ("one", "other"))
         for session in (one, other):

@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from memory.construction.prefix_builder import common_prefix
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.quantized import QuantizedCache
 from memory.method import MemoryMethod
+from memory.prompt.units import common_prefix
 from memory.session import MemorySession
 from memory.storage.quantized import Quantized
 from tests.memory.construction.test_turns import STEPS, Flat, Watched
@@ -41,7 +41,7 @@ class Rounded(Watched):
 
     @property
     def cache(self) -> QuantizedCache:
-        return self.session._assembler.cache
+        return self.session._builder.cache
 
     def ask(self, number: int, lasting: bool = True) -> None:
         """Logits equal the reference's; which rows go is the session's choice, and holds for both."""
@@ -74,7 +74,7 @@ class PackedFlat(Flat):
         """There is nothing to add up."""
 
     def snapshot(self, watched: Rounded) -> list[torch.Tensor]:
-        cache, layers = watched.cache, range(self.engine.spec.layers)
+        cache, layers = watched.cache, range(self.engine.info.layers)
         rows = [kind(layer) for layer in layers for kind in (cache.keys, cache.values)] if cache.length else []
         return [cache.positions, torch.tensor(cache.tokens), *rows]
 
@@ -127,5 +127,5 @@ def test_rounding_is_seen(format: str, engine: Engine) -> None:
         for number in range(6):
             prefill = session.prefill("mug_1", encode_text(f"where mug_{number}\nnext"))
         apart.append(prefill.logits)
-    assert session._assembler.cache.packed >= PAGE
+    assert session._builder.cache.packed >= PAGE
     assert not close(*apart, 1000 * EXACT) and close(*apart, 0.1)

@@ -15,7 +15,7 @@ import torch
 from keep_agent.errors import ModelError
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.transfer.link import Transport
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.engine.worker import TIDIED, Priority, Worker
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
@@ -250,7 +250,7 @@ def test_a_cancelled_job_does_not_run() -> None:
 def test_many_threads_get_the_answers_of_one() -> None:
     """Eight callers plan and encode at the same time on one engine: no state leaks between requests."""
     prompts = [Prompt.random((9, 14, 6), query=5, seed=100 * i) for i in range(8)]
-    with Engine(tiny_model("gemma3_text"), "thread") as engine:
+    with TransformersEngine(tiny_model("gemma3_text"), "thread") as engine:
         expected = [engine.forward_plain(p.ids)[-1] for p in prompts]
         found: dict[int, list[torch.Tensor]] = {i: [] for i in range(8)}
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from memory.agents.cache_file import header_of, restore, tensors_of
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.files.block_file import open_blocks, write_blocks
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import PAGE, QuantizedCache
@@ -30,7 +30,7 @@ GetEngine = Callable[..., Engine]
 
 
 def packed(engine: Engine, format: PackFormat = FORMATS[0]) -> QuantizedCache:
-    return QuantizedCache(engine.spec, format, engine.decoder.device)
+    return QuantizedCache(engine.info, format, engine.device)
 
 
 @dataclass
@@ -109,7 +109,7 @@ def save(cache: QuantizedCache, path: Path) -> Path:
 
 
 def load(engine: Engine, path: Path) -> QuantizedCache:
-    return restore(open_blocks(path), engine.spec, engine.decoder.device)
+    return restore(open_blocks(path), engine.info, engine.device)
 
 
 class Stop(Exception):

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from memory.construction.turns import Turns
 from memory.engine.attention.observer import AttentionObserver
-from memory.engine.transformers.engine import Engine
-from memory.kv_cache.cache_provider import PagedCacheProvider
+from memory.engine.base import Engine
+from memory.engine.transformers.cache_providers import PagedCacheProvider
 from memory.kv_cache.paged import PagedCache
 from tests.memory.houses import furnish
 from tests.memory.sessions import QUERY, moving, open_session
@@ -59,7 +58,7 @@ def live(shelf: PagedCacheProvider, rng: random.Random) -> None:
 
 @pytest.mark.usefixtures("hurried")
 def test_requests_of_several_threads_share_one_pool(engine: Engine) -> None:
-    shelf, errors = PagedCacheProvider(engine, Turns(block_size=BLOCK, prefix_tokens=64)), []
+    shelf, errors = engine.cache_provider(None, BLOCK, prefix_tokens=64), []
 
     def work(number: int) -> None:
         try:

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from keep_agent.errors import CapacityError, ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.pinned_blocks import PinnedPool
-from memory.reports.timing import StepTimer
+from memory.prompt.timing import StepTimer
+from memory.prompt.units import Unit
 from memory.retrieval.all import All
-from memory.stages import Unit
 from tests.memory.houses import encode_text
 from tests.memory.layouts import block
 from tests.memory.sessions import CONTEXT, QUERY, close, keep, open_session, plain, sparsex
@@ -209,7 +209,7 @@ def test_no_prompt_holds_on_to_what_is_frozen(engine: Engine) -> None:
     session.freeze(KNOWN[0])
     furnish(session, TEXTS[:1])
     unit = Unit.of("segment", [("fact_0", KNOWN[0])])
-    session._assembler.assemble([unit], QUERY, session._need_context(), StepTimer())
+    session._builder.build([unit], QUERY, session._need_context(), StepTimer())
     other.freeze(KNOWN[1])
     assert other.is_frozen(KNOWN[1]) and not other.is_frozen(KNOWN[0])
     session.prefill("q", QUERY, lasting=False)

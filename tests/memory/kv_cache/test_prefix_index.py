@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memory.construction.prefix import Prefix
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.prompt.units import Unit
 from memory.segments.segment import Segment
 from memory.segments.store import SegmentStore
-from memory.stages import Unit
 from tests.memory.houses import encode_text
 from tests.memory.sessions import QUERY, close, open_session, plain, prefix
 

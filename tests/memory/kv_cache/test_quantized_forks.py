@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memory.engine.attention.observer import AttentionObserver
-from memory.engine.transformers.append import ChunkSchedule
+from memory.engine.chunking import ChunkSchedule
 from memory.kv_cache.quantized import BLOCK, QuantizedCache
 from tests.laws.prompts import relative, tokens
 from tests.memory.kv_cache.pairs import (
@@ -102,10 +102,10 @@ def test_what_was_cut_away_takes_no_room_for_long(engine_of: GetEngine) -> None:
 
 def test_a_fork_has_no_witness(engine_of: GetEngine) -> None:
     engine = engine_of()
-    cache = QuantizedCache(engine.spec, FORMATS[0], engine.decoder.device, AttentionObserver(recent=4))
+    cache = QuantizedCache(engine.info, FORMATS[0], engine.device, AttentionObserver(recent=4))
     engine.extend(cache, tokens(100, 1))
     fork = cache.fork()
-    assert fork.witness is None
+    assert fork.observer is None
     found = engine.extend(fork, tokens(9, 2)).logits
     assert relative(found, engine.extend(cache, tokens(9, 2)).logits) == 0
-    assert cache.witness.places.tolist() == [105, 106, 107, 108]
+    assert cache.observer.places.tolist() == [105, 106, 107, 108]

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from memory.engine.attention.tiled import TILE
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.scheduler.batch import Batch
-from memory.engine.transformers.append import ChunkSchedule, append
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.append import append
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import Packed, PackFormat, pack
 from memory.kv_cache.quantized import PAGE, QuantizedCache
 from tests.laws.prompts import relative, tokens
@@ -72,11 +73,13 @@ def test_a_batch_takes_no_more_than_one_agent(format: PackFormat, agents: int) -
 @pytest.mark.parametrize("tokens_", [4096, 4096 + 63, 5000])
 def test_bytes(heads: int, tokens_: int, tmp_path: Path) -> None:
     """At most 30 % of float16, in memory and on the disk, where 64 divides what a token has."""
-    with Engine(tiny_model("qwen2", layers=2, head_dim=32, num_key_value_heads=heads, dtype=torch.bfloat16)) as engine:
+    with TransformersEngine(
+        tiny_model("qwen2", layers=2, head_dim=32, num_key_value_heads=heads, dtype=torch.bfloat16)
+    ) as engine:
         cache = packed(engine)
         engine.extend(cache, tokens(tokens_, 1), ChunkSchedule())
-        full = 2 * tokens_ * engine.spec.layers * 2 * heads * 32
-        assert engine.spec.bytes_per_token * tokens_ == full
+        full = 2 * tokens_ * engine.info.layers * 2 * heads * 32
+        assert engine.info.bytes_per_token * tokens_ == full
         assert 0.28 * full < cache.nbytes < 0.30 * full
         held = sum(extent.k.nbytes + extent.v.nbytes for extent in cache.extents)
         assert held < 1.1 * 0.30 * full, "room to grow included"
@@ -108,9 +111,9 @@ def test_rows_are_counted_as_they_lie(engine_of: GetEngine) -> None:
     cache = packed(engine)
     assert cache.nbytes == 0
     engine.extend(cache, tokens(63, 1))
-    assert cache.nbytes == 63 * engine.spec.bytes_per_token
+    assert cache.nbytes == 63 * engine.info.bytes_per_token
     engine.extend(cache, [1])
-    k, v = (torch.zeros(engine.spec.layers, engine.spec.kv_heads, PAGE, engine.spec.head_dim) for _ in "kv")
+    k, v = (torch.zeros(engine.info.layers, engine.info.kv_heads, PAGE, engine.info.head_dim) for _ in "kv")
     assert cache.nbytes == pack(k, FORMATS[0]).nbytes + pack(v, FORMATS[0]).nbytes
     for family in FAMILIES:
         spec = engine_of(family).spec

@@ -21,9 +21,10 @@ import torch
 from memory.engine.attention.kernels import grouped_attention
 from memory.engine.attention.masks import causal_plan
 from memory.engine.attention.observer import AttentionObserver
+from memory.engine.base import Engine
 from memory.engine.models.load import load_model
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import SENTINEL, KVPool
 from memory.kv_cache.paged import PagedCache
 from planners.tiny.checkpoint import BUNDLED
@@ -84,13 +85,15 @@ def test_one_component_may_decide(rows: tuple[torch.Tensor, ...]) -> None:
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Every family with random weights, and the bundled planner, which is trained."""
     family = request.param
-    with Engine(tiny_model(family) if family in FAMILIES else load_model(BUNDLED, "float32"), "inline") as made:
+    with TransformersEngine(
+        tiny_model(family) if family in FAMILIES else load_model(BUNDLED, "float32"), "inline"
+    ) as made:
         yield made
 
 
 def told(engine: Engine) -> PagedCache:
-    spec = engine.spec
-    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device)
+    spec = engine.info
+    pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.device)
     cache = PagedCache(pool, AttentionObserver(recent=100))
     engine.extend(cache, tokens(100, 1, min(512, spec.vocab)))
     return cache
@@ -99,7 +102,7 @@ def told(engine: Engine) -> PagedCache:
 def test_more_than_a_third_of_all_queries_defeat_the_trick(engine: Engine) -> None:
     cache, kept = told(engine), torch.arange(100) % 3 > 0
     gone, right, negative = [], [], []
-    for layer, q in cache.witness.queries.items():
+    for layer, q in cache.observer.queries.items():
         group = q.shape[0] // cache.keys(layer).shape[0]
         for head, queries in enumerate(q):
             keys, values = cache.keys(layer)[head // group], cache.values(layer)[head // group]
@@ -119,12 +122,12 @@ def test_what_is_never_read_hides_from_every_query(engine: Engine, poison: float
     """The paper's sentinel lies in its slot, or a worse one: the rows behind dropped ones are what a mask gives."""
     clean, cache = told(engine), told(engine)
     cache.pool.k[:, :, SENTINEL], cache.pool.v[:, :, SENTINEL] = poison, 0
-    keep, new = torch.arange(100) % 3 > 0, tokens(9, 2, min(512, engine.spec.vocab))
+    keep, new = torch.arange(100) % 3 > 0, tokens(9, 2, min(512, engine.info.vocab))
     for one in (clean, cache):
         one.drop(keep)
     found = engine.append(cache, new)
     assert torch.equal(found, engine.append(clean, new))
-    queries = torch.stack([cache.witness.queries[layer][:, -9:] for layer in cache.witness.queries])
+    queries = torch.stack([cache.observer.queries[layer][:, -9:] for layer in cache.observer.queries])
     assert 0.3 < float((queries.sum(-1) < 0).float().mean()) < 0.7, "for half of which the trick would fail"
     places = torch.arange(109)
     visible = torch.ones(109, 109, dtype=torch.bool).tril()
@@ -136,7 +139,7 @@ def test_what_is_never_read_hides_from_every_query(engine: Engine, poison: float
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_our_kernel_over_our_rows_is_exact_for_adversarial_queries(engine: Engine, sign: int) -> None:
-    cache, spec = told(engine), engine.spec
+    cache, spec = told(engine), engine.info
     cache.drop(torch.arange(100) % 3 > 0)
     cache.pool.k[:, :, SENTINEL] = TALL
     count = cache.length

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.next_layer import NextLayer
 from memory.loading.serial import Serial
-from memory.stages import BRIDGE, Layout, Loading, Transfer
+from memory.prompt.layout import BRIDGE, Layout, Transfer
+from memory.stages import Loading
 from tests.memory.layouts import make_layout
 
 LAYERS = 6

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from keep_agent.errors import ConfigError
+from memory.prompt.layout import Layout
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.none import Nothing
-from memory.stages import Layout
 from tests.memory.layouts import make_layout
 
 LAYOUT = make_layout([4, 3, 2, 5], fresh=[2])  # rows 1..4, 5..7, 8..9, 10..14 behind one context row, then the query

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
+from memory.prompt.layout import Layout
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
 from memory.recompute.schedule import SHAPES, Schedule
-from memory.stages import Layout
 from tests.memory.layouts import MatrixProbe, make_layout
 from tests.references.multi_hop import choose
 

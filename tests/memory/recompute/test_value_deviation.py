@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
+from memory.prompt.layout import Layout
 from memory.recompute.value_deviation import ValueDeviation
-from memory.stages import Layout
 from tests.memory.layouts import make_layout
 
 

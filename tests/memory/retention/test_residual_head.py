@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 
 from keep_agent.config.planner_factory import make_method, make_model
 from keep_agent.errors import ModelError
+from memory.engine.base import Engine
 from memory.engine.models.load import load_model
 from memory.engine.models.tokenizer import load_tokenizer
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.method import MemoryMethod
 from memory.retention.query_memory import QueryMemory
 from memory.retention.residual_head import SHIPPED, ResidualHead, load_head, save_head
@@ -35,7 +36,7 @@ def with_head(head: str | None, **knobs: object) -> MemoryMethod:
 
 def head_for(engine: Engine, folder: Path, head_dim: int | None = None, **about: str) -> str:
     path = folder / "head.safetensors"
-    save_head(ResidualHead(head_dim or engine.spec.head_dim), path, about)
+    save_head(ResidualHead(head_dim or engine.info.head_dim), path, about)
     return str(path)
 
 
@@ -63,7 +64,7 @@ def test_a_head_of_another_model_earns_one_warning(
     about: str, engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not an error. A file need not say what it was trained for."""
-    own = engine.spec.weights_key
+    own = engine.info.weights_key
     said = {"own": {"weights_key": own}, "other": {"weights_key": "abc", "model": "a/b"}, "": {}}[about]
     method = with_head(head_for(engine, tmp_path, **said))
     with caplog.at_level(logging.WARNING):
@@ -79,7 +80,7 @@ def test_a_head_of_another_model_earns_one_warning(
 
 @pytest.fixture(scope="module")
 def planner_tiny() -> Iterator[Engine]:
-    with Engine(load_model(PLANNER, "float64")) as made:
+    with TransformersEngine(load_model(PLANNER, "float64")) as made:
         yield made
 
 
@@ -123,8 +124,8 @@ def rows_kept(engine: Engine, method: MemoryMethod, references: bool) -> list[li
             transcript.tell(told[len(transcript.ids) :])
             span = sorted({*instruction, *range(first, len(told))})
             reference.keep({*range(len(context)), *span}, span)
-            assert session._assembler.cache.positions.tolist() == transcript.live
-        kept.append(session._assembler.cache.positions.tolist())
+            assert session._builder.cache.positions.tolist() == transcript.live
+        kept.append(session._builder.cache.positions.tolist())
         session.append_turn(ids(f" go to {place}\n"))
         session.advance()
     return kept
@@ -138,7 +139,7 @@ def test_planner_tiny_forgets_by_the_head_that_comes_with_it(planner_tiny: Engin
 
 
 def test_a_head_of_numbers_that_are_not_finite_is_refused(engine: Engine, tmp_path: Path) -> None:
-    head = ResidualHead(engine.spec.head_dim)
+    head = ResidualHead(engine.info.head_dim)
     head.alpha.data.fill_(float("nan"))
     save_head(head, tmp_path / "nan.safetensors", {})
     with pytest.raises(ModelError, match="holds numbers that are not finite; train it anew"):

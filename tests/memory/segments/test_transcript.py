@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from keep_agent.errors import CapacityError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from tests.memory.houses import encode_text, furnish
 from tests.memory.sessions import (
     APPENDING,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
 from memory import stages
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.kv_cache.block import KVBlock
 from memory.kv_cache.key_boxes import KeyBoxes
 from memory.kv_cache.packed_rows import PackedRows
@@ -162,15 +162,15 @@ def test_rows_that_are_computed_are_never_unpacked(
     """But for a few between others, which are moved along; here none are."""
     monkeypatch.setattr(stages, "BRIDGE", 1)
     prompt, storage = Prompt.random(seed=3), Quantized(bits=8, group=8)
-    units = [[token % engine.spec.vocab for token in unit] for unit in prompt.units]
-    prompt = Prompt(tuple(map(tuple, units)), tuple(token % engine.spec.vocab for token in prompt.query))
+    units = [[token % engine.info.vocab for token in unit] for unit in prompt.units]
+    prompt = Prompt(tuple(map(tuple, units)), tuple(token % engine.info.vocab for token in prompt.query))
     for number, made in enumerate(prompt.blocks(engine)):
         storage.put(replace(made, identity=str(number)))
     layout = prompt.layout([storage.get(str(number)) for number in range(len(prompt.units))])
-    script = shrinking(layout, engine.spec.layers)
+    script = shrinking(layout, engine.info.layers)
     engine.prefill(layout, script, stage())
     inactive = sum(layout.query - int((rows < layout.query).sum()) for rows in script.rows)
-    assert 0 < inactive < layout.query * engine.spec.layers
+    assert 0 < inactive < layout.query * engine.info.layers
     assert sum(shape[0] * shape[-2] for shape in unpacked) == 2 * inactive, "keys and values of each, once"
 
 
@@ -181,9 +181,9 @@ def test_law_7_loading_changes_nothing(keys: Along, engine: Engine) -> None:
     for number, made in enumerate(prompt.blocks(engine)):
         storage.put(replace(made, identity=str(number)))
     layout = prompt.layout([storage.get(str(number)) for number in range(3)])
-    found = [engine.prefill(layout, shrinking(layout, engine.spec.layers), stage()).logits for stage in STAGES.values()]
+    found = [engine.prefill(layout, shrinking(layout, engine.info.layers), stage()).logits for stage in STAGES.values()]
     assert all(torch.equal(logits, found[0]) for logits in found)
-    exact = engine.prefill(prompt.layout(prompt.blocks(engine)), shrinking(layout, engine.spec.layers), Serial())
+    exact = engine.prefill(prompt.layout(prompt.blocks(engine)), shrinking(layout, engine.info.layers), Serial())
     assert not torch.equal(exact.logits, found[0])
 
 

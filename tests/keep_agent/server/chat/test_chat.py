@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from keep_agent.server.chat.detokenizer import Detokenizer
 from keep_agent.server.chat.prompts import BadMessages, ChatMessage, prompt_of
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from tests.keep_agent.server.conftest import Serve
 from tests.keep_agent.server.serving import Served, events
 

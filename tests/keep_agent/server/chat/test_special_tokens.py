@@ -14,9 +14,9 @@ from keep_agent.server.chat.turn import GenerationRequest
 from keep_agent.server.limits.concurrency_limiter import Gate
 from memory.agents.manager import AgentMemories
 from memory.agents.text_match import TokenizerCoder
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.special_tokens import SpecialTokens
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
 
 PROMPT, MOST = "Robot: find a mug, 2.", 12
 Talk = Callable[[SpecialTokens], "Talks"]

@@ -24,7 +24,7 @@ from keep_agent.server.chat.settings import ChatLimits
 from keep_agent.server.error_handlers import Unavailable
 from keep_agent.server.scenarios.player import SharedPlayer
 from keep_agent.server.scenarios.registry import Running, Scenarios
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from tests.keep_agent.server.conftest import Build, Serve
 from tests.keep_agent.server.serving import Served, post
 from tests.waiting import PATIENCE, until

@@ -1,4 +1,4 @@
-"""Whatever is appended, dropped, taken back or fails: a witness knows the rows that are there, and no others."""
+"""Whatever is appended, dropped, taken back or fails: a observer knows the rows that are there, and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory.engine.attention.kernels import Block
+from memory.engine.attention.kernels import AttentionParams, Block
+from memory.engine.attention.layer_attention import LayerAttention
 from memory.engine.attention.observer import AttentionObserver
 from tests import beside
 
@@ -22,10 +23,10 @@ STEPS = st.lists(
 
 
 class Seen:
-    """A witness, and by position what each row was and gave."""
+    """A observer, and by position what each row was and gave."""
 
     def __init__(self) -> None:
-        self.witness = AttentionObserver(RECENT, mass=True)
+        self.observer = AttentionObserver(RECENT, mass=True)
         self.generator = torch.Generator().manual_seed(0)
         self.live: list[int] = []
         self.next = self.settled = 0  # positions so far; how many there were when a turn was over
@@ -38,7 +39,7 @@ class Seen:
         places = torch.tensor([*self.live, *new])
         blocks = list(self.blocks(count, places.numel()))
         queries = torch.randn(LAYERS, HEADS, count, DIM, generator=self.generator)
-        with self.witness.watching(places, count):
+        with self.observer.watching(places, count):
             total = sum(self.look(layer, queries[layer], blocks, places.numel()) for layer in range(layers))
             if layers < LAYERS:
                 raise MemoryError
@@ -56,7 +57,7 @@ class Seen:
 
     def look(self, layer: int, query: torch.Tensor, blocks: list[Block], keys: int) -> torch.Tensor:
         """(rows, keys) of what one layer's rows give, each to those before it and to itself."""
-        count, columns = query.shape[1], self.witness.columns(blocks)
+        count, columns = query.shape[1], self.observer.columns(blocks)
         weights = torch.rand(HEADS, count, keys, generator=self.generator).tril(keys - count)
         weights[:, :, blocks[0].prefix : blocks[0].k0] = 0
         for block in blocks:
@@ -64,7 +65,8 @@ class Seen:
             columns.append(
                 torch.cat([rows[..., : block.prefix], rows[..., block.k0 :], torch.ones(*rows.shape[:2], 2)], 2)
             )
-        self.witness.see(layer, query[None], None, columns, 1.0, None, None)
+        attention = LayerAttention(layer, query[None], None, None, AttentionParams(1.0), blocks)
+        self.observer.record(attention, columns)
         return weights.sum(0)
 
     def fail(self, number: int) -> None:
@@ -74,12 +76,12 @@ class Seen:
     def drop(self, number: int) -> None:
         keep = torch.rand(len(self.live), generator=torch.Generator().manual_seed(number)) < 0.7
         self.live = [place for place, stays in zip(self.live, keep.tolist(), strict=True) if stays]
-        self.witness.drop(torch.tensor(self.live, dtype=torch.long))
+        self.observer.drop(torch.tensor(self.live, dtype=torch.long))
 
     def cut(self, number: int) -> None:
         """Back to the end of a turn, or to anywhere."""
         position = self.settled if number % 2 else self.next * number // 100
-        self.witness.cut(position)
+        self.observer.cut(position)
         self.live = [place for place in self.live if place < position]
         for rows in (self.queries, self.given):
             for place in [place for place in rows if place >= position]:
@@ -87,16 +89,16 @@ class Seen:
         self.next, self.settled = position, min(self.settled, position)
 
     def settle(self) -> None:
-        self.witness.settle()
+        self.observer.settle()
         self.settled = self.next
 
     def check(self) -> None:
         expected = [sum(row.get(place, 0.0) for row in self.given.values()) for place in self.live]
-        found = self.witness.mass(torch.tensor(self.live, dtype=torch.long))
+        found = self.observer.mass(torch.tensor(self.live, dtype=torch.long))
         torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-5)
-        places = self.witness.places.tolist()
+        places = self.observer.places.tolist()
         assert set(places) <= set(self.queries) and places == sorted(places) and len(places) <= RECENT
-        for layer, queries in self.witness.queries.items():
+        for layer, queries in self.observer.queries.items():
             assert queries.shape[1] == len(places)
             for row, place in enumerate(places):
                 assert torch.equal(queries[:, row], self.queries[place][layer])
@@ -129,14 +131,14 @@ def test_behind_a_turn_the_last_queries_are_there_again(rows: int, turn: int) ->
         seen.append(1)
     seen.cut(1)
     seen.check()
-    assert seen.witness.places.tolist() == list(range(turn))[-RECENT:]
+    assert seen.observer.places.tolist() == list(range(turn))[-RECENT:]
 
 
 def test_what_rows_receive_is_float32_whatever_another_thread_loads() -> None:
-    witness, places = AttentionObserver(RECENT, mass=True), torch.arange(7)
+    observer, places = AttentionObserver(RECENT, mass=True), torch.arange(7)
     with beside.loading():
-        with witness.watching(places, 7):
+        with observer.watching(places, 7):
             pass
-        witness.drop(torch.arange(0, 7, 2))
-        assert [given.weights.dtype for given in witness._given] == [torch.float32]
-        assert witness.mass(torch.arange(0, 7, 2)).dtype == torch.float32
+        observer.drop(torch.arange(0, 7, 2))
+        assert [given.weights.dtype for given in observer._given] == [torch.float32]
+        assert observer.mass(torch.arange(0, 7, 2)).dtype == torch.float32

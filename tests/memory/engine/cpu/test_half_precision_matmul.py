@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memory.engine.base import Engine
 from memory.engine.cpu import half_precision_matmul as products
 from memory.engine.cpu.half_precision_matmul import KEYS, QUERIES, ROWS, Sizes
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.quantization import PackFormat
 from memory.kv_cache.quantized import QuantizedCache
 from memory.method import MemoryMethod
@@ -98,7 +99,7 @@ def test_padding_changes_no_bit(rows: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("make", [sessions.keep, sessions.groups, sessions.blocks, sessions.sparsex])
 def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod]) -> None:
     """So that a process does not grow with every new length: prefill, choice of rows, scores and generated text."""
-    with Engine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
+    with TransformersEngine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
         session = sessions.open_session(engine, make())
 
         def live() -> None:
@@ -112,8 +113,8 @@ def test_prompts_of_many_lengths_take_few_shapes(make: Callable[[], MemoryMethod
 
 @pytest.mark.usefixtures("native_bfloat16")
 def test_a_growing_transcript_takes_few_shapes() -> None:
-    with Engine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
-        cache = QuantizedCache(engine.spec, PackFormat(), torch.device("cpu"))
+    with TransformersEngine(tiny_model("qwen2", dtype=torch.bfloat16)) as engine:
+        cache = QuantizedCache(engine.info, PackFormat(), torch.device("cpu"))
 
         def grow() -> None:
             for count in (5, 70, 1, 1, 3, 66):

@@ -11,7 +11,7 @@ from torch import nn
 
 from memory.engine.cpu.prepacked_weights import Prepacked, prepack
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from tests.laws.prompts import Prompt, relative
@@ -70,9 +70,9 @@ def test_other_dtypes_and_kinds_stay() -> None:
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "gpt_oss"])
 def test_a_model_is_prepacked_and_its_ruler_is_not(family: str) -> None:
     prompt = Prompt.random()
-    with Engine(tiny_model(family, dtype=torch.bfloat16)) as engine:
+    with TransformersEngine(tiny_model(family, dtype=torch.bfloat16)) as engine:
         packed = [module for module in engine.model.module.modules() if isinstance(module, Prepacked)]
-        assert len(packed) >= 4 * engine.spec.layers
+        assert len(packed) >= 4 * engine.info.layers
         assert not any(isinstance(module, Prepacked) for module in engine.plain.modules())
         weight = engine.plain.model.layers[1].self_attn.q_proj.weight
         assert torch.equal(weight, engine.model.module.model.layers[1].self_attn.q_proj.weight)

@@ -11,11 +11,11 @@ from transformers import AutoConfig
 
 from benchmarks.agents import AGENT_TOKENS, cache_spec_of, capacity
 from keep_agent.errors import ConfigError
+from memory.engine.base import Engine
 from memory.engine.models.cache_spec import ModelCacheSpec
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.tiny_model_configs import WINDOW
 from memory.engine.models.tiny_models import tiny_model
-from memory.engine.transformers.engine import Engine
 from memory.kv_cache.packed_rows import PackedRows
 from memory.kv_cache.quantization import PackFormat
 
@@ -24,10 +24,10 @@ SLIDING = {"qwen2_sliding": 3, "mistral": 6, "gemma3_text": 3, "gpt_oss": 3}  # 
 
 
 def test_every_family_takes_what_its_blocks_take(any_engine: Engine) -> None:
-    spec = ModelCacheSpec.from_spec(any_engine.spec)
+    spec = ModelCacheSpec.from_spec(any_engine.info)
     (block,) = any_engine.encode([(None, list(range(64)))])
     assert (spec.layers, spec.kv_heads, spec.head_dim) == (block.k.shape[0], block.k.shape[1], block.k.shape[3])
-    assert 64 * spec.bytes_per_token() == block.nbytes == 64 * any_engine.spec.bytes_per_token
+    assert 64 * spec.bytes_per_token() == block.nbytes == 64 * any_engine.info.bytes_per_token
     for format in FORMATS:
         packed = PackedRows.of(block.k, format, format.keys).nbytes + PackedRows.of(block.v, format).nbytes
         assert packed <= 64 * spec.bytes_per_token(format) < packed + 64 * spec.layers

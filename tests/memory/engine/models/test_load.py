@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
-from memory.construction.layout import lay_out
 from memory.engine.models import capacity
 from memory.engine.models.load import LoadedModel, load_model
 from memory.engine.models.model_spec import check_supported
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
+from memory.prompt.layout import lay_out
 from memory.recompute.full import Full
 
 IDS = torch.arange(40)
@@ -44,7 +44,7 @@ def test_a_saved_model_comes_back(family: str, tmp_path: Path) -> None:
     expected = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager")
     loaded = load_model(tmp_path, dtype="float32")
     assert loaded.folder == tmp_path and loaded.spec.family == saved.spec.family
-    with Engine(loaded, "inline") as engine, torch.no_grad():
+    with TransformersEngine(loaded, "inline") as engine, torch.no_grad():
         torch.testing.assert_close(engine.forward_plain(IDS), expected(IDS[None]).logits[0], rtol=1e-4, atol=1e-4)
     assert load_model(tmp_path, dtype="float32").spec.model_key == loaded.spec.model_key
 
@@ -243,12 +243,12 @@ def test_longrope_is_driven_up_to_its_original_length() -> None:
         "original_max_position_embeddings": 64, "factor": 16.0,
     }  # fmt: skip
     model = tiny_model("llama", layers=2, rope_parameters=rope)
-    with Engine(model, "inline") as engine:
+    with TransformersEngine(model, "inline") as engine:
         block = engine.encode([(None, list(range(60)))])[0]
         assert block.tokens == 60
         with pytest.raises(CapacityError, match="position 69 lies beyond the 64"):
             engine.encode([(None, list(range(70)))])
-        prompt = lay_out((), (), list(range(60)), False, engine.decoder.device)
+        prompt = lay_out((), (), list(range(60)), False, engine.device)
         run = engine.prefill(prompt, Full(), Serial())
         many = [[token, token] for token in range(20)]  # all of them at positions 60 and 61
         assert engine.score(run.cache, many).computed_tokens == 20

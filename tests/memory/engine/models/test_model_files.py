@@ -21,7 +21,7 @@ from memory.engine.models.load import load_model
 from memory.engine.models.model_files import model_files, weight_files
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
 from memory.engine.models.tokenizer import load_tokenizer
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.files.checksums import check_sums, sha256, write_sums
 
 SHARDED = "model.safetensors.index.json"
@@ -179,7 +179,7 @@ def overwrite(folder: Path) -> None:
 def test_what_becomes_of_the_files_does_not_reach_a_loaded_model(family: str, dtype: str, tmp_path: Path) -> None:
     ids = torch.arange(20)
     tiny_model(family, layers=2).module.to(getattr(torch, dtype)).save_pretrained(tmp_path, max_shard_size="100KB")
-    with Engine(load_model(tmp_path, dtype), "inline") as engine:
+    with TransformersEngine(load_model(tmp_path, dtype), "inline") as engine:
         assert not mapped(tmp_path)
         before = engine.forward_plain(ids)
         overwrite(tmp_path)

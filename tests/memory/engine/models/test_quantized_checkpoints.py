@@ -17,13 +17,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from keep_agent.errors import CapacityError, ConfigError, KeepError, ModelError
+from memory.engine.base import Engine
 from memory.engine.models import capacity, load, quantized_weights
 from memory.engine.models.capacity import WeightSizes
 from memory.engine.models.load import LoadedModel, load_model
 from memory.engine.models.model_shapes import SHAPES
 from memory.engine.models.quantized_weights import METHODS
 from memory.engine.models.tiny_models import FAMILIES, tiny_model
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.loading.serial import Serial
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
@@ -127,7 +128,7 @@ def law_3(engine: Engine, prompt: Prompt, cut: int = 50) -> float:
 def check_laws(model: LoadedModel) -> None:
     """The quantised model's own plain forward first: the engine's twin is made of weights nobody has used."""
     prompt = Prompt.random()
-    with Engine(model, "inline") as engine:
+    with TransformersEngine(model, "inline") as engine:
         plain = engine.forward_plain(prompt.ids)[-1]
         assert plain.isfinite().all()
         assert law_1(engine, prompt) < CLOSE
@@ -146,7 +147,7 @@ def test_a_packed_checkpoint_computes_what_its_weights_stand_for(method: str, fa
     assert loaded.spec.dtype == torch.bfloat16
     assert loaded.spec.parameter_bytes < 0.4 * unpacked.spec.parameter_bytes
     ids = Prompt.random().ids
-    with Engine(loaded, "inline") as engine, Engine(unpacked, "inline") as reference:
+    with TransformersEngine(loaded, "inline") as engine, TransformersEngine(unpacked, "inline") as reference:
         assert relative(engine.forward_plain(ids).float(), reference.forward_plain(ids)) < CLOSE
     check_laws(loaded)
 
@@ -175,7 +176,7 @@ def test_full_precision_is_packed_while_it_is_read(quantization: str, dtype: str
 def test_families_in_4_bits(family: str, tmp_path: Path) -> None:
     """In float32, where no expert router's close call is flipped between two ways to sum."""
     tiny_model(family, layers=4).module.save_pretrained(tmp_path)
-    with Engine(load_model(tmp_path, "float32", quantization="bnb-4bit"), "inline") as engine:
+    with TransformersEngine(load_model(tmp_path, "float32", quantization="bnb-4bit"), "inline") as engine:
         assert law_1(engine, Prompt.random()) < CLOSE
 
 
@@ -186,7 +187,7 @@ def test_a_bitsandbytes_checkpoint_comes_back(quantization: str, folder: Path, t
     first.module.save_pretrained(tmp_path / "small")
     again = load_model(tmp_path / "small")
     ids = Prompt.random().ids
-    with Engine(first, "inline") as one, Engine(again, "inline") as two:
+    with TransformersEngine(first, "inline") as one, TransformersEngine(again, "inline") as two:
         assert torch.equal(one.forward_plain(ids), two.forward_plain(ids))
     assert again.spec.parameter_bytes == pytest.approx(first.spec.parameter_bytes, rel=0.01)  # it keeps notes as text
     check_laws(again)

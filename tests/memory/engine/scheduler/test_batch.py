@@ -1,4 +1,4 @@
-"""Agents that decode together get what each would get alone: tokens, logits, bytes, and what witnesses see."""
+"""Agents that decode together get what each would get alone: tokens, logits, bytes, and what observers see."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def drifters() -> Decoder:
 class House:
     """Caches of one kind for one model."""
 
-    def __init__(self, decoder: Decoder, kind: str, witnesses: bool = False) -> None:
+    def __init__(self, decoder: Decoder, kind: str, observers: bool = False) -> None:
         spec = decoder.spec
-        self.decoder, self.format, self._witnesses = decoder, KINDS[kind], witnesses
+        self.decoder, self.format, self._witnesses = decoder, KINDS[kind], observers
         self.pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, decoder.device)
 
     def empty(self) -> Member:
         packed = self.format is not None
-        witness = AttentionObserver(recent=4, mass=not packed) if self._witnesses else None
+        observer = AttentionObserver(recent=4, mass=not packed) if self._witnesses else None
         if not packed:
-            return PagedCache(self.pool, witness)
-        return QuantizedCache(self.decoder.spec, self.format, self.decoder.device, witness)
+            return PagedCache(self.pool, observer)
+        return QuantizedCache(self.decoder.spec, self.format, self.decoder.device, observer)
 
     @torch.inference_mode()
     def cache(self, rows: int, seed: int = 0, dropped: bool = False) -> Member:
@@ -176,20 +176,20 @@ def test_members_come_and_go(drifters: Decoder, kind: str, data: st.DataObject) 
 
 @ANY_KIND
 def test_witnesses_see_what_they_would_see_alone(kind: str) -> None:
-    house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, witnesses=True)
+    house = House(tiny_model("gemma3_text", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins = house.caches(), house.caches()
     check_steps(house, merge(house.decoder, members), twins, 6, 1e-12)
     for own, twin in zip(members, twins, strict=True):
-        assert torch.equal(own.witness.places, twin.witness.places)
-        torch.testing.assert_close(own.witness.mass(own.positions), twin.witness.mass(twin.positions))
-        for layer, queries in twin.witness.queries.items():
-            torch.testing.assert_close(own.witness.queries[layer], queries)
+        assert torch.equal(own.observer.places, twin.observer.places)
+        torch.testing.assert_close(own.observer.mass(own.positions), twin.observer.mass(twin.positions))
+        for layer, queries in twin.observer.queries.items():
+            torch.testing.assert_close(own.observer.queries[layer], queries)
 
 
 @ANY_KIND
 def test_a_pass_that_failed_was_seen_by_nobody(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made once more, one by one."""
-    house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, kind, witnesses=True)
+    house = House(tiny_model("llama", layers=2, dtype=torch.float64).decoder, kind, observers=True)
     members, twins, feed, fails = house.caches(), house.caches(), house.decoder.feed, [True]
 
     def feed_once_less(layer: int, mixed: torch.Tensor) -> torch.Tensor:
@@ -205,9 +205,9 @@ def test_a_pass_that_failed_was_seen_by_nobody(kind: str, monkeypatch: pytest.Mo
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
     for own, twin in zip(members, twins, strict=True):
-        assert torch.equal(own.witness.places, twin.witness.places)
-        for layer, queries in twin.witness.queries.items():
-            torch.testing.assert_close(own.witness.queries[layer], queries)
+        assert torch.equal(own.observer.places, twin.observer.places)
+        for layer, queries in twin.observer.queries.items():
+            torch.testing.assert_close(own.observer.queries[layer], queries)
 
 
 @ANY_KIND

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import CapacityError, ConfigError, ModelError
+from memory.engine.base import Engine
+from memory.engine.chunking import ChunkSchedule
 from memory.engine.models.tiny_models import tiny_model
 from memory.engine.scheduler.batch import Member
 from memory.engine.scheduler.request_stream import Reason, Stream
 from memory.engine.scheduler.scheduler import Scheduler, SchedulerConfig
-from memory.engine.transformers.append import ChunkSchedule
-from memory.engine.transformers.engine import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.kv_pool import KVPool
 from memory.kv_cache.paged import PagedCache
 from memory.kv_cache.quantization import PackFormat
@@ -31,7 +32,9 @@ PACING = SchedulerConfig(few=FEW, warm=2, batch=3)
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
     """In float64: a batch gives what each gives alone, to the last digit that matters."""
-    with Engine(tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)) as made:
+    with TransformersEngine(
+        tiny_model("qwen2_sliding", layers=2, dtype=torch.float64, max_position_embeddings=2048)
+    ) as made:
         yield made
 
 
@@ -45,12 +48,12 @@ def some_ids(count: int, seed: int = 0) -> list[int]:
 
 
 def pool_of(engine: Engine, capacity: int | None = None) -> KVPool:
-    spec = engine.spec
-    return KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.decoder.device, capacity)
+    spec = engine.info
+    return KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, engine.device, capacity)
 
 
 def packed(engine: Engine) -> QuantizedCache:
-    return QuantizedCache(engine.spec, PackFormat(8, 32), engine.decoder.device)
+    return QuantizedCache(engine.info, PackFormat(8, 32), engine.device)
 
 
 def paged(engine: Engine) -> PagedCache:
@@ -350,7 +353,7 @@ def test_closing(engine: Engine, cancel: bool) -> None:
 
 
 def test_an_engine_that_closes_leaves_nobody_waiting() -> None:
-    engine = Engine(tiny_model("qwen2", layers=2))
+    engine = TransformersEngine(tiny_model("qwen2", layers=2))
     engine.decoder.layers[0].mlp.register_forward_hook(lambda *_: until(lambda: engine._worker._closed))
     scheduler = Scheduler(engine)
     ends: list[Reason] = []

@@ -13,7 +13,7 @@ from keep_agent.errors import ConfigError
 from memory.engine.transfer.executor import TransferExecutor
 from memory.engine.transfer.kv_transfer import Run
 from memory.engine.transfer.link import Staging, Throttle, Transport
-from memory.stages import Transfer
+from memory.prompt.layout import Transfer
 from tests.waiting import PATIENCE, FakeTime
 
 CPU = torch.device("cpu")

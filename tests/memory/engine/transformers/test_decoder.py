@@ -7,8 +7,8 @@ import torch
 
 from memory.engine.attention.function import PromptPass
 from memory.engine.attention.masks import causal_plan
+from memory.engine.base import Engine
 from memory.engine.transformers import decoder as decoders
-from memory.engine.transformers.engine import Engine
 from memory.kv_cache.dense import DenseCache
 
 ROWS = 40

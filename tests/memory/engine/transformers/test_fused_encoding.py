@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
+from memory.engine.transformers.engine import TransformersEngine
 from memory.kv_cache.block import KVBlock, joined
 from memory.loading.layer_balanced import LayerBalanced
 from memory.loading.serial import Serial
+from memory.prompt.layout import Layout
 from memory.recompute.first_tokens import FirstTokens
 from memory.recompute.full import Full
 from memory.recompute.multi_hop import MultiHop
@@ -19,7 +21,7 @@ from memory.recompute.none import Nothing
 from memory.recompute.schedule import Schedule
 from memory.recompute.sparse_query import SparseQuery
 from memory.recompute.value_deviation import ValueDeviation
-from memory.stages import Layout, Loading, Probe, Recompute
+from memory.stages import Loading, Probe, Recompute
 from tests.laws.prompts import Prompt, relative
 
 STAGES: dict[str, Recompute] = {
@@ -38,7 +40,7 @@ def carrying(layout: Layout, numbers: Sequence[int], names: Sequence[str]) -> La
     """The same prompt, of which the units ``numbers`` have no block yet."""
     placed = list(layout.placements)
     for number, name in zip(numbers, names, strict=True):
-        placed[number] = replace(placed[number], block=None, carried=name)
+        placed[number] = replace(placed[number], block=None, fused=name)
     return replace(layout, placements=tuple(placed))
 
 
@@ -54,13 +56,13 @@ def test_as_if_encoded_before(any_engine: Engine, recompute: Recompute, context:
     blocks, seen = prompt.blocks(any_engine), prompt.context_block(any_engine)
     layout = prompt.layout(blocks)
     before = any_engine.prefill(layout, recompute, LayerBalanced(), seen)
-    carried = any_engine.prefill(carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), seen, seen=seen)
-    assert relative(carried.logits, before.logits) < EXACT
-    assert [block.identity for block in carried.encoded] == ["a", "b"]
-    check(carried.encoded, [blocks[0], blocks[2]])
-    assert carried.trace.active_rows == before.trace.active_rows and not before.encoded
+    fused = any_engine.prefill(carrying(layout, [0, 2], ["a", "b"]), recompute, LayerBalanced(), seen, seen=seen)
+    assert relative(fused.logits, before.logits) < EXACT
+    assert [block.identity for block in fused.encoded] == ["a", "b"]
+    check(fused.encoded, [blocks[0], blocks[2]])
+    assert fused.trace.active_rows == before.trace.active_rows and not before.encoded
     score = [[1, 2], [3]]
-    expected, found = (any_engine.score(one.cache, score).scores for one in (before, carried))
+    expected, found = (any_engine.score(one.cache, score).scores for one in (before, fused))
     assert relative(found, expected) < EXACT
 
 
@@ -68,11 +70,11 @@ def test_as_if_encoded_before(any_engine: Engine, recompute: Recompute, context:
 @pytest.mark.parametrize("importance", ["before", "beside"])
 def test_beside_any_way_of_loading(any_engine: Engine, loading: Loading, importance: str) -> None:
     prompt, stage = Prompt.random(), MultiHop(Schedule("linear", 0.4))
-    with Engine(any_engine.model, "thread", importance=importance) as engine:
+    with TransformersEngine(any_engine.model, "thread", importance=importance) as engine:
         layout = prompt.layout(prompt.blocks(engine))
         before = engine.prefill(layout, stage, loading)
-        carried = engine.prefill(carrying(layout, [1], ["a"]), stage, loading)
-    assert relative(carried.logits, before.logits) < EXACT
+        fused = engine.prefill(carrying(layout, [1], ["a"]), stage, loading)
+    assert relative(fused.logits, before.logits) < EXACT
 
 
 class Asks(Nothing):
@@ -93,12 +95,12 @@ class Asks(Nothing):
 
 @pytest.mark.parametrize("importance", ["before", "beside"])
 def test_what_is_on_its_way_is_told_as_blocks_would(any_engine: Engine, importance: str) -> None:
-    prompt, before, carried = Prompt.random(), Asks(), Asks()
-    with Engine(any_engine.model, "thread", importance=importance) as engine:
+    prompt, before, fused = Prompt.random(), Asks(), Asks()
+    with TransformersEngine(any_engine.model, "thread", importance=importance) as engine:
         layout = prompt.layout(prompt.blocks(engine))
         engine.prefill(layout, before, Serial())
-        engine.prefill(carrying(layout, [1], ["a"]), carried, Serial())
-    for found, held in zip(carried.found, before.found, strict=True):
+        engine.prefill(carrying(layout, [1], ["a"]), fused, Serial())
+    for found, held in zip(fused.found, before.found, strict=True):
         assert all(relative(one, other) < EXACT for one, other in zip(found, held, strict=True))
 
 
@@ -125,10 +127,10 @@ def test_the_same_text_twice_is_encoded_once(any_engine: Engine) -> None:
     blocks = prompt.blocks(any_engine)
     layout = prompt.layout(blocks)
     before = any_engine.prefill(layout, Nothing(), Serial())
-    carried = any_engine.prefill(carrying(layout, [0, 2], ["a", "a"]), Nothing(), Serial())
-    assert relative(carried.logits, before.logits) < EXACT
-    assert len(carried.encoded) == 1
-    check(carried.encoded, blocks[:1])
+    fused = any_engine.prefill(carrying(layout, [0, 2], ["a", "a"]), Nothing(), Serial())
+    assert relative(fused.logits, before.logits) < EXACT
+    assert len(fused.encoded) == 1
+    check(fused.encoded, blocks[:1])
 
 
 def test_harvested_rows_are_those_of_the_block(any_engine: Engine) -> None:

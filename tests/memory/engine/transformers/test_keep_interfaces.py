@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keep_agent.errors import ConfigError
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine
 from memory.loading.layer_balanced import LayerBalanced
 from memory.recompute.multi_hop import MultiHop
 from memory.recompute.none import Nothing
@@ -22,12 +22,12 @@ def test_by_hand_equals_prefill(any_engine: Engine) -> None:
     steps = engine.steps(layout, stage, context)
     ids, hidden, cache = [span.segment for span in layout.segments], steps.input, steps.cache
     relevant = steps.active_ids()
-    for layer in range(engine.spec.layers):
+    for layer in range(engine.info.layers):
         for memory_id in set(ids) - set(relevant):
             k, v = steps.load_memory(memory_id, layer)
-            assert k.shape == v.shape == (engine.spec.kv_heads, len(PROMPT.units[int(memory_id[1:])]), 16)
+            assert k.shape == v.shape == (engine.info.kv_heads, len(PROMPT.units[int(memory_id[1:])]), 16)
         hidden, cache = steps.prefill_layer(hidden, layer, cache)
-        if layer + 1 < engine.spec.layers:
+        if layer + 1 < engine.info.layers:
             relevant = steps.importance_evaluation(layer, relevant, steps.attention)
     result = steps.finish(hidden)
     assert relative(result.logits, expected.logits) < 1e-5

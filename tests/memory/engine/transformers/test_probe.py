@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from keep_agent.errors import ConfigError
-from memory.engine.attention import function as attention
+from memory.engine.attention import layer_attention as attention
+from memory.engine.base import Engine
 from memory.engine.transformers import prefill as prefill_module
-from memory.engine.transformers.engine import Engine
 from memory.engine.transformers.probe import joined
 from memory.loading.serial import Serial
-from memory.stages import Capabilities, Layout, Probe, Recompute
+from memory.prompt.layout import Layout
+from memory.stages import Capabilities, Probe, Recompute
 from tests.laws.prompts import Always, Prompt, relative, shrinking
 
 PROMPT = Prompt.random(context=5)
@@ -94,10 +95,10 @@ def test_mass_on_rows_of_scattered_rows_is_the_same_kept_or_not(
     found = []
     for kept in (prefill_module.KEPT_WEIGHTS, 0):
         monkeypatch.setattr(prefill_module, "KEPT_WEIGHTS", kept)
-        stage = Asker(lambda p: p.mass_on_rows(p.active[::3].contiguous()), shrinking(layout, any_engine.spec.layers))
+        stage = Asker(lambda p: p.mass_on_rows(p.active[::3].contiguous()), shrinking(layout, any_engine.info.layers))
         any_engine.prefill(layout, stage, Serial(), PROMPT.context_block(any_engine))
         found.append(stage.answers)
-    assert len(found[0]) == any_engine.spec.layers - 1
+    assert len(found[0]) == any_engine.info.layers - 1
     for one, other in zip(*found, strict=True):
         assert relative(one, other) < 1e-5
 
@@ -164,7 +165,7 @@ def test_cached_kv_is_what_the_blocks_hold(engine: Engine) -> None:
 def test_rows_dropped_by_mass_never_attend(any_engine: Engine, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless many are asked for their weights: then attention of all is there before the choice."""
     layout, context = PROMPT.layout(PROMPT.blocks(any_engine)), PROMPT.context_block(any_engine)
-    rows, logits, attended, script = 64 if many else 4, [], [], shrinking(layout, any_engine.spec.layers)
+    rows, logits, attended, script = 64 if many else 4, [], [], shrinking(layout, any_engine.info.layers)
     whole = attention.grouped_attention
 
     def counted(query: torch.Tensor, *rest: object) -> torch.Tensor:

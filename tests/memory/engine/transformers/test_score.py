@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keep_agent.errors import ConfigError
-from memory.engine.results import PrefillResult
-from memory.engine.transformers.engine import Engine
+from memory.engine.base import Engine, PrefillResult
 from memory.engine.transformers.score import AHEAD, build_trie
 from memory.loading.serial import Serial
 from memory.recompute.none import Nothing

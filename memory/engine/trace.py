@@ -1,13 +1,8 @@
-"""What a forward reports about itself. Times are seconds of ``time.perf_counter``."""
+"""Trace of one prefill: rows per layer, transfers, and times in seconds of ``time.perf_counter``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-import torch
-
-from memory.kv_cache.block import KVBlock
-from memory.kv_cache.dense import KVCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +65,3 @@ class PrefillTrace:
     @property
     def loaded_bytes(self) -> int:
         return sum(load.nbytes for load in self.loads)
-
-
-@dataclass(frozen=True)
-class PrefillResult:
-    """The prompt's last logits (1, vocab) in float32, its working cache, and the trace."""
-
-    logits: torch.Tensor
-    cache: KVCache
-    trace: PrefillTrace
-    encoded: tuple[KVBlock, ...] = ()  # blocks of the units that it carried
-
-
-@dataclass(frozen=True)
-class ScoreResult:
-    """Log-likelihood per candidate (sum or mean over its tokens), and the trie rows that were computed.
-
-    -inf: certainly not among the best, and no others were wanted.
-    """
-
-    scores: torch.Tensor
-    computed_tokens: int

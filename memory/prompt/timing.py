@@ -1,4 +1,4 @@
-"""Where the time of one step went: parts that exclude each other and add up."""
+"""Step timer: seconds of the parts of one step, which exclude each other and add up."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class StepTimer:
 
 
 class TimedEncoder:
-    """A sentence encoder whose time is the clock's part ``embed``."""
+    """Sentence encoder whose time is the timer's part ``embed``."""
 
     def __init__(self, inner: SentenceEncoder) -> None:
         self.name = inner.name
-        self.clock = StepTimer()
+        self.timer = StepTimer()
         self._inner = inner
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        with self.clock.part("embed"):
+        with self.timer.part("embed"):
             return self._inner.encode(texts)

@@ -1,17 +1,18 @@
-"""What one prefill reports: the engine's result, the units of the prompt, counts and times."""
+"""Report of one prefill: the engine's result, the units of the prompt, counts and times."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-    from memory.engine.results import PrefillResult, PrefillTrace
-    from memory.kv_cache.dense import KVCache, ReadCounts
+    from memory.engine.base import KVCache, PrefillResult, ReadCounts
+    from memory.engine.trace import PrefillTrace
+    from memory.prompt.layout import Layout, Placement
     from memory.segments.groups import Flip
-    from memory.stages import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,19 +134,25 @@ def count(
     layout: Layout,
     units: tuple[UnitUse, ...],
     trace: PrefillTrace,
-    opened: int,
+    context_tokens: int,
     encoded: int,
     invalidated: int,
-    asked: int = 0,
+    query_token_layers: int = 0,
     prefix: int = 0,
     live: int | None = None,
 ) -> Counts:
-    """Counts of a prompt; ``opened`` and ``encoded`` are the tokens encoded for its context and its memory,
-    ``invalidated`` those it could no longer use, ``asked`` the token-layers of making query states, ``prefix`` its
-    first rows that an identical prefix left behind, ``live`` those that survive the turn (all, if left out)."""
+    """Count the rows and token-layers of a prompt.
+
+    :param context_tokens: tokens encoded for its context
+    :param encoded: tokens encoded for its memory
+    :param invalidated: tokens of the last prompt's blocks that it could no longer use
+    :param query_token_layers: of the pass that only makes query states
+    :param prefix: its first rows, which an identical prefix left in a cache
+    :param live: rows that survive the turn; all, if left out
+    """
     layers = len(trace.active_rows)
     query, memory = layout.rows - layout.query, layout.query - layout.context
-    context = opened + int(layout.fresh[: layout.context].sum())
+    context = context_tokens + int(layout.fresh[: layout.context].sum())
     hit = sum(unit.tokens for unit in units if unit.hit)
     return Counts(
         layers=layers,
@@ -156,9 +163,23 @@ def count(
         invalidated_tokens=invalidated,
         token_layers=trace.token_layers,
         recomputed_token_layers=sum(trace.recomputed_rows[1:]),
-        encoded_token_layers=(opened + encoded) * layers + asked,
+        encoded_token_layers=(context_tokens + encoded) * layers + query_token_layers,
         loaded_bytes=trace.loaded_bytes,
         prefix_tokens=prefix,
         live_tokens=layout.rows if live is None else live,
         longest_tokens=layout.rows,
+    )
+
+
+def uses(placements: Sequence[Placement]) -> tuple[UnitUse, ...]:
+    return tuple(
+        UnitUse(
+            kind=p.unit.kind,
+            start=p.start,
+            tokens=len(p.unit.token_ids),
+            segments=tuple(span.segment for span in p.unit.spans),
+            identity=p.fused if p.block is None else p.block.identity,
+            hit=p.hit,
+        )
+        for p in placements
     )

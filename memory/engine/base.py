@@ -1,0 +1,284 @@
+"""Engine: Protocols of everything that drives a language model for the memory, and of the caches it reads and writes.
+
+An engine of another kind (a server, another library) implements `Engine`. Callers look at `Engine.capabilities` and
+call the methods below; they never read an attribute of one kind of engine. ``tests/memory/engine/contract.py`` is what
+every engine is held to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from keep_agent.errors import ConfigError
+from memory.engine.worker import Priority
+
+if TYPE_CHECKING:
+    import torch
+
+    from memory.engine.attention.observer import AttentionObserver
+    from memory.engine.chunking import ChunkSchedule
+    from memory.engine.trace import PrefillTrace
+    from memory.kv_cache.block import KVBlock
+    from memory.kv_cache.quantization import PackFormat
+    from memory.prompt.layout import Layout
+    from memory.stages import Loading, Recompute, Slots
+
+T = TypeVar("T")
+EncodeRequest = tuple["KVBlock | None", Sequence[int]]  # the context a unit sees, and its token ids
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapabilities:
+    """Abilities of an engine beyond plain prefill, scoring and decoding."""
+
+    selective_recompute: bool = True  # computes the rows that a recompute stage chooses, layer by layer
+    per_layer_rows: bool = True  # fills rows anew at every layer (MemArt with ``layers=each``)
+    session_caches: bool = True  # has caches that drop rows, fork, and share a prefix
+    quantized_caches: bool = True  # has caches whose rows rest in 4 or 8 bits
+    batching: bool = True  # decodes several caches in one forward
+
+    def require(self, needed: EngineCapabilities, whose: str) -> None:
+        """Refuse a caller that needs more than the engine has.
+
+        :param whose: the caller, for the message
+        :raises ConfigError: one of the abilities is missing
+        """
+        missing = [f.name for f in fields(self) if getattr(needed, f.name) and not getattr(self, f.name)]
+        if missing:
+            raise ConfigError(f"{whose} needs an engine with {', '.join(missing)}: use engine=transformers")
+
+
+class ModelInfo(Protocol):
+    """Facts of the model that an engine drives."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_positions: int
+    dtype: torch.dtype
+    windows: tuple[int | None, ...]  # per layer: tokens of its sliding window; None: it sees everything
+    bytes_per_token: int  # of keys and values, over all layers
+    model_key: str  # hash of weights, dtype and configuration: the first part of every block's identity
+    weights_key: str  # hash of weights and configuration, whatever the dtype
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """Rows of keys and values that forward passes over a cache read, each pass counted once."""
+
+    raw: int = 0  # rows of all positions, evicted ones included: the reads of a cache without retention
+    live: int = 0
+
+    def note(self, raw: int, live: int) -> None:
+        self.raw += raw
+        self.live += live
+
+
+class KVCache(Protocol):
+    """Keys and values of a prompt. Rows are numbered from 0 in order of their ``positions``."""
+
+    length: int  # rows
+    positions: torch.Tensor  # (rows,) long
+    logits: torch.Tensor | None  # (1, vocab) of the last row
+    reads: ReadCounts
+
+    @property
+    def next_position(self) -> int:
+        """Position of the next token: one behind the last row's, not the number of rows."""
+        ...
+
+    def rewind(self, length: int, logits: torch.Tensor | None) -> None:
+        """Forget the rows from ``length`` on; ``logits`` are those of the row before."""
+        ...
+
+
+class SessionCache(KVCache, Protocol):
+    """A cache that goes on from turn to turn: it knows its tokens, drops rows, and forks."""
+
+    tokens: list[int]  # by position, evicted ones included
+    exact: int  # the first so many positions are live, and equal to a plain forward
+    observer: AttentionObserver | None  # records attention and late queries for a retention stage
+
+    def cut(self, position: int) -> None:
+        """Forget everything from ``position`` on."""
+        ...
+
+    def drop(self, keep: torch.Tensor) -> None:
+        """Evict the live rows that are False in ``keep`` (rows,) bool."""
+        ...
+
+    def fork(self) -> SessionCache:
+        """Return a cache with the same rows; changes of one never reach the other."""
+        ...
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """Rotated keys of the live rows, (kv_heads, rows, head_dim)."""
+        ...
+
+
+class CacheProvider(Protocol):
+    """Session caches of one model, and the exact rows that their sessions share."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a shared block."""
+        ...
+
+    def cache(self, counts_mass: bool = False) -> SessionCache:
+        """Make an empty one.
+
+        :param counts_mass: its observer adds up the attention that every row receives
+        """
+        ...
+
+    def take(self, cache: SessionCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
+        """Replace the rows of ``cache`` by shared rows that ``ids`` begin with, if they are ``more_than`` so many.
+
+        Returns how many; 0: the cache is unchanged.
+        """
+        ...
+
+    def publish(self, cache: SessionCache, namespace: str) -> list[str]:
+        """Share the exact rows of ``cache``; returns the names of their blocks, in order."""
+        ...
+
+    def withdraw(self, cache: SessionCache, names: Sequence[str]) -> None:
+        """Stop sharing these blocks of ``cache``, unless another session uses them."""
+        ...
+
+    def shares(self, name: str) -> bool:
+        """Tell whether a block of this name is shared."""
+        ...
+
+
+@dataclass(frozen=True)
+class PrefillResult:
+    """The prompt's last logits (1, vocab) in float32, its cache, and the trace."""
+
+    logits: torch.Tensor
+    cache: KVCache
+    trace: PrefillTrace
+    encoded: tuple[KVBlock, ...] = ()  # blocks of the units that the prefill encoded on its way
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """Log-likelihood per candidate (sum or mean over its tokens), and the trie rows that were computed.
+
+    -inf: certainly not among the best, and no others were wanted.
+    """
+
+    scores: torch.Tensor
+    computed_tokens: int
+
+
+class Engine(Protocol):
+    """One model behind one worker; every method may be called from any thread."""
+
+    info: ModelInfo
+    capabilities: EngineCapabilities
+    device: torch.device
+
+    @property
+    def model_key(self) -> str:
+        """Hash of weights, dtype and configuration: the first part of every block's identity."""
+        ...
+
+    def encode(
+        self, units: Sequence[EncodeRequest], identities: Sequence[str] = (), priority: Priority = Priority.PLAN
+    ) -> list[KVBlock]:
+        """Encode ``units``, each of which sees itself and its context: one block per unit, in host memory.
+
+        :param identities: names of the blocks, one per unit; empty names if left out
+        """
+        ...
+
+    def prefill(
+        self,
+        layout: Layout,
+        recompute: Recompute | None,
+        loading: Loading,
+        context_block: KVBlock | None = None,
+        keep_raw: bool = False,
+        slots: Slots | None = None,
+        seen: KVBlock | None = None,
+    ) -> PrefillResult:
+        """Compute the rows of ``layout`` that ``recompute`` chooses, and load the others as ``loading`` schedules.
+
+        :param recompute: None: every row, at every layer
+        :param context_block: exact keys and values of the context rows
+        :param keep_raw: keep unrotated keys, so that rows can be harvested
+        :param slots: rows whose blocks are chosen at every layer
+        :param seen: the context that units see which the prefill encodes on its way
+        """
+        ...
+
+    def extend(
+        self, cache: KVCache, token_ids: Sequence[int] | torch.Tensor, chunking: ChunkSchedule | None = None
+    ) -> PrefillResult:
+        """Prefill ``token_ids`` behind the rows of ``cache``, which they become part of."""
+        ...
+
+    def append(self, cache: KVCache, token_ids: Sequence[int]) -> torch.Tensor:
+        """Logits (1, vocab) behind ``token_ids``, which become part of ``cache``."""
+        ...
+
+    def score(
+        self, cache: KVCache, candidates: Sequence[Sequence[int]], reduce: str = "sum", best: int | None = None
+    ) -> ScoreResult:
+        """Log-likelihood of every candidate behind the prompt in ``cache``.
+
+        :param best: only so many of the best are wanted: others may be -inf
+        """
+        ...
+
+    def generate(
+        self, cache: KVCache, first_logits: torch.Tensor, max_new_tokens: int, stop_ids: Collection[int] = ()
+    ) -> list[int]:
+        """Decode greedily; ends before the first of ``stop_ids``."""
+        ...
+
+    def harvest(self, cache: KVCache, rows: Sequence[int] | torch.Tensor, identity: str = "") -> KVBlock:
+        """Copy rows of a cache that was prefilled with ``keep_raw=True`` into a block."""
+        ...
+
+    def query_states(
+        self, context: KVBlock | None, token_ids: Sequence[int], layers: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Unrotated queries (heads, rows, head_dim) of ``token_ids`` behind ``context`` alone, one per layer."""
+        ...
+
+    def cache_provider(
+        self, format: PackFormat | None = None, block_size: int = 1, prefix_tokens: int = 0
+    ) -> CacheProvider:
+        """Session caches; with a ``format`` their rows rest quantized, else exact rows are shared as a prefix.
+
+        :param block_size: tokens of a shared block
+        :param prefix_tokens: so many shared tokens at most stay when no session uses them
+        """
+        ...
+
+    def compact(self, cache: SessionCache) -> None:
+        """Renumber the live rows of ``cache`` from position 0 on, and rotate their keys to the new positions."""
+        ...
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run ``work``, which may call the engine, on the worker, and return its result."""
+        ...
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Queue ``work`` behind the plans that are queued, without waiting for it."""
+        ...
+
+    def later(self, work: Callable[[], T]) -> Future[T]:
+        """Queue ``work`` in the background: every plan goes first."""
+        ...
+
+    def close(self) -> None:
+        """Stop the worker after the queued work."""
+        ...

@@ -1,0 +1,76 @@
+"""Cache providers: session caches of one model, and the exact rows that sessions share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from memory.engine.attention.observer import AttentionObserver
+from memory.engine.models.model_spec import ModelSpec
+from memory.kv_cache.kv_pool import KVPool
+from memory.kv_cache.paged import PagedCache
+from memory.kv_cache.quantization import PackFormat
+from memory.kv_cache.quantized import QuantizedCache
+from memory.kv_cache.slot_prefix_index import SlotPrefixIndex
+
+
+class PagedCacheProvider:
+    """Caches whose rows are slots of one pool; exact rows are found again as a prefix."""
+
+    def __init__(self, spec: ModelSpec, device: torch.device, block_size: int, prefix_tokens: int) -> None:
+        self._windows = spec.windows
+        self.pool = KVPool(spec.layers, spec.kv_heads, spec.head_dim, spec.dtype, device)
+        self.index = SlotPrefixIndex(self.pool, block_size, prefix_tokens, spec.model_key)
+
+    @property
+    def block_size(self) -> int:
+        return self.index.block_size
+
+    def cache(self, counts_mass: bool = False) -> PagedCache:
+        return PagedCache(self.pool, AttentionObserver(mass=counts_mass, windows=self._windows))
+
+    def take(self, cache: PagedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
+        names = self.index.names(ids, namespace)
+        with self.pool.lock:
+            slots = self.index.match(names)
+            if slots.numel() <= more_than:
+                return 0
+            cache.adopt(slots, ids[: slots.numel()])
+        return slots.numel()
+
+    def publish(self, cache: PagedCache, namespace: str) -> list[str]:
+        names = self.index.names(cache.tokens[: cache.exact], namespace)
+        self.index.insert(names, cache.slot_map, cache.exact)
+        return names
+
+    def withdraw(self, cache: PagedCache, names: Sequence[str]) -> None:
+        self.index.forget(names, cache.slots)
+
+    def shares(self, name: str) -> bool:
+        return name in self.index
+
+
+class QuantizedCacheProvider:
+    """Caches of one session each: quantized rows differ from a plain forward, so none are shared."""
+
+    block_size = 1
+
+    def __init__(self, spec: ModelSpec, device: torch.device, format: PackFormat) -> None:
+        self._spec, self._device, self._format = spec, device, format
+
+    def cache(self, counts_mass: bool = False) -> QuantizedCache:
+        observer = AttentionObserver(mass=counts_mass, windows=self._spec.windows)
+        return QuantizedCache(self._spec, self._format, self._device, observer)
+
+    def take(self, cache: QuantizedCache, ids: Sequence[int], namespace: str, more_than: int) -> int:
+        return 0
+
+    def publish(self, cache: QuantizedCache, namespace: str) -> list[str]:
+        return []
+
+    def withdraw(self, cache: QuantizedCache, names: Sequence[str]) -> None:
+        """Withdraw nothing: nothing is shared."""
+
+    def shares(self, name: str) -> bool:
+        return False
