@@ -16,6 +16,7 @@ import keep_agent
 from keep_agent.console import make_console
 from keep_agent.errors import ConfigError, check_choice
 from keep_agent.guard import guarded
+from keep_agent.startup import start_up
 
 
 def _methods(arguments: Sequence[str], console: Console) -> None:
@@ -73,6 +74,7 @@ def _run(command: str, arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Exit code 2: bad input, one line on standard error; 130: interrupted."""
+    start_up()
     parser = argparse.ArgumentParser(prog="keep-agent", description=keep_agent.__doc__)
     parser.add_argument("--version", action="version", version=f"keep-agent {keep_agent.__version__}")
     parser.add_argument("command", metavar=f"{{{','.join(COMMANDS)}}}", help=HELP)

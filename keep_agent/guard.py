@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from keep_agent.config.literal import unreadable
 from keep_agent.errors import KeepError
-from keep_agent.startup import BAD_INPUT, start_up
+from keep_agent.startup import BAD_INPUT
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # whatever was written, standard output included
@@ -29,7 +29,6 @@ def guarded(function: Callable[[], Any]) -> int:
     A polite kill (SIGTERM, as schedulers send it) is an interruption: simulators are ended, runs say how to go on.
     """
     try:
-        start_up()
         with _terminable():
             function()
             sys.stdout.flush()

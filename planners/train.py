@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from keep_agent.errors import ConfigError, KeepError, check_rate
 from keep_agent.options import ANY, SEEDS, THREADS, check_device, check_folder, check_ranges
-from keep_agent.startup import start_up
 from planners.tiny.folders import is_planner
 from planners.tiny.shape import VOCAB, Shape
 from planners.training.choices import HISTORY, OPTIMIZERS, PRECISIONS, TRANSCRIPT
@@ -109,7 +108,6 @@ def check_options(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
-    start_up()
     args = parser().parse_args()
     try:
         check_options(args)

@@ -17,7 +17,6 @@ from types import MappingProxyType
 
 from keep_agent.errors import KeepError, check_choice, check_rate
 from keep_agent.options import ANY, SEEDS, THREADS, check_device, check_folder, check_model_place, check_ranges
-from keep_agent.startup import start_up
 from memory.config.choices import DTYPES
 from memory.files.atomic import alone
 from planners.training.retention.tool_sessions import read_sessions
@@ -81,7 +80,6 @@ def check_options(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Exit codes: 0 done, 2 bad input, 130 interrupted (the run folder holds the last checkpoint)."""
-    start_up()
     args = parser().parse_args()
     try:
         check_options(args)

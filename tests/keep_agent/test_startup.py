@@ -18,7 +18,8 @@ STARTS = [
     ("-c", "from keep_agent import Agent"),
     ("-c", MAKE),
     ("-m", "eval.alfred"),
-    ("-m", "keep_agent.cli", "methods"),
+    ("-m", "keep_agent.cli"),
+    ("-m", "keep_agent.robots.ros2"),
 ]
 
 
