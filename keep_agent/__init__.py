@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-
-if sys.modules.get(
-    "gymnasium"
-):  # `gymnasium.make("keep_agent:Alfred-v0")` imports this package and then looks the id up
-    from keep_agent.startup import check_packages
-
-    check_packages()
-    from envs.worlds import register_worlds
-
-    register_worlds()
 
 if TYPE_CHECKING:
     from envs.fact import Fact
@@ -43,4 +34,21 @@ def __getattr__(name: str) -> Any:
     from keep_agent.startup import start_up
 
     start_up()
-    return getattr(import_module(_PLACES[name]), name)
+    with suppress(ModuleNotFoundError):  # a robot's client needs no gymnasium
+        _register()
+    globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return globals()[name]
+
+
+def _register() -> None:
+    """Let `gymnasium.make` know the worlds' ids."""
+    from envs.worlds import register_worlds
+
+    register_worlds()
+
+
+if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imports this package for the ids
+    from keep_agent.startup import check_packages
+
+    check_packages()
+    _register()

@@ -150,6 +150,7 @@ def test_importing_the_errors_runs_nothing_else() -> None:
         "import gymnasium; env = gymnasium.make('{id}')",
         "import gymnasium, keep_agent.errors, envs.worlds; env = gymnasium.make('{id}')",
         "from envs.worlds import register_worlds; register_worlds(); import gymnasium; env = gymnasium.make('{id}')",
+        "from keep_agent import Fact; import gymnasium; env = gymnasium.make('{id}')",
         "import keep_agent.errors; from envs.worlds import make_world; env = make_world('{id}')",
     ],
 )
