@@ -1,3 +1,5 @@
-"""Timings of stages and methods. The agent comes first: it says how threads wait, before torch is imported."""
+"""Timings of stages and methods. Each of them begins here, before torch is imported."""
 
-import keep_agent  # noqa: F401
+from keep_agent.startup import start_up
+
+start_up()

@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from envs.fact import Fact
 from envs.outcome import Outcome
+from envs.worlds import make_world
 from keep_agent.agent.client import Client, RemoteAgent, ServerError
 from keep_agent.agent.memory_file import read_memory
 from planners.prompts.styles import PlainStyle
@@ -106,7 +106,7 @@ class Robot:
             self.error = f"{type(error).__name__}: {error}"
 
     def _live(self, agent: RemoteAgent) -> None:
-        env = gymnasium.make("keep_agent:Alfred-v0", skills="grounded", observability="partial")
+        env = make_world("keep_agent:Alfred-v0", skills="grounded", observability="partial")
         obs, info = env.reset(seed=self.number)
         self._observe(agent, info["facts"])
         while len(self.seconds) < self.plans:

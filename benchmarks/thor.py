@@ -50,7 +50,7 @@ def main() -> None:
     print(f"{'skills':10}{'ours p50':>10}{'p95':>8}{'theirs p50':>12}{'round trips':>13}{'skills done':>13}")
     for skills in SKILLS:
         simulator = {"executable": given.executable}
-        env = AlfredEnv(given.data, split, skills, episodes=episodes, backend="thor", thor=simulator)
+        env = AlfredEnv(given.data, split, skills=skills, episodes=episodes, backend="thor", thor=simulator)
         with closing(env):
             print(row(skills, list(skills_of(env, episodes))))
 

@@ -17,7 +17,7 @@ from time import perf_counter
 import gymnasium
 
 from envs.setting import Episode, Setting
-from envs.worlds import WORLDS, World, world_of
+from envs.worlds import GENERATED, World, make_world
 from keep_agent.errors import KeepError
 
 SETTINGS = tuple((skills, known) for skills in ("lota", "grounded") for known in ("full", "partial"))
@@ -83,41 +83,41 @@ def rate(rollout: Callable[[], float]) -> float:
     return rollouts * EPISODE_STEPS / seconds
 
 
-def measure(world: World, env_id: str, episodes: Sequence[Episode]) -> float:
+def measure(name: str, world: World, episodes: Sequence[Episode]) -> float:
     """Print the rows of a world; returns its slowest rate."""
     slowest = float("inf")
     for skills, observability in SETTINGS:
-        setting = world.setting(skills=skills, observability=observability, max_steps=EPISODE_STEPS)
+        setting = world.spec.setting(skills=skills, observability=observability, max_steps=EPISODE_STEPS)
         choices = {"skills": skills, "observability": observability, "max_steps": EPISODE_STEPS}
-        env = gymnasium.make(env_id, disable_env_checker=True, episodes=episodes, **choices)
+        env = make_world(world.id, episodes=episodes, **choices)
         alone, together = rate(bare(setting, episodes)), rate(whole_environment(env))
         slowest = min(slowest, alone)
-        print(f"{world.name:8}{skills:10}{observability:15}{alone:12,.0f}{together:14,.0f}")
+        print(f"{name:8}{skills:10}{observability:15}{alone:12,.0f}{together:14,.0f}")
     return slowest
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("worlds", nargs="*", help=f"of {', '.join(WORLDS)} (default: all)")
+    parser.add_argument("worlds", nargs="*", help=f"of {', '.join(GENERATED)} (default: all)")
     parser.add_argument("--data", help="play tasks of this file or folder, not generated ones; name one world")
     parser.add_argument("--split", default="valid_seen", help="of a folder with splits (default %(default)s)")
     arguments = parser.parse_args()
-    names = arguments.worlds or list(WORLDS)
-    if strange := set(names) - set(WORLDS):
-        parser.error(f"no world is called {', '.join(sorted(strange))}; choose from {', '.join(WORLDS)}")
+    names = arguments.worlds or list(GENERATED)
+    if strange := set(names) - set(GENERATED):
+        parser.error(f"no world is called {', '.join(sorted(strange))}; choose from {', '.join(GENERATED)}")
     if arguments.data and len(names) > 1:
-        parser.error(f"--data={arguments.data} is of one world; name it: {' or '.join(WORLDS)}")
+        parser.error(f"--data={arguments.data} is of one world; name it: {' or '.join(GENERATED)}")
     print(f"{HOUSES} houses of each world, one core; required: {REQUIRED:,} steps/s\n")
     print(f"{'world':8}{'skills':10}{'observability':15}{'world':>12}{'environment':>14}  steps/s")
     rates = []
     try:
         for name in names:
-            world = world_of(WORLDS[name])
+            world = GENERATED[name]
             if arguments.data:
-                episodes = list(world.episodes(arguments.data, arguments.split, limit=HOUSES))
+                episodes = list(world.spec.episodes(arguments.data, arguments.split, limit=HOUSES))
             else:
-                episodes = list(world.training(None, limit=HOUSES))
-            rates.append(measure(world, WORLDS[name], episodes))
+                episodes = list(world.spec.training(None, limit=HOUSES))
+            rates.append(measure(name, world, episodes))
     except KeepError as error:
         parser.error(str(error))
     return 0 if min(rates) >= REQUIRED else 1

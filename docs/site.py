@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import keep_agent
+from envs.worlds import register_worlds
 
 ROOT = Path(__file__).resolve().parents[1]
 BESIDE = {"README.md": "index.md"} | {name: name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")}
@@ -70,6 +71,7 @@ def _entry(name: str, level: int = 2, **options: bool) -> str:
 
 def _worlds() -> Iterator[str]:
     """The environments that are registered, and what they share."""
+    register_worlds()
     for id, spec in gymnasium.registry.items():
         if str(spec.entry_point).startswith("envs."):
             yield f"## `keep_agent:{id}`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium
 from gymnasium import spaces
@@ -14,6 +14,7 @@ from envs.fact import Fact
 from envs.outcome import Outcome
 from envs.setting import Episode, Setting, TaskResult
 from envs.spaces import Words
+from envs.world_spec import WorldSpec
 from keep_agent.errors import ConfigError, SkillError
 
 TEXT_LENGTH = 4096  # characters
@@ -143,3 +144,34 @@ class HouseholdEnv(gymnasium.Env[dict[str, str], str], Generic[E]):
             "knowledge": self.knowledge,
             "step": self._steps,
         }
+
+
+class WorldEnv(HouseholdEnv[E]):
+    """A registered world's environment: episodes and choices by name, as in the config of its ``env``."""
+
+    spec_of_world: ClassVar[WorldSpec]
+    usual_split: ClassVar[str] = "test"
+
+    def __init__(
+        self,
+        data: str | None = None,
+        split: str | None = None,
+        stream: int = 1,
+        episodes: Sequence[E] | None = None,
+        seed: int = 0,
+        render_mode: str | None = None,
+        **choices: Any,
+    ) -> None:
+        """``episodes`` replaces ``split``, ``stream`` and ``seed``; ``choices`` are those of the world's setting.
+
+        Raises ConfigError for bad ones.
+        """
+        spec = self.spec_of_world
+        setting = self.make_setting(**choices | ({"data": data} if "data" in spec.choices else {}))
+        if episodes is None:
+            episodes = spec.episodes(data, split or self.usual_split, stream, seed)
+        super().__init__(setting, episodes, render_mode)
+
+    def make_setting(self, **choices: Any) -> Setting:
+        """The world with its choices made."""
+        return self.spec_of_world.setting(**choices)

@@ -1,3 +1,5 @@
-"""Experiments. The agent comes first: it says how threads wait, which has to be said before torch is imported."""
+"""Experiments. Each of their commands begins here, before torch is imported."""
 
-import keep_agent  # noqa: F401
+from keep_agent.startup import start_up
+
+start_up()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
-from eval.common.hydra_command import hydra_command
-from eval.common.run import evaluate
-from keep_agent.console import make_console
+from eval.common.world_command import world_command
 
 
 def main() -> None:
-    """Exit code 0: done; 2: bad input, one line on standard error; 130: interrupted and resumable."""
-    sys.exit(hydra_command("alfworld", lambda config, folder, given: evaluate(config, folder, make_console(), given)))
+    world_command("alfworld")
 
 
 if __name__ == "__main__":

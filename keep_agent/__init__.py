@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from keep_agent.openmp import wait_awake
-from keep_agent.package_check import check_packages_at_start
-
 __version__ = "0.2.0"
-
-check_packages_at_start()
-wait_awake()
-
-with suppress(ModuleNotFoundError):  # a box that only trains has no gymnasium
-    from gymnasium.envs.registration import register
-
-    register(id="Alfred-v0", entry_point="envs.alfred.env:AlfredEnv")
-    register(id="WatchAndHelp-v0", entry_point="envs.wah.env:WatchAndHelpEnv")
-    register(id="ALFWorld-v0", entry_point="envs.alfworld.env:AlfworldEnv")
 
 if TYPE_CHECKING:
     from envs.fact import Fact
@@ -40,7 +28,27 @@ __all__ = ["Agent", "Client", "Decision", "Fact", "Outcome", "Planning", "__vers
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when it is asked for: an environment alone needs no torch, a client no model."""
+    """Load a public name at its first use: an environment alone needs no torch, a client no model."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    from keep_agent.startup import start_up
+
+    start_up()
+    with suppress(ModuleNotFoundError):  # a robot's client needs no gymnasium
+        _register()
+    globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return globals()[name]
+
+
+def _register() -> None:
+    """Let `gymnasium.make` know the worlds' ids."""
+    from envs.worlds import register_worlds
+
+    register_worlds()
+
+
+if sys.modules.get("gymnasium"):  # `gymnasium.make("keep_agent:Alfred-v0")` imports this package for the ids
+    from keep_agent.startup import check_packages
+
+    check_packages()
+    _register()

@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from keep_agent.config.literal import unreadable
 from keep_agent.errors import KeepError
+from keep_agent.startup import BAD_INPUT
 
-BAD_INPUT = 2
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # whatever was written, standard output included
 

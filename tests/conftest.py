@@ -44,6 +44,14 @@ def _one_torch_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _registered() -> None:
+    """The worlds' ids, whichever of gymnasium and keep_agent this process has imported first."""
+    from envs.worlds import register_worlds
+
+    register_worlds()
+
+
 @pytest.fixture
 def garbage_stays() -> Iterator[None]:
     """What only the garbage collector would let go of is held on to, such as what an error's frames hold."""

@@ -24,7 +24,8 @@ LEAVES = {
     "keep_agent.errors",
     "keep_agent.files",
     "keep_agent.options",
-}  # the one root of all errors, what turns faults of files into them, and checks of command lines
+    "keep_agent.startup",
+}  # the one root of all errors, what turns faults of files into them, checks of command lines, and where commands begin
 STAGES = ("construction", "retrieval", "recompute", "loading", "retention", "storage")
 STAGE_MAY = (
     "memory.stages",
@@ -126,6 +127,36 @@ def _installed() -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+LEAF = """
+import os, sys
+modules, variables = set(sys.modules), dict(os.environ)
+import keep_agent.errors
+new = set(sys.modules) - modules
+print(*sorted(name for name in new if name.partition(".")[0] not in sys.stdlib_module_names), os.environ == variables)
+import gymnasium
+print([spec.id for spec in gymnasium.registry.values() if str(spec.entry_point).startswith("envs.")])
+"""
+
+
+def test_importing_the_errors_runs_nothing_else() -> None:
+    assert run_python(LEAF, ROOT).splitlines() == ["keep_agent keep_agent.errors True", "[]"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import gymnasium; env = gymnasium.make('{id}')",
+        "import gymnasium, keep_agent.errors, envs.worlds; env = gymnasium.make('{id}')",
+        "from envs.worlds import register_worlds; register_worlds(); import gymnasium; env = gymnasium.make('{id}')",
+        "from keep_agent import Fact; import gymnasium; env = gymnasium.make('{id}')",
+        "import keep_agent.errors; from envs.worlds import make_world; env = make_world('{id}')",
+    ],
+)
+def test_a_world_is_registered_once_before_it_is_made(code: str) -> None:
+    made = "import warnings; warnings.simplefilter('error'); " + code.format(id="keep_agent:WatchAndHelp-v0")
+    assert run_python(f"{made}; print(env.unwrapped.spec.id)", ROOT).strip() == "WatchAndHelp-v0"
 
 
 def test_making_an_environment_loads_no_torch() -> None:

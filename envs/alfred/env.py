@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from envs.alfred.episodes import load_episodes
-from envs.alfred.goals import Matching
 from envs.alfred.scene import Episode
-from envs.alfred.setting import AlfredSetting, Backend
-from envs.household import HouseholdEnv
+from envs.alfred.spec import SPEC
+from envs.household import WorldEnv
 from envs.outcome import Outcome
-from envs.setting import Observability, TaskResult
+from envs.setting import TaskResult
 
 
-class AlfredEnv(HouseholdEnv[Episode]):
-    """Between the tasks of a stream only what counts as heated, cooled or cleaned starts anew.
+class AlfredEnv(WorldEnv[Episode]):
+    """Tasks of ALFRED. Between those of a stream only the marks of what was heated, cooled or cleaned are forgotten.
+
+    Options are those of `WorldEnv` and `AlfredSetting`; ``data`` goes to both.
 
     With ``backend="thor"`` a process of AI2-THOR is started at once and belongs to this environment: close it. With
     ``render="rgb"`` observations have a ``frame``, (height, width, 3) uint8, of what the agent sees.
     """
 
+    spec_of_world = SPEC
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012 (gymnasium's own signature)
 
     def __init__(
-        self,
-        data: str | None = None,
-        split: str = "test",
-        skills: str = "lota",
-        observability: Observability = "full",
-        goal_matching: Matching = "type",
-        max_steps: int | None = None,
-        stream: int = 1,
-        episodes: Sequence[Episode] | None = None,
-        seed: int = 0,
-        backend: Backend = "symbolic",
-        render: str | None = None,
-        thor: Mapping[str, Any] | None = None,
-        render_mode: str | None = None,
+        self, *arguments: Any, render_mode: str | None = None, render: str | None = None, **options: Any
     ) -> None:
-        """``episodes`` replaces ``split``, ``stream`` and ``seed``; ``thor`` are fields of `ThorOptions`.
-
-        Raises ConfigError for bad choices, ThorError for a simulator that does not come up.
-        """
+        """Raises ThorError for a simulator that does not come up."""
         if render_mode == "rgb_array" and render is None:
             render = "rgb"
-        setting = AlfredSetting(skills, observability, goal_matching, max_steps, backend, render, thor, data)
-        found = load_episodes(data, split, stream, seed) if episodes is None else episodes
-        super().__init__(setting, found, render_mode)
-        if setting.frame_shape is not None:
-            frame = spaces.Box(0, 255, setting.frame_shape, np.uint8)
+        super().__init__(*arguments, render_mode=render_mode, render=render, **options)
+        if self.setting.frame_shape is not None:
+            frame = spaces.Box(0, 255, self.setting.frame_shape, np.uint8)
             self.observation_space = spaces.Dict({**self.observation_space.spaces, "frame": frame})
-        if backend == "thor":
-            setting.connect(found[0])
+        if self.setting.backend == "thor":
+            self.setting.connect(self.episodes[0])
 
     def render(self) -> Any:
         """What the agent sees now ("rgb_array"), or a few lines of text ("ansi")."""

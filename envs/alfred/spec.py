@@ -1,8 +1,8 @@
-"""ALFRED, for those who serve any world."""
+"""ALFRED's spec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -13,24 +13,10 @@ from envs.alfred.scene import Episode, Task
 from envs.alfred.setting import AlfredSetting
 from envs.alfred.thor.options import thor_options
 from envs.setting import Observability
+from envs.world_spec import WorldSpec
 
 
-class Alfred:
-    name = "alfred"
-    choices = ("skills", "observability", "goal_matching", "max_steps", "backend", "render", "thor", "data")
-    learns_from_files = True
-
-    def setting(self, **choices: Any) -> AlfredSetting:
-        return AlfredSetting(**choices)
-
-    def episodes(
-        self, data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
-    ) -> Sequence[Episode]:
-        return load_episodes(data, split, stream, seed, limit)
-
-    def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
-        return load_episodes(data, "train", stream, seed, limit)
-
+class AlfredSpec(WorldSpec):
     def recorded(self, skills: str, observability: Observability, episode: Episode, rng: Random) -> AlfredSetting:
         return AlfredSetting(skills, observability)
 
@@ -38,15 +24,15 @@ class Alfred:
         """Without names that mean something else in this room."""
         return phrase(task, rng, frozenset(item.type for item in episode.scene.items))
 
-    def asked_for(self, task: Task) -> str:
+    def goal_text(self, task: Task) -> str:
         return asked_for(task)
 
     def label(self, env: Mapping[str, Any]) -> str:
         """Results in AI2-THOR 5 are not to be compared with those in 2.1, which ALFRED was recorded in."""
         if env.get("backend", "symbolic") == "symbolic":
-            return "Alfred-v0"
+            return self.title
         stands_in = thor_options(env.get("thor"), embedded=env.get("data") is None).stands_in
         return f"ALFRED tasks on {'a stand-in for ' if stands_in else ''}AI2-THOR 5"
 
 
-WORLD = Alfred()
+SPEC = AlfredSpec("Alfred-v0", AlfredSetting, load_episodes, ("backend", "render", "thor", "data"))

@@ -1,10 +1,9 @@
-"""Watch-And-Help, for those who serve any world."""
+"""Watch-And-Help's spec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from envs.setting import Observability
 from envs.wah.episodes import load_episodes
@@ -12,23 +11,12 @@ from envs.wah.goals import asked_for, goal_of
 from envs.wah.language.phrases import phrase
 from envs.wah.scene import TASK_TYPES, Episode, Task
 from envs.wah.setting import WahSetting
+from envs.world_spec import WorldSpec
 
 STRICT = 0.4  # share of the other training episodes
 
 
-class WatchAndHelp:
-    name = "wah"
-    choices = ("skills", "observability", "rules", "messages", "max_steps", "simulator", "record")
-    learns_from_files = False
-
-    def setting(self, **choices: Any) -> WahSetting:
-        return WahSetting(**choices)
-
-    def episodes(
-        self, data: str | None, split: str, stream: int = 1, seed: int = 0, limit: int | None = None
-    ) -> Sequence[Episode]:
-        return load_episodes(data, split, stream, seed, limit)
-
+class WatchAndHelpSpec(WorldSpec):
     def training(self, data: str | None, stream: int = 1, seed: int = 0, limit: int | None = None) -> Sequence[Episode]:
         """Embedded ones, whatever is played: files of Watch-And-Help are not for training."""
         return load_episodes(None, "train", stream, seed, limit, most=2, types=TASK_TYPES)
@@ -42,11 +30,10 @@ class WatchAndHelp:
     def reword(self, episode: Episode, task: Task, rng: Random) -> str:
         return phrase(task.type, task.goal, rng)
 
-    def asked_for(self, task: Task) -> str:
+    def goal_text(self, task: Task) -> str:
         return asked_for(goal_of(task))
 
-    def label(self, env: Mapping[str, Any]) -> str:
-        return "WatchAndHelp-v0"
 
-
-WORLD = WatchAndHelp()
+SPEC = WatchAndHelpSpec(
+    "WatchAndHelp-v0", WahSetting, load_episodes, simulator_choices=("simulator", "record"), learns_from_files=False
+)

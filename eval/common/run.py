@@ -14,7 +14,7 @@ from rich.console import Console
 
 import keep_agent
 from envs.setting import Episode
-from envs.worlds import world_of
+from envs.worlds import spec_of
 from eval.common.metrics import success_rate, summarize
 from eval.common.progress import progress
 from eval.common.resume import Create, begin, check_played
@@ -117,7 +117,7 @@ def show(summary: Mapping[str, Any], results: Sequence[EpisodeResult], path: Pat
 def _title(config: Mapping[str, Any]) -> str:
     env, planner = config["env"], config["planner"]["name"]
     memory = config.get("memory", {}).get("name", planner)
-    world, source = world_of(env["id"]).label(env), env["data"] or "embedded"
+    world, source = spec_of(env["id"]).label(env), env["data"] or "embedded"
     name = planner if memory == planner else f"{planner} with memory={memory}"
     setting = f"{env['skills']} + {env['observability']}, {config['prompt']['style']}"
     shard = f", shard {config['eval']['shard']}" if config["eval"].get("shard") else ""

@@ -24,7 +24,8 @@ from rich.progress import track
 from envs.alfred.data.trajectories import Corpus
 from envs.alfred.language.lessons import told
 from envs.setting import OBSERVABILITIES
-from envs.worlds import WORLDS, World, world_of
+from envs.world_spec import WorldSpec
+from envs.worlds import GENERATED, WORLDS
 from eval.dataset.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError
 from keep_agent.files import read_json
@@ -43,7 +44,7 @@ PER_FILE = 1000
 ACTED_PER_FILE = 50  # a planner is slow: less is lost when it is interrupted
 
 
-def generated(world: World, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
+def generated(world: WorldSpec, count: int, first: int, wordings: int, stream: int = 0) -> Iterator[Source]:
     """Houses of a world's embedded train split, each with a ``stream`` of so many tasks.
 
     0: two thirds single tasks, one third streams of up to four.
@@ -58,7 +59,7 @@ def generated(world: World, count: int, first: int, wordings: int, stream: int =
 
 def official(data: str) -> Iterator[Source]:
     """Trials of ALFRED's official train split, each with all its annotations."""
-    world = world_of(WORLDS["alfred"])
+    world = WORLDS["alfred"].spec
     episodes = world.training(data)
     number = 0
     for _, trial in groupby(episode.tasks[0].id for episode in episodes):
@@ -143,7 +144,7 @@ def run(args: argparse.Namespace) -> None:
     record = out / f"{args.name}.json"
     made, config = _made(record, args), _settings_of(args.acting) if args.acting else None
     rng = random.Random(args.seed)
-    worlds = [world_of(WORLDS[name]) for name in args.worlds]
+    worlds = [WORLDS[name].spec for name in args.worlds]
     houses = (generated(world, args.houses, args.first, args.wordings, args.stream) for world in worlds)
     sources = [source for found in houses for source in found]
     if args.data:
@@ -171,7 +172,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", required=True, help="folder for *.jsonl.gz files; existing files are kept (resumes)")
     p.add_argument("--data", default="", help="official json_2.1.0 folder; its train split is added")
     p.add_argument("--trials", type=int, default=None, help="so many official trials, drawn at random (default: all)")
-    p.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), help="generated worlds (default: all)")
+    p.add_argument(
+        "--worlds", nargs="+", choices=GENERATED, default=list(GENERATED), help="generated worlds (default: all)"
+    )
     p.add_argument("--houses", type=int, default=6000, help="generated houses of each world (default 6000)")
     p.add_argument("--first", type=int, default=0, help="first generated house")
     p.add_argument("--stream", type=int, default=0, help="tasks of each generated house (default: one to four, mixed)")

@@ -15,7 +15,7 @@ from typing import Any
 from envs.fact import Fact
 from envs.outcome import DONE as WELL
 from envs.setting import Episode, Expert, Knowledge, Setting, Task, succeeded
-from envs.worlds import World
+from envs.world_spec import WorldSpec
 from planners.base import DONE, Finished, Planner
 from planners.training.rollout_files import FactRecord, Rollout, StepRecord, TaskRecord
 
@@ -31,7 +31,7 @@ class Source:
     Several episodes are one trial in the words of several annotators; one is rephrased.
     """
 
-    world: World
+    world: WorldSpec
     episodes: Sequence[Episode]
     wordings: int = 1
 
@@ -84,7 +84,7 @@ class Recorder:
         for task, texts in zip(episode.tasks, wordings, strict=True):
             house.begin_task()
             self._begin(said, tasks)
-            tasks.append(self._task(play, task, texts, source.world.asked_for(task)))
+            tasks.append(self._task(play, task, texts, source.world.goal_text(task)))
         return Rollout(episode.id, self.skills, self.observability, tuple(tasks))
 
     def _begin(self, said: Sequence[str], before: Sequence[TaskRecord]) -> None:

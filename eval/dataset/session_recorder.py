@@ -17,6 +17,7 @@ from keep_agent.errors import KeepError
 from keep_agent.rollout.loop import run_episode
 from memory.prompt.units import common_prefix
 from planners.base import Decision, Finished
+from planners.baselines import ExpertPlanner
 from planners.prompts.text import named
 from planners.training.retention.tool_sessions import ToolSession, ToolTurn, session_line
 
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
     from planners.prompts.styles import FactView
 
 
-class Recorder:
+class SessionRecorder(ExpertPlanner):
     """Lets a planner decide, does what the expert would, and writes down what each turn brought."""
 
-    name = "recorder"
-
     def __init__(self, planner: KVPlanner, expert: Oracle) -> None:
-        self._planner, self._expert, self.weights = planner, expert, planner.weights
+        super().__init__(expert)
+        self._planner = planner
         self.turns: list[ToolTurn] = []
         self._told: list[int] = []
 
@@ -52,10 +52,10 @@ class Recorder:
         begins = common_prefix(self._told, ids) < len(self._told) or not self._told
         new = ids if begins else ids[len(self._told) :]
         instruction = common_prefix(ids[layout.query :], self._planner.opening())
-        skill = self._expert(info)
-        self.turns.append(ToolTurn(tuple(new), query, entities(skill), instruction, begins, layout.context))
+        acted = super().decide(admissible, info)
+        self.turns.append(ToolTurn(tuple(new), query, entities(acted.skill), instruction, begins, layout.context))
         self._told = ids
-        return Decision(skill)
+        return acted
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         self._planner.feedback(skill, ok, message)
@@ -74,7 +74,7 @@ def record_sessions(config: DictConfig, file: Path) -> None:
     episodes = make_episodes(config.env, config.eval)
     env, planner = make_env(config.env, episodes), make_planner(config)
     described = {**OmegaConf.to_container(config, resolve=True), "weights": planner.weights}
-    recorder = Recorder(planner, expert_oracle(config.env))
+    recorder = SessionRecorder(planner, expert_oracle(config.env))
     with begin_lines(file, described) as (out, lines), Progress(console=make_console()) as bar:
         done = len(lines)
         check_played(episodes, {index: line["session"] for index, line in enumerate(lines)}, file)

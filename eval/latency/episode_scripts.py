@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,42 +14,34 @@ from keep_agent.config.factory import Oracle, expert_oracle, make_env, make_epis
 from keep_agent.errors import DataError
 from keep_agent.rollout.loop import run_episode
 from planners.base import Decision, Finished
+from planners.baselines import ExpertPlanner
 from planners.prompts.styles import make_style
 
 if TYPE_CHECKING:
     from planners.prompts.styles import FactView
 
 
-@dataclass
-class Recorder:
+class ScriptRecorder(ExpertPlanner):
     """A planner without a model: does what the expert does, and keeps what a planner with one would have been told."""
 
-    style: str
-    oracle: Oracle
-    name: str = "recorder"
-    weights: str | None = None
-    steps: list[Step] = field(default_factory=list)
-    _facts: Sequence[FactView] = ()
-
-    def reset(self, instruction: str, skills: str) -> None:
-        self.steps, self._style = [], make_style(self.style)
+    def __init__(self, style: str, oracle: Oracle) -> None:
+        super().__init__(oracle)
+        self.steps: list[Step] = []
+        self._style, self._facts = make_style(style), ()
 
     def observe(self, facts: Sequence[FactView]) -> None:
         self._facts = facts
 
     def decide(self, admissible: Sequence[str], info: Mapping[str, Any]) -> Decision:
-        skill = self.oracle(info)
-        self.steps.append(Step(tuple(self._style.edits(self._facts)), tuple(admissible), skill))
-        return Decision(skill)
+        decision = super().decide(admissible, info)
+        self.steps.append(Step(tuple(self._style.edits(self._facts)), tuple(admissible), decision.skill))
+        return decision
 
     def feedback(self, skill: str, ok: bool, message: str) -> None:
         self.steps[-1] = replace(self.steps[-1], ok=ok, message=message)
 
     def finish_task(self, result: Finished, following: str | None) -> None:
         self.steps[-1] = replace(self.steps[-1], finished=result, following=following)
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
 
 class Recordings:
@@ -89,7 +81,7 @@ class Recordings:
 
     def _play(self, number: int) -> Script:
         config, episode = self._config, self._episodes[number]
-        recorder = Recorder(config.prompt.style, expert_oracle(config.env))
+        recorder = ScriptRecorder(config.prompt.style, expert_oracle(config.env))
         env, skills = make_env(config.env, self._episodes), config.env.skills
         result, entries = run_episode(env, recorder, episode, index=number, skills=skills, seed=number)
         if result.crashed:

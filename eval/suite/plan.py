@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from envs.worlds import WORLDS
+from envs.worlds import GENERATED
 from keep_agent.config.literal import as_override
 from keep_agent.errors import ConfigError, did_you_mean
 from keep_agent.files import parsed_yaml, read_text
@@ -117,11 +117,11 @@ def _setting(name: str, told: Mapping[str, Any], data: str | None) -> Setting:
     if (
         not isinstance(told, Mapping)
         or not {"title"} <= told.keys() <= keys
-        or told.get("world", "alfred") not in WORLDS
+        or told.get("world", "alfred") not in GENERATED
         or not _are_seeds(told.get("seeds", [0]))
     ):
         raise ConfigError(
-            f"setting {name} has a title, and may have world ({', '.join(WORLDS)}), overrides, and seeds, a list of "
+            f"setting {name} has a title, and may have world ({', '.join(GENERATED)}), overrides, and seeds, a list of "
             f"whole numbers; got {told!r}"
         )
     seeds = tuple(told.get("seeds", (0,)))

@@ -8,7 +8,8 @@ from omegaconf import DictConfig
 
 from envs.setting import Episode, Setting, demonstrated, succeeded
 from envs.splits import LAST_SEED
-from envs.worlds import World, without_simulator, world_of
+from envs.world_spec import WorldSpec
+from envs.worlds import spec_of, without_simulator
 from keep_agent.errors import ConfigError
 from planners.base import DONE
 from planners.prompts.formats import Example
@@ -26,7 +27,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     """
     if not count:
         return []
-    world = world_of(env.id)
+    world = spec_of(env.id)
     if world.learns_from_files and env.data is not None and env.split == "train":
         raise ConfigError("env.split=train would be shown its own plans; play another split, or with prompt.examples=0")
     by_type: dict[str, list[Example]] = {}
@@ -38,7 +39,7 @@ def make_examples(env: DictConfig, count: int, seed: int = 0) -> list[Example]:
     return [by_type[kind][rank] for rank, kind in ranked[:count]]
 
 
-def _plans(world: World, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
+def _plans(world: WorldSpec, env: DictConfig, seed: int, pool: int) -> Iterator[tuple[str, Example]]:
     """Type and plan of the first task of training episodes, as far as the expert, who knows everything, solves it."""
     setting = world.setting(**without_simulator(env) | {"observability": "full"})
     for episode in world.training(env.data, seed=(LAST_SEED - seed) % (LAST_SEED + 1), limit=pool):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
 from omegaconf import DictConfig
 
 from envs.setting import Episode, Setting, demonstrated, succeeded
-from envs.worlds import choices_of, world_of
+from envs.worlds import choices_of, make_world, spec_of
 from keep_agent.errors import check_choice
 from planners.base import DONE, Planner
 from planners.baselines import ExpertPlanner, RandomPlanner
+
+if TYPE_CHECKING:
+    import gymnasium
 
 EMBEDDED_EPISODES = 20  # a demonstration; official splits are played whole
 DEMONSTRATION_LIMIT = 199  # skills
@@ -25,18 +27,18 @@ def make_episodes(env: DictConfig, evaluation: DictConfig) -> Sequence[Episode]:
     if count is None and env.data is None and env.limit is None:
         count = EMBEDDED_EPISODES
     limit = env.limit if env.data is not None else env.limit or count
-    episodes = world_of(env.id).episodes(env.data, env.split, env.stream, evaluation.seed, limit)
+    episodes = spec_of(env.id).episodes(env.data, env.split, env.stream, evaluation.seed, limit)
     return episodes[:count]
 
 
 def make_setting(env: DictConfig) -> Setting:
     """The world of ``env.id`` with the choices of its config."""
-    return world_of(env.id).setting(**choices_of(env))
+    return spec_of(env.id).setting(**choices_of(env))
 
 
 def make_env(env: DictConfig, episodes: Sequence[Episode]) -> gymnasium.Env:
     """The environment of ``env.id`` over the given episodes. Raises ConfigError for an id that is no world."""
-    return gymnasium.make(env.id, disable_env_checker=True, episodes=episodes, **choices_of(env))
+    return make_world(env.id, episodes=episodes, **choices_of(env))
 
 
 def demonstration(env: DictConfig) -> Callable[[Mapping[str, Any]], int]:

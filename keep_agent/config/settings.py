@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from envs.worlds import without_simulator, world_of
+from envs.worlds import spec_of, without_simulator
 from keep_agent.config.model_names import check_encoder, check_model
 from keep_agent.config.setting_types import check_groups, check_kinds
 from keep_agent.errors import ConfigError, did_you_mean
@@ -94,7 +94,7 @@ def check_settings(
             check_word(key, OmegaConf.select(config, key))
     check_values(config)
     if "env" in config:
-        world_of(config.env.id).setting(**without_simulator(config.env))
+        spec_of(config.env.id).setting(**without_simulator(config.env))
 
 
 def check_values(config: DictConfig) -> None:

@@ -1,5 +1,10 @@
 """The robot's side: carry out what the planner decides, and tell it what is seen. docs/robots.md"""
 
+# ruff: noqa: E402 (the bridges' commands begin here, before envs, memory or planners are imported)
+from keep_agent.startup import start_up
+
+start_up()
+
 from keep_agent.robots.errors import ConnectionLost, NotInstalled, RobotError, RobotTimeout, SkillLost
 from keep_agent.robots.executor import SkillExecutor
 from keep_agent.robots.session import RobotSession

@@ -7,7 +7,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from envs.outcome import Outcome, failed
-from envs.worlds import world_of
+from envs.worlds import spec_of
 from keep_agent.errors import ConfigError
 from keep_agent.robots.errors import RobotError
 from planners.prompts.text import UNEXPLAINED
@@ -110,6 +110,6 @@ def symbolic(
     **choices: Any,
 ) -> SymbolicExecutor:
     """An embedded house of a world by its gymnasium id; ``choices`` are those of its setting, else `GROUNDED`."""
-    kind = world_of(world)
-    house = kind.episodes(None, split, limit=episode + 1)[episode]
-    return SymbolicExecutor(kind.setting(**GROUNDED | choices), house, seconds=seconds, effect=effect)
+    spec = spec_of(world)
+    house = spec.episodes(None, split, limit=episode + 1)[episode]
+    return SymbolicExecutor(spec.setting(**GROUNDED | choices), house, seconds=seconds, effect=effect)

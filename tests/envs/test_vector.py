@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from envs.spaces import Words
-from envs.worlds import WORLDS, world_of
+from envs.worlds import GENERATED, spec_of
 
 WORDS = "Stell die „Tasse“ 🤖 שלום\u2028 auf\x00 den\n Tisch"
 MODES = {
@@ -22,12 +22,12 @@ MODES = {
     "async-pipes": {"vectorization_mode": "async", "vector_kwargs": {"shared_memory": False}},
     "same-step": {"vectorization_mode": "async", "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}},
 }
-worlds = pytest.mark.parametrize("world", WORLDS.values())
+worlds = pytest.mark.parametrize("world", [world.id for world in GENERATED.values()])
 
 
 def episodes(world: str) -> list[Any]:
     """Two episodes, one of them told in words beyond ASCII."""
-    plain, told = world_of(world).episodes(None, "test", limit=2)
+    plain, told = spec_of(world).episodes(None, "test", limit=2)
     return [plain, replace(told, tasks=(replace(told.tasks[0], instruction=WORDS),))]
 
 

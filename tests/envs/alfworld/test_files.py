@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envs.alfworld.episodes import FILE_NAME, load_episodes
-from envs.alfworld.spec import WORLD
+from envs.alfworld.spec import SPEC
 from keep_agent.errors import ConfigError, DataError
 
 GRAMMAR = r'grammar :: """{"task": [{"rhs": "Your task is to: put a \"hot\" cup in cabinet."}]}""";'
@@ -44,7 +44,7 @@ def test_games_that_alfworld_would_play_by_task_and_trial(root: Path) -> None:
     (task,) = episodes[0].tasks
     assert (task.id, task.type) == ("trial_A", "pick_heat_then_place_in_recep")
     assert task.instruction == 'put a "hot" cup in cabinet'
-    assert [episode.id for episode in WORLD.training(str(root))] == ["trial_G"]
+    assert [episode.id for episode in SPEC.training(str(root))] == ["trial_G"]
 
 
 def test_a_limit_draws_with_the_seed(root: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_game_without_a_task_is_damaged(root: Path) -> None:
 def test_games_are_no_rollouts_to_learn_from(root: Path) -> None:
     (episode,) = load_episodes(str(root), "train")
     with pytest.raises(ConfigError, match="recorded in ALFRED"):
-        WORLD.recorded("grounded", "partial", episode, None)
-    assert WORLD.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
+        SPEC.recorded("grounded", "partial", episode, None)
+    assert SPEC.reword(episode, episode.tasks[0], None) == episode.tasks[0].instruction
 
 
 def test_trials_of_one_name_are_refused(root: Path) -> None:

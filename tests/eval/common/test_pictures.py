@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from envs.worlds import world_of
+from envs.worlds import spec_of
 from eval import alfred
 from eval.common import run as runs
 from eval.workers import player
@@ -127,7 +127,7 @@ def test_a_run_that_needed_no_restart_says_nothing_of_any(call: Command, monkeyp
 
 
 def test_the_title_says_where_it_was_played(call: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = world_of("keep_agent:Alfred-v0")
+    world = spec_of("keep_agent:Alfred-v0")
     monkeypatch.setattr(type(world), "label", lambda _, env: f"a simulator of {env['skills']}")
     assert "random in a simulator of lota: embedded" in call(*SETTING)[1]
 

@@ -12,7 +12,7 @@ import pytest
 
 from envs.alfred.episodes import load_episodes
 from envs.alfred.setting import MAX_STEPS
-from envs.worlds import world_of
+from envs.worlds import WORLDS
 from eval.dataset import __main__ as dataset
 from eval.dataset.recorder import Recorder, Source
 from keep_agent.errors import ConfigError, DataError, ModelError
@@ -60,7 +60,7 @@ class Noted(ExpertPlanner):
 
 
 def test_a_planner_that_acts_is_asked_before_every_step_the_last_of_a_task_too() -> None:
-    planner, alfred = Noted(), world_of("keep_agent:Alfred-v0")
+    planner, alfred = Noted(), WORLDS["alfred"].spec
     recorder = Recorder("grounded", "partial", 0.0, 1, planner)
     (episode,) = alfred.training(None, stream=2, limit=1)
     rollout = recorder.rollout(Source(alfred, [episode]))
@@ -73,7 +73,7 @@ def test_a_planner_that_acts_is_asked_before_every_step_the_last_of_a_task_too()
 def test_a_failure_is_written_as_one_whatever_its_message(
     messages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wah = world_of("keep_agent:WatchAndHelp-v0")
+    wah = WORLDS["wah"].spec
     setting = wah.setting(messages=messages)
     monkeypatch.setattr(type(wah), "recorded", lambda *given: setting)
     source = Source(wah, wah.training(None, limit=1))

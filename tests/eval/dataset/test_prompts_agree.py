@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Config
 
-from envs.worlds import WORLDS, world_of
+from envs.worlds import GENERATED
 from eval.dataset.__main__ import Recorder, Source
 from memory.construction.per_segment import PerSegment
 from memory.construction.prefix import Prefix
@@ -117,12 +117,12 @@ def prompts(
 
 @pytest.mark.parametrize("style", ["plain", "linked"])
 @pytest.mark.parametrize(("skills", "observability"), SETTINGS)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", GENERATED)
 def test_trained_prompts_are_the_planners(
     world: str, skills: str, observability: str, style: str, tokenizer: PreTrainedTokenizerFast, engine: Engine
 ) -> None:
     form, recorder = PlainFormat(tokenizer, goals=True), Recorder(skills, observability, 0.3, 1)
-    longest, played = 0, world_of(WORLDS[world])
+    longest, played = 0, GENERATED[world].spec
     for episode in played.training(None, stream=3, limit=2 if world == "alfred" else 1):
         rollout = recorder.rollout(Source(played, [episode]))
         mix = Mix(memory_lines=10**6, trajectories=1, transcript=10**6, steps=10**6, probes=0)

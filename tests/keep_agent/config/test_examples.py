@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_module
 
 from envs.setting import succeeded
 from envs.splits import LAST_SEED
-from envs.worlds import world_of
+from envs.worlds import spec_of
 from keep_agent.config.examples import make_examples
 from keep_agent.errors import ConfigError
 
@@ -33,7 +33,7 @@ def test_examples_are_training_plans_of_different_tasks(world: str) -> None:
 @pytest.mark.parametrize("setting", ["env.rules=lota", "env.rules=strict", "env.skills=grounded"])
 def test_examples_reach_their_goals_as_it_is_played(setting: str) -> None:
     env = compose("wah", ["planner=expert", setting]).env
-    world = world_of(env.id)
+    world = spec_of(env.id)
     first = {episode.tasks[0].instruction: episode for episode in world.training(None, seed=LAST_SEED, limit=40)}
     played = world.setting(skills=env.skills, rules=env.rules)
     for example in make_examples(env, 12):

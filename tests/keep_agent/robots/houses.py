@@ -6,7 +6,7 @@ import os
 from functools import cache
 
 from envs.alfred.scene import Episode
-from envs.worlds import world_of
+from envs.worlds import spec_of
 from keep_agent.robots import SymbolicExecutor
 from keep_agent.robots.symbolic import GROUNDED
 
@@ -19,7 +19,7 @@ HOUSE = 3073  # of the test split
 @cache
 def clean_mug_house() -> Episode:
     """A house whose task is to put a clean mug into the fridge."""
-    episode = world_of("keep_agent:Alfred-v0").episodes(None, "test", limit=HOUSE + 1)[HOUSE]
+    episode = spec_of("keep_agent:Alfred-v0").episodes(None, "test", limit=HOUSE + 1)[HOUSE]
     task = episode.tasks[0]
     asked = (task.type, task.object_target, task.parent_target, task.mrecep_target)
     assert asked == ("pick_clean_then_place_in_recep", "Mug", "Fridge", ""), "the generator is new: search for another"
@@ -28,7 +28,7 @@ def clean_mug_house() -> Episode:
 
 def clean_mug() -> SymbolicExecutor:
     """A robot in that house; for `--executor`. A skill takes as long as TEST_SECONDS says."""
-    setting = world_of("keep_agent:Alfred-v0").setting(**GROUNDED)
+    setting = spec_of("keep_agent:Alfred-v0").setting(**GROUNDED)
     return SymbolicExecutor(setting, clean_mug_house(), seconds=float(os.environ.get("TEST_SECONDS", "0")))
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 import pytest
 
 from envs.outcome import Outcome, failed
-from envs.worlds import WORLDS, world_of
+from envs.worlds import GENERATED, WORLDS
 from keep_agent.errors import ConfigError, SkillError
 from keep_agent.robots import Limits, Observed, RobotError, RobotSession, SymbolicExecutor, symbolic
 from keep_agent.robots.scripted import ScriptedPlanning
@@ -21,7 +21,7 @@ def quiet(text: str) -> None:
     """Nobody listens."""
 
 
-@pytest.mark.parametrize("world", WORLDS.values())
+@pytest.mark.parametrize("world", [world.id for world in GENERATED.values()])
 @pytest.mark.parametrize("skills", ["lota", "grounded"])
 def test_any_world_can_be_played(world: str, skills: str) -> None:
     robot = symbolic(world, 1, skills=skills)
@@ -32,7 +32,7 @@ def test_any_world_can_be_played(world: str, skills: str) -> None:
 
 
 def test_a_stream_of_tasks_goes_on_in_the_same_house() -> None:
-    world = world_of("keep_agent:Alfred-v0")
+    world = WORLDS["alfred"].spec
     [house] = world.episodes(None, "test", stream=3, limit=1)
     robot = SymbolicExecutor(world.setting(skills="grounded", observability="partial"), house)
     done = [RobotSession(ScriptedPlanning(robot), robot, judge=robot.judge).run(robot.task.instruction)]

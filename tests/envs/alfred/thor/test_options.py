@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envs.alfred.setting import AlfredSetting
-from envs.alfred.spec import WORLD
+from envs.alfred.spec import SPEC
 from envs.alfred.thor.options import ThorOptions, thor_options
 from keep_agent.errors import ConfigError
 
@@ -68,6 +68,6 @@ def test_what_is_run(tmp_path: Path) -> None:
 
 
 def test_results_say_what_they_were_made_with() -> None:
-    assert WORLD.label({}) == "Alfred-v0"
-    assert WORLD.label({"backend": "thor", "data": "json_2.1.0"}) == "ALFRED tasks on AI2-THOR 5"
-    assert WORLD.label({"backend": "thor", "data": None}) == "ALFRED tasks on a stand-in for AI2-THOR 5"
+    assert SPEC.label({}) == "Alfred-v0"
+    assert SPEC.label({"backend": "thor", "data": "json_2.1.0"}) == "ALFRED tasks on AI2-THOR 5"
+    assert SPEC.label({"backend": "thor", "data": None}) == "ALFRED tasks on a stand-in for AI2-THOR 5"

@@ -1,24 +1,25 @@
-"""A project with packages named as ours gets a sentence that says which, where, and what to do."""
+"""Start-up: hidden packages are refused with a sentence that says which, where, and what to do."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from keep_agent.package_check import is_command
+from keep_agent.startup import is_command
 from tests.test_imports import ROOT
 
 MAKE = "import gymnasium; gymnasium.make('keep_agent:Alfred-v0')"
 STARTS = [
-    ("-c", "import keep_agent"),
     ("-c", "from keep_agent import Agent"),
     ("-c", MAKE),
     ("-m", "eval.alfred"),
     ("-m", "keep_agent.cli"),
+    ("-m", "keep_agent.robots.ros2"),
 ]
 
 
@@ -31,9 +32,7 @@ def start(cwd: Path, *command: str, path: str = "") -> subprocess.CompletedProce
 
 @pytest.mark.parametrize("command", STARTS, ids=[words[1] for words in STARTS])
 @pytest.mark.parametrize("file", ["memory.py", "envs/__init__.py", "planners/__init__.py", "configs.py"])
-def test_a_package_of_the_same_name_is_named_with_its_place(
-    command: tuple[str, ...], file: str, tmp_path: Path
-) -> None:
+def test_a_package_of_the_same_name_is_named_with_its_place(command: Sequence[str], file: str, tmp_path: Path) -> None:
     own = tmp_path / file
     own.parent.mkdir(exist_ok=True)
     own.write_text("")
@@ -70,13 +69,13 @@ def test_only_our_own_commands_end_the_process(original: list[str], arguments: l
 
 def test_one_that_was_imported_before_is_found_too(tmp_path: Path) -> None:
     (tmp_path / "memory.py").write_text("")
-    code = "import sys, memory; sys.path.remove(''); import keep_agent"
+    code = "import sys, memory; sys.path.remove(''); from keep_agent import Fact"
     assert f"found at {tmp_path / 'memory.py'} is not keep-agent's" in start(tmp_path, "-c", code).stderr
 
 
 def test_what_the_sentence_advises_works(tmp_path: Path) -> None:
     (tmp_path / "memory.py").write_text("")
-    assert start(tmp_path, "-P", "-c", "import keep_agent, memory.segments.segment").returncode == 0
+    assert start(tmp_path, "-P", "-c", "from keep_agent import Fact; import memory.segments.segment").returncode == 0
 
 
 def test_folders_that_are_no_packages_and_modules_that_come_later_do_no_harm(tmp_path: Path) -> None:
@@ -84,6 +83,6 @@ def test_folders_that_are_no_packages_and_modules_that_come_later_do_no_harm(tmp
         (tmp_path / name).mkdir()
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "memory.py").write_text("")
-    code = "import sys; sys.path.append('later'); import keep_agent, envs.fact, memory.segments.segment"
+    code = "import sys; sys.path.append('later'); import eval, envs.fact, memory.segments.segment"
     done = start(tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,78 @@
+"""Start of a process: packages of ours that others hide are refused, and OpenMP is told how threads wait."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from keep_agent.errors import ConfigError
+
+PACKAGES = ("envs", "memory", "planners", "configs")
+HOME = Path(__file__).resolve().parents[1]
+MODULE = r"(.* )?-\w*m ?(keep_agent|eval|planners|memory|envs)(\.\w+)*"  # of ours, behind -m
+SCRIPT = r".*[/\\]keep-(agent|eval-\w+|train-\w+)(\.exe)?"  # that was installed with us
+BAD_INPUT = 2  # exit code
+POLICY, SPINS = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
+
+
+def start_up() -> None:
+    """Prepare a process of ours, before it imports torch.
+
+    Raises ConfigError for hidden packages; a command of ours ends with its sentence instead.
+    """
+    try:
+        check_packages()
+    except ConfigError as error:
+        if not is_command(sys.orig_argv, sys.argv):
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(BAD_INPUT)
+    wait_awake()
+
+
+def wait_awake() -> None:
+    """Let threads stay awake for some microseconds between two operations, unless the user has chosen otherwise.
+
+    A layer is some forty small operations, each shared among the cores. The engine has a thread of its own, so GNU's
+    OpenMP counts more threads than cores, and sends each to sleep a microsecond after its share: waking it takes longer
+    than many an operation. On two cores a prefill took 10 to 40 % less with this. After 3 ms without work they sleep.
+    OpenMP reads this once, when torch is imported.
+    """
+    if sys.platform.startswith("linux") and "torch" not in sys.modules and not {POLICY, SPINS} & os.environ.keys():
+        os.environ.update({POLICY: "active", SPINS: "300000"})
+
+
+def check_packages() -> None:
+    """Raises ConfigError for a package of another project where ours is meant. Imports none of them."""
+    for name in PACKAGES:
+        place = _place(name)
+        if place is not None and place not in (HOME / name, HOME / name / "__init__.py"):
+            raise ConfigError(
+                f"the package {name!r} found at {place} is not keep-agent's, which is at {HOME / name}: run from "
+                "another folder, start Python with -P (or use commands such as keep-eval-alfred), or rename yours"
+            )
+
+
+def _place(name: str) -> Path | None:
+    """The file or folder that ``import name`` would give, or has given; None if there is none."""
+    module = sys.modules.get(name)
+    if module is not None:
+        place = getattr(module, "__file__", None)
+    else:
+        spec = find_spec(name)
+        place = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+    return Path(place).resolve() if place else None
+
+
+def is_command(original: Sequence[str], arguments: Sequence[str]) -> bool:
+    """Whether a process runs one of our modules by ``python -m``, or an installed command of ours.
+
+    :param original: its whole command line
+    :param arguments: its ``sys.argv``, which has one entry for the program where ``original`` has one or two
+    """
+    program = " ".join(original[-len(arguments) - 1 :][:2])
+    return re.fullmatch(f"{MODULE}|{SCRIPT}", program, re.DOTALL) is not None
