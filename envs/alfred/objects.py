@@ -14,12 +14,12 @@ ROOMS = ("kitchen", "livingroom", "bedroom", "bathroom")
 
 
 def types(names: str) -> frozenset[str]:
-    """A set of types, written as one string with spaces."""
+    """Return a set of types, written as one string with spaces."""
     return frozenset(names.split())
 
 
 MOVABLE_RECEPTACLES = types("Bowl Box Cup Mug Plate Pan Pot")
-CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # closed, they hide what is in them
+CONTAINERS = types("Fridge Cabinet Microwave Drawer Safe Box")  # hide their content while closed
 OPENABLE = CONTAINERS | {"Laptop"}
 STARTS_OPEN = types("Box Laptop")  # ALFRED's plans put into boxes unopened (127 of 127 puts) and close laptops first
 LAMPS = types("DeskLamp FloorLamp")
@@ -126,7 +126,7 @@ _ACCEPTED: dict[str, str] = {
 ACCEPTED: Mapping[str, frozenset[str]] = MappingProxyType(
     {name: types(content) for names, content in _ACCEPTED.items() for name in names.split()}
 )
-"""What ALFRED samples into each receptacle type. Goals and plans keep to it; the simulator does not enforce it."""
+"""Object types that ALFRED samples into each receptacle type. Goals and plans follow it; the simulator does not."""
 
 RECEPTACLES = frozenset(ACCEPTED)
 FIXTURES = (RECEPTACLES - MOVABLE_RECEPTACLES) | TOGGLEABLE
@@ -134,36 +134,36 @@ KNOWN_TYPES = FIXTURES | PICKUPABLE
 
 
 def accepts(receptacle_type: str) -> frozenset[str]:
-    """Object types ALFRED would put into this receptacle type; empty for what is no receptacle."""
+    """Return the object types that ALFRED puts into this receptacle type; empty for a type that is no receptacle."""
     return ACCEPTED.get(receptacle_type, frozenset())
 
 
 def may_hold(receptacle_type: str, object_type: str) -> bool:
-    """Whether a goal may ask for it: the table, less a container inside a container (PDDL forbids it)."""
+    """Return whether a goal may ask for this pair: the table, less a container in a container, which PDDL forbids."""
     nested = receptacle_type in MOVABLE_RECEPTACLES and object_type in MOVABLE_RECEPTACLES
     return object_type in accepts(receptacle_type) and not nested
 
 
 @cache
 def whole(object_type: str) -> str:
-    """The type a slice was cut from: "AppleSliced" -> "Apple"; anything else is returned as it is."""
+    """Return the type that a slice was cut from: "AppleSliced" -> "Apple"; other types are returned unchanged."""
     return object_type.removesuffix("Sliced") if object_type in SLICED else object_type
 
 
 @cache
 def snake(object_type: str) -> str:
-    """The type's part of an instance id: "AlarmClock" -> "alarmclock"."""
+    """Return the type's part of an instance id: "AlarmClock" -> "alarmclock"."""
     return object_type.lower()
 
 
 @cache
-def spoken(object_type: str) -> str:
-    """How LoTA-Bench says a type: "AlarmClock" -> "alarm clock", "CD" -> "CD", "SinkBasin" -> "sink"."""
+def lota_words(object_type: str) -> str:
+    """Return LoTA-Bench's words for a type: "AlarmClock" -> "alarm clock", "CD" -> "CD", "SinkBasin" -> "sink"."""
     short = object_type.removesuffix("Basin")
     return short if short.isupper() else " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]*", short)).lower()
 
 
 @cache
 def say(thing_id: str) -> str:
-    """How grounded skills say an instance: "cabinet_3" -> "cabinet 3"."""
+    """Return the grounded skills' words for an instance: "cabinet_3" -> "cabinet 3"."""
     return thing_id.replace("_", " ")

@@ -1,4 +1,4 @@
-"""The rooms of ALFRED: what a floor plan's name says."""
+"""Room types of ALFRED's floor plans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the h
 
 
 def room_of(floor_plan: str) -> str:
-    """ "FloorPlan301" -> "bedroom". Raises DataError for other names."""
+    """Return the room type of a floor plan: "FloorPlan301" -> "bedroom". Raises DataError for other names."""
     number = re.fullmatch(r"FloorPlan(\d{1,3})", floor_plan, re.ASCII) if isinstance(floor_plan, str) else None
     room = ROOMS.get(int(number[1]) // 100) if number else None
     if room is None:

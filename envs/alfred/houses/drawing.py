@@ -8,19 +8,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from envs.alfred.houses.rooms import HOLDS_ONE
-from envs.alfred.objects import (
-    CLEANABLE,
-    COOLABLE,
-    HEATABLE,
-    KNIVES,
-    LAMPS,
-    LOTA_PICKUPABLE,
-    MOVABLE_RECEPTACLES,
-    SLICEABLE,
-    may_hold,
-    whole,
-)
+from envs.alfred.objects import KNIVES, LAMPS, LOTA_PICKUPABLE, MOVABLE_RECEPTACLES, SLICEABLE, may_hold, whole
 from envs.alfred.scene import Item, Task
+from envs.alfred.targets import TREATMENTS
 
 ROOMS_OF: Mapping[str, tuple[str, ...]] = {
     "look_at_obj_in_light": ("livingroom", "bedroom"),
@@ -36,12 +26,7 @@ TASK_TYPES = tuple(sorted(ROOMS_OF))
 # Never a goal in ALFRED.
 NO_GOAL = MOVABLE_RECEPTACLES | {"HandTowelHolder", "LaundryHamper", "TVStand", "Toaster", "TowelHolder"}
 
-# Where the state comes from: (the objects it can happen to, the receptacle it happens in).
-_TREATMENTS: Mapping[str, tuple[frozenset[str], str]] = {
-    "pick_clean_then_place_in_recep": (CLEANABLE, "SinkBasin"),
-    "pick_cool_then_place_in_recep": (COOLABLE, "Fridge"),
-    "pick_heat_then_place_in_recep": (HEATABLE, "Microwave"),
-}
+
 _SLICED_SHARE = {
     "pick_and_place_simple": 0.05,
     "pick_and_place_with_movable_recep": 0.16,
@@ -70,7 +55,7 @@ class Stock:
 
 
 def take_stock(items: tuple[Item, ...]) -> Stock:
-    """The stock of a room at the start."""
+    """Return the stock of a room at the start."""
     by_id = {item.id: item for item in items}
     stock = Stock(Counter(), {}, Counter(), Counter())
     for item in items:
@@ -150,13 +135,14 @@ def _movable(stock: Stock, sliced: bool) -> Iterator[Task]:
 
 
 def _treated(task_type: str, stock: Stock, sliced: bool) -> Iterator[Task]:
-    able, appliance = _TREATMENTS[task_type]
+    treatment = TREATMENTS[task_type]
+    appliance = treatment.appliance
     missing = appliance not in stock.receptacles
     if missing or (appliance == "SinkBasin" and "Faucet" not in stock.receptacles):
         return
     for kind in _objects(stock, sliced):
         target = _target(kind, sliced)
-        if target not in able or not may_hold(appliance, target):
+        if target not in treatment.objects or not may_hold(appliance, target):
             continue
         for place in _destinations(stock, kind, target, untouched=kind in stock.used):
             if place != appliance:
@@ -164,8 +150,8 @@ def _treated(task_type: str, stock: Stock, sliced: bool) -> Iterator[Task]:
 
 
 def candidates(task_type: str, stock: Stock, sliced: bool) -> list[Task]:
-    """Every task of a type that can be done and is not done yet, in a fixed order."""
-    if task_type in _TREATMENTS:
+    """Return every task of a type that can be done and is not done yet, in a fixed order."""
+    if task_type in TREATMENTS:
         return list(_treated(task_type, stock, sliced))
     simple = {
         "look_at_obj_in_light": _look_at,

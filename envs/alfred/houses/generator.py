@@ -28,12 +28,12 @@ _ATTEMPTS = 1000
 
 
 def house_seed(split: str, index: int) -> int:
-    """The seed of a split's index-th house; splits share neither seeds nor houses."""
+    """Return the seed of a split's index-th house; splits share neither seeds nor houses."""
     return seed_of(split, index, "house")
 
 
 def generate_episode(seed: int, stream: int = 1, room: str | None = None, task_type: str | None = None) -> Episode:
-    """A house with ``stream`` tasks, done one after another; ``room`` and ``task_type`` (of the first task) fix what is
+    """Return a house with ``stream`` tasks, done one after another; ``room`` and ``task_type`` (of the first task) fix what is
     otherwise drawn. Goals can be reached, and are false when their task begins, unless the agent has reached one by
     leaving things where no task asked for them.
 
@@ -79,14 +79,14 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
 
 
 def _source(task: Task, items: tuple[Item, ...]) -> str:
-    """The type of the place all objects of the wanted type start in; "" where they differ or lie on the floor."""
+    """Return the type of the place all objects of the wanted type start in; "" where they differ or lie on the floor."""
     kinds = {item.id: item.type for item in items}
     places = {kinds.get(item.parent or "", "") for item in items if item.type == task.object_target}
     return places.pop() if len(places) == 1 and places <= set(PLACE_NAMES) else ""
 
 
 def draw_house(room: str, split: str, rng: Random) -> House:
-    """A furnished room of a split with 8 to 30 receptacles."""
+    """Return a furnished room of a split with 8 to 30 receptacles."""
     while True:
         house = furnish(room, rng)
         count = sum(kind in RECEPTACLE_TYPES for kind, _ in house.fixtures)

@@ -34,7 +34,7 @@ class Blueprint:
 
 
 def single(kind: str, width: float, depth: float, height: float, *extra: Part) -> Unit:
-    """A unit that is one fixture, with parts that stand on or above it."""
+    """Return a unit that is one fixture, with parts that stand on or above it."""
     return Unit(width, depth, (Part(kind, width / 2, height, depth / 2), *extra))
 
 
@@ -47,7 +47,7 @@ def _stack(kind: str, along: float, heights: tuple[float, ...], depth: float = 0
 
 
 def _drawers(rng: Random, along: float, low: int, high: int) -> tuple[Part, ...]:
-    """A chest of drawers: same x and z, one above the other."""
+    """Return a chest of drawers: same x and z, one above the other."""
     count = rng.randint(low, high)
     return _stack("Drawer", along, tuple(round(0.75 - 0.2 * i, 2) for i in range(count)))
 
@@ -199,7 +199,7 @@ _MAKERS = {"kitchen": _kitchen, "livingroom": _living_room, "bedroom": _bedroom,
 
 
 def draw_blueprint(room: str, rng: Random) -> Blueprint:
-    """The furniture of one room of the given type."""
+    """Return the furniture of one room of the given type."""
     return _MAKERS[room](rng)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from envs.alfred.data.official import make_task
 from envs.alfred.data.trajectories import Corpus, guarded_read
 from envs.alfred.scene import Task
+from envs.alfred.targets import TREATMENTS
 
 _VERBS = {
     "GotoLocation": "go",
@@ -21,11 +22,6 @@ _VERBS = {
     "CoolObject": "cool",
     "SliceObject": "slice",
     "ToggleObject": "turn",
-}
-_TREATED = {
-    "pick_clean_then_place_in_recep": "clean",
-    "pick_heat_then_place_in_recep": "heat",
-    "pick_cool_then_place_in_recep": "cool",
 }
 
 
@@ -43,8 +39,8 @@ def asked_for(task: Task) -> str:
     thing, place = task.object_target.lower(), task.parent_target.lower()
     steps = [f"slice {thing}"] if task.sliced else []
     steps.append(f"find {thing}")
-    if treated := _TREATED.get(task.type):
-        steps.append(f"{treated} {thing}")
+    if treatment := TREATMENTS.get(task.type):
+        steps.append(f"{treatment.verb} {thing}")
     if carrier := task.mrecep_target.lower():
         steps += [f"put {carrier}", f"find {carrier}"]
     steps.append(f"put {place}" if place else f"turn {task.toggle_target.lower()}")
@@ -52,7 +48,7 @@ def asked_for(task: Task) -> str:
 
 
 def told(corpus: Corpus, split: str) -> Iterator[Told]:
-    """Every annotation of a split. Raises DataError for damaged files."""
+    """Return every annotation of a split. Raises DataError for damaged files."""
     for file, content in corpus.sources[split].playable():
         yield from guarded_read(file, _annotations, content)
 

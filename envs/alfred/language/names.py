@@ -123,13 +123,13 @@ _EITHER = frozenset({"ArmChair", "CoffeeMachine", "Plate", "Pan", "Toaster"})
 
 
 def prepositions(kind: str) -> tuple[str, ...]:
-    """Whether a thing goes "in" or "on" it, the usual word first."""
+    """Return whether a thing goes "in" or "on" it, the usual word first."""
     words = ("in",) if kind in _IN else ("on",)
     return (*words, "on" if words == ("in",) else "in") if kind in _EITHER else words
 
 
 def plural(noun: str) -> str:
-    """The plural of a name: "bar of soap" -> "bars of soap"."""
+    """Return the plural of a name: "bar of soap" -> "bars of soap"."""
     if noun in MASS_PLURALS:
         return MASS_PLURALS[noun]
     head, of, rest = noun.partition(" of ")
@@ -145,7 +145,7 @@ def plural(noun: str) -> str:
 
 
 def names_for(kind: str, present: frozenset[str]) -> tuple[str, ...]:
-    """The names of a type that fit the room with these types: none that another type shares; at least its usual one."""
+    """Return the names of a type that fit the room with these types: none that another type shares; at least its usual one."""
     others = {name for other in present if other != kind for name in NAMES.get(other, ())}
     if present and "Fridge" not in present:
         others |= {name for name in NAMES[kind] if "kitchen" in name or "island" in name}

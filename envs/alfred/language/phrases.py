@@ -30,7 +30,7 @@ _PARTICLE = re.compile(r"\b(\w+) (up|down|off) it\b")  # "warm up it" -> "warm i
 
 
 def templates(task: Task) -> tuple[str, ...]:
-    """The sentence patterns that fit a task."""
+    """Return the sentence patterns that fit a task."""
     if task.type not in TEMPLATES:
         raise DataError(f"unknown task type {task.type!r}; choose one of {', '.join(TEMPLATES)}")
     garbage = GARBAGE_TEMPLATES.get(task.type, ()) if task.parent_target == "GarbageCan" else ()
@@ -61,7 +61,7 @@ def phrase(task: Task, rng: Random, present: frozenset[str] = frozenset(), sourc
 
 
 def all_phrasings(task: Task) -> list[str]:
-    """Every pattern once, with the usual names and words."""
+    """Return every pattern once, with the usual names and words."""
     wording = _Wording(task, lambda options: options[0], lambda noun: noun, frozenset(), "")
     return list(dict.fromkeys(_render(form, wording) for form in templates(task)))
 

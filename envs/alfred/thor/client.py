@@ -67,12 +67,12 @@ class Thor:
             self._controller = launch(self.options, self._data, self._scene)
 
     def restart(self) -> None:
-        """A new process, whatever became of the old one. Raises `ThorStart`."""
+        """Return a new process, whatever became of the old one. Raises `ThorStart`."""
         self.close()
         self.start()
 
     def reset(self, scene: str | dict[str, Any]) -> Reply:
-        """The room as the build has it: its name, or a house as ProcTHOR describes them. Raises `ThorError`."""
+        """Return the room as the build has it: its name, or a house as ProcTHOR describes them. Raises `ThorError`."""
         name = EMPTY if isinstance(scene, dict) else scene
         self.start(name)
         if not self._ask("GetScenesInBuild", lambda controller: _has(controller, name)):
@@ -125,7 +125,7 @@ class Thor:
 
 
 def _has(controller: Controller, scene: str) -> bool:
-    """Whether the build has a scene; one that does not tell its scenes is taken to have it."""
+    """Return whether the build has a scene; one that does not tell its scenes is taken to have it."""
     scenes = controller.scenes_in_build
     return not scenes or controller.normalize_scene(scene) in scenes
 

@@ -50,14 +50,14 @@ class BoundedController(Controller):
         return super().step(action, **arguments)
 
     def unity_command(self, width: int, height: int, headless: bool) -> list[str]:
-        """A GPU is named to CloudRendering alone; for others ai2thor would look for vulkaninfo all the same."""
+        """Return a GPU is named to CloudRendering alone; for others ai2thor would look for vulkaninfo all the same."""
         if self._build.platform is not CloudRendering:
             self.gpu_device = None
         return super().unity_command(width, height, headless)
 
 
 def launch(options: ThorOptions, data: str | None, scene: str) -> Controller:
-    """A controller whose process has answered and shows ``scene``. Raises `ThorError`; then nothing is left behind."""
+    """Return a controller whose process has answered and shows ``scene``. Raises `ThorError`; then nothing is left behind."""
     arguments = _arguments(options, data)
     controller = BoundedController.__new__(BoundedController)
     controller.server = controller.unity_pid = controller._build = None

@@ -87,7 +87,7 @@ class BoundedFifoServer(FifoServer):
             self._pause()
 
     def _pause(self) -> None:
-        """A moment, in which the other end may be opened."""
+        """Return a moment, in which the other end may be opened."""
         self._alive()
         self._left()
         time.sleep(POLL / 10)
@@ -110,7 +110,7 @@ class BoundedFifoServer(FifoServer):
             raise ThorGone(f"the process has ended{self._ending()}", seconds=self._clock.gone)
 
     def _ending(self) -> str:
-        """The exit status, where there is one; a process that closed its pipe is about to end."""
+        """Return the exit status, where there is one; a process that closed its pipe is about to end."""
         process = self.unity_proc
         if process is None:
             return ""

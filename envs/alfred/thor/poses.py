@@ -49,7 +49,7 @@ class Poses:
         self.points: list[Position] = sorted((point["x"], point["y"], point["z"]) for point in points or ())
 
     def towards(self, object_id: str, target: Position) -> list[Pose]:
-        """Poses from which an object can be used: those the build names, else all that could do.
+        """Return poses from which an object can be used: those the build names, else all that could do.
 
         The best one of each standing point, the nearest point first; then the second best of each, and so on.
         """
@@ -64,7 +64,7 @@ class Poses:
         return within[:CLOSEST] or [point for _, point in ranked[:1]]
 
     def _interactable(self, object_id: str, points: Sequence[Position], target: Position) -> list[Pose]:
-        """The build's answer; nothing if it has none."""
+        """Return the build's answer; nothing if it has none."""
         turns = sorted({_turn(point, target) for point in points})
         reply = self._ask(
             "GetInteractablePoses",
@@ -89,7 +89,7 @@ def _bearing(point: Position, target: Position) -> float:
 
 
 def _turn(point: Position, target: Position) -> float:
-    """The quarter turn that faces the target best."""
+    """Return the quarter turn that faces the target best."""
     return round(_bearing(point, target) / 90) % 4 * 90.0
 
 
@@ -106,7 +106,7 @@ def _facing(point: Position, target: Position) -> Pose:
 
 
 def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
-    """The nearest standing point, then the one that looks most straight at the target."""
+    """Return the nearest standing point, then the one that looks most straight at the target."""
     point = (pose.x, pose.y, pose.z)
     turned = abs((pose.rotation - _bearing(point, target) + 180) % 360 - 180)
     tilted = abs(pose.horizon - _pitch(point, target))

@@ -26,7 +26,7 @@ RENAMED: Mapping[str, str] = MappingProxyType({"Bottle": "Glassbottle"})  # AI2-
 
 
 def kind_of(entry: Entry) -> str:
-    """The type in ALFRED's words, whether ALFRED has it or not."""
+    """Return the type in ALFRED's words, whether ALFRED has it or not."""
     kind: str = entry["objectType"]
     return RENAMED.get(kind, kind)
 
@@ -82,7 +82,7 @@ class Names:
         return {self.of(one["objectId"], kind_of(one)): one for one in known(listed)}
 
     def theirs(self, thing_id: str) -> str:
-        """The simulator's id of a thing."""
+        """Return the simulator's id of a thing."""
         return self._theirs[thing_id]
 
     def _give(self, name: str, thing_id: str) -> None:
@@ -90,7 +90,7 @@ class Names:
 
 
 def read_things(found: Mapping[str, Entry], names: Names, before: Mapping[str, Thing]) -> dict[str, Thing]:
-    """All things by our ids, in the order of ``before``, new ones last. What did not change is the same object."""
+    """Return all things by our ids, in the order of ``before``, new ones last. What did not change is the same object."""
     order = [name for name in before if name in found] + [name for name in found if name not in before]
     bare = {name: _thing(name, found[name]) for name in order}
     parents = {name: _parent(bare[name], found[name], bare, before, names) for name in order if bare[name].pickupable}
@@ -110,7 +110,7 @@ def held(metadata: Mapping[str, Any], names: Names) -> str | None:
 
 
 def touches(entry: Entry, places: Container[str], names: Names) -> bool:
-    """Whether one of the receptacles that the simulator names for an object is one of these of ours."""
+    """Return whether one of the receptacles that the simulator names for an object is one of these of ours."""
     return any(names.ours.get(name) in places for name in entry["parentReceptacles"] or ())
 
 
@@ -135,7 +135,7 @@ def _thing(name: str, entry: Entry) -> Thing:
 def _parent(
     thing: Thing, entry: Entry, things: Mapping[str, Thing], before: Mapping[str, Thing], names: Names
 ) -> str | None:
-    """The innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand.
+    """Return the innermost receptacle: one that can be carried, else the nearest; None for the floor and the hand.
 
     Containers side by side touch each other; as in ALFRED none of them is in another.
     """
@@ -151,7 +151,7 @@ def _parent(
 
 
 def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
-    """The container it was in: what is in a carried one, or in a pan on a burner, touches nothing for the simulator."""
+    """Return the container it was in: what is in a carried one, or in a pan on a burner, touches nothing for the simulator."""
     old = before.get(thing.id)
     container = things.get(old.parent or "") if old else None
     if container is None or not container.movable or dist(thing.position, container.position) > NESTED:

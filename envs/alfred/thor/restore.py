@@ -16,7 +16,7 @@ from math import dist
 from typing import Any
 
 from envs.alfred.objects import TOGGLEABLE
-from envs.alfred.scene import Placed, Position, Start, xyz
+from envs.alfred.scene import ObjectPose, Position, Start, xyz
 from envs.alfred.thor.client import Reply, Thor
 from envs.alfred.thor.poses import Pose
 from envs.alfred.thor.reading import Entry, kind_of, position_of
@@ -72,8 +72,8 @@ def restore(thor: Thor, start: Start, fresh: Reply) -> Restored:
     return found
 
 
-def object_poses(wanted: Sequence[Placed], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
-    """Poses for SetObjectPoses: the trial's for the instances that are there, and for all others those they have.
+def object_poses(wanted: Sequence[ObjectPose], entries: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    """Return poses for SetObjectPoses: the trial's for the instances that are there, and for all others those they have.
 
     Ids are made of types and places in centimetres, and of two that are equal one is lost: so no two of a type may lie
     in the same place.
@@ -98,7 +98,7 @@ def object_poses(wanted: Sequence[Placed], entries: Sequence[Entry]) -> Iterator
 
 
 def _free(kind: str, place: Position, taken: set[tuple[str, Position]]) -> Position:
-    """The place, or one just above it that no other of the kind has."""
+    """Return the place, or one just above it that no other of the kind has."""
     x, y, z = place
     while (mark := (kind, (round(x, 2), round(y, 2), round(z, 2)))) in taken:
         y += CENTIMETRE
@@ -138,8 +138,8 @@ def _stand(ask: Any, start: Start) -> None:
         ask("Teleport", **arguments, forceAction=True)
 
 
-def strayed(wanted: Sequence[Placed], entries: Sequence[Entry], absent: Iterable[str]) -> list[str]:
-    """Types of poses with no object of that type near them."""
+def strayed(wanted: Sequence[ObjectPose], entries: Sequence[Entry], absent: Iterable[str]) -> list[str]:
+    """Return types of poses with no object of that type near them."""
     missing = set(absent)
     return [
         pose.type

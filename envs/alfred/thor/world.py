@@ -66,7 +66,7 @@ class ThorWorld(World):
         self._look()
 
     def copy(self) -> World:  # type: ignore[override]
-        """A symbolic world in the same state."""
+        """Return a symbolic world in the same state."""
         return self._copy_into(object.__new__(World))
 
     def __reduce__(self) -> NoReturn:
@@ -92,7 +92,7 @@ class ThorWorld(World):
         return (nested or direct) and touches(self._entries[thing.id], places, self._names)
 
     def sees(self, thing_id: str) -> bool:
-        """Whether it is in the hand or in the picture."""
+        """Return whether it is in the hand or in the picture."""
         return thing_id == self.holding or bool(self._entries[thing_id]["visible"])
 
     def ask(self, action: str, **arguments: Any) -> Reply:
@@ -221,7 +221,7 @@ class ThorWorld(World):
         return self._thor.step(act.action, **target, **act.arguments)
 
     def _enter(self) -> None:
-        """The scene as its description says, and a name for everything in it."""
+        """Return the scene as its description says, and a name for everything in it."""
         described = self.described
         if described.start is None:
             from envs.alfred.thor_stub.house import to_house  # here: only the stand-in has such houses
@@ -258,7 +258,7 @@ class ThorWorld(World):
     # a simulator that is lost
 
     def _recover(self, fault: ThorError) -> None:
-        """The same room in a new process. Raises `ThorLost` if it is not the same, ``fault`` after the last restart."""
+        """Return the same room in a new process. Raises `ThorLost` if it is not the same, ``fault`` after the last restart."""
         if self.restarts >= RESTARTS:
             raise fault
         self._note_restart(fault)

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _number(flags: list[str], name: str, default: int) -> int:
-    """The number behind a flag."""
+    """Return the number behind a flag."""
     if name not in flags[:-1]:
         return default
     value = flags[flags.index(name) + 1]
@@ -68,7 +68,7 @@ def _number(flags: list[str], name: str, default: int) -> int:
 
 
 def _channel() -> Channel:
-    """The one that the client's environment variables name. Raises ConfigError where they name none."""
+    """Return the one that the client's environment variables name. Raises ConfigError where they name none."""
     server, client = (os.environ.get(f"AI2THOR_FIFO_{name}_PIPE_PATH") for name in ("SERVER", "CLIENT"))
     if os.environ.get("AI2THOR_SERVER_TYPE") == "WSGI":
         from envs.alfred.thor_stub.protocol.http import Http

@@ -35,7 +35,7 @@ class Faults:
     mark: Path | None = None
 
     def starts(self, kind: str) -> bool:
-        """Whether this goes wrong now, at the start."""
+        """Return whether this goes wrong now, at the start."""
         if kind not in self.at_start:
             return False
         self._note()

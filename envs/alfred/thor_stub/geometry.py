@@ -95,7 +95,7 @@ class Poses:
 
 
 def floor_points(scene: Scene, known: Iterable[Point] = ()) -> tuple[Point, ...]:
-    """A scene's standing points; a grid over all it holds where it tells none, with those ``known`` to be free."""
+    """Return a scene's standing points; a grid over all it holds where it tells none, with those ``known`` to be free."""
     if scene.reachable:
         return scene.reachable
     places = [flat(item.position) for item in scene.items] + [scene.agent]
@@ -111,7 +111,7 @@ def _steps(values: list[float]) -> list[float]:
 
 
 def corners(center: Position, size: tuple[float, float, float]) -> list[list[float]]:
-    """The eight corners of a box."""
+    """Return the eight corners of a box."""
     (x, y, z), (width, height, depth) = center, size
     return [
         [x + i * width / 2, y + j * height / 2, z + k * depth / 2] for i in (1, -1) for j in (1, -1) for k in (1, -1)

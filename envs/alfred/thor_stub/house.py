@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from envs.alfred.scene import Item, Placed, Position, Scene, Start
+from envs.alfred.scene import Item, ObjectPose, Position, Scene, Start
 from keep_agent.errors import DataError
 
 KEY = "keep_agent"
@@ -21,7 +21,7 @@ def to_house(scene: Scene) -> dict[str, Any]:
 
 
 def from_house(house: dict[str, Any]) -> Scene:
-    """The scene again. Raises DataError for a house that is not one of ours."""
+    """Return the scene again. Raises DataError for a house that is not one of ours."""
     try:
         return _scene(house[KEY])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -47,7 +47,9 @@ def _item(plain: dict[str, Any]) -> Item:
 
 def _start(plain: dict[str, Any]) -> Start:
     return Start(
-        tuple(Placed(one["name"], _position(one["position"]), _position(one["rotation"])) for one in plain["objects"]),
+        tuple(
+            ObjectPose(one["name"], _position(one["position"]), _position(one["rotation"])) for one in plain["objects"]
+        ),
         tuple((str(kind), bool(on)) for kind, on in plain["toggles"]),
         plain["dirty_and_empty"],
         _position(plain["agent"]),

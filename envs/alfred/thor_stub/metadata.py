@@ -28,7 +28,7 @@ class Reporter:
         self._agent: Record = {}
 
     def agent(self, session: Session) -> Record:
-        """The metadata of the one agent, without what the last action has come to."""
+        """Return the metadata of the one agent, without what the last action has come to."""
         state = state_of(session)
         if state != self._state:
             self._state, self._agent = state, self._write(session)
@@ -74,7 +74,7 @@ class Reporter:
         }
 
     def _objects(self, session: Session) -> list[Record]:
-        """All objects. Records of equal content may be one and the same."""
+        """Return all objects. Records of equal content may be one and the same."""
         stage, sight = session.stage, session.settings.sight
         if stage is not self._stage or stage.version != self._version:
             inside = _inside(stage)

@@ -21,7 +21,7 @@ def object_id(kind: str, position: Position) -> str:
 
 
 def free_id(kind: str, position: Position, taken: Container[str]) -> str:
-    """An id that nothing else has: the position it names is a little higher where needed."""
+    """Return an id that nothing else has: the position it names is a little higher where needed."""
     x, y, z = position
     found = object_id(kind, position)
     while found in taken:
@@ -31,7 +31,7 @@ def free_id(kind: str, position: Position, taken: Container[str]) -> str:
 
 
 def game_name(scene: str, kind: str, object_id: str) -> str:
-    """The name of the game object, the same in every process: "Mug_291e6e8a"."""
+    """Return the name of the game object, the same in every process: "Mug_291e6e8a"."""
     return f"{kind}_{hashlib.sha256(f'{scene} {object_id}'.encode()).hexdigest()[:8]}"
 
 

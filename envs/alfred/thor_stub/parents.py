@@ -23,7 +23,7 @@ class Parents:
         self._inference = Inference(room)
 
     def guess(self, kind: str, position: Position, others: Iterable[Item]) -> str | None:
-        """The item that holds it: a bowl or mug right below, else a fixture; None is the floor."""
+        """Return the item that holds it: a bowl or mug right below, else a fixture; None is the floor."""
         inside = (other.id for other in others if nested(kind, position, other.type, other.position))
         return next(inside, None) or self._fixture(kind, position)
 

@@ -128,7 +128,7 @@ def _planes(stage: Stage) -> Iterator[tuple[Color, np.ndarray]]:
 
 
 def _clipped(outline: np.ndarray, lens: _Lens) -> list[Pixel]:
-    """The outline as far as it is in front of the camera, in pixels."""
+    """Return the outline as far as it is in front of the camera, in pixels."""
     ahead = (outline - lens.eye) @ lens.axes[2] - NEAR
     kept: list[list[float]] = []
     for number in range(len(outline)):
@@ -154,7 +154,7 @@ def _boxes(stage: Stage) -> Iterator[_Box]:
 
 
 def _draw_boxes(image: Image.Image, pen: ImageDraw.ImageDraw, lens: _Lens, boxes: list[_Box]) -> None:
-    """The farthest first."""
+    """Return the farthest first."""
     points = lens.project([corner for box in boxes for corner in corners(box.center, box.size)]).reshape(-1, 8, 3)
     middles = lens.project([list(box.center) for box in boxes])
     shown = (

@@ -13,7 +13,7 @@ from envs.alfred.data.start import next_id
 from envs.alfred.data.survey_cache import load_survey
 from envs.alfred.data.trajectories import Corpus, Trajectory
 from envs.alfred.objects import KNOWN_TYPES
-from envs.alfred.scene import Item, Placed, Position, Scene
+from envs.alfred.scene import Item, ObjectPose, Position, Scene
 from envs.alfred.thor_stub.actions.refusals import Refused
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT, Point
 from envs.alfred.thor_stub.house import EMPTY
@@ -47,7 +47,7 @@ class Rooms:
         return [EMPTY, *(f"{plan}{PHYSICS}" for plan in self._survey)]
 
     def make(self, name: str) -> Stage:
-        """The room as it is at first. Raises Refused for a name that is not there."""
+        """Return the room as it is at first. Raises Refused for a name that is not there."""
         if name == EMPTY:
             return empty_room()
         plan = name.removesuffix(PHYSICS)
@@ -86,7 +86,7 @@ def _splits(corpus: Corpus, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _before(fixtures: list[Item]) -> Position:
-    """A place on the grid for an agent, if no trial tells one."""
+    """Return a place on the grid for an agent, if no trial tells one."""
     x, _, z = fixtures[0].position if fixtures else (0.0, 0.0, 0.0)
     x, z = _on_grid(x, z)
     return x, HEIGHT, z
@@ -110,7 +110,7 @@ def _place(fixture: Fixture) -> tuple[str, tuple[float, float, float]]:
 
 def _objects(trials: list[Trajectory], parents: Parents) -> list[Item]:
     """One of each type that a trial has, where the first one has it."""
-    first: dict[str, Placed] = {}
+    first: dict[str, ObjectPose] = {}
     for trial in trials:
         for one in trial.start.objects:
             first.setdefault(one.type, one)

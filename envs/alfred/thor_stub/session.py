@@ -65,7 +65,7 @@ class Session:
         self.map_view = False
 
     def target(self, object_id: str, force: bool) -> Entity:
-        """The object with this id. Raises Refused where there is none, or, without force, if the agent sees none."""
+        """Return the object with this id. Raises Refused where there is none, or, without force, if the agent sees none."""
         entity = self.stage.find(object_id)
         if not force and not self.stage.sees(entity, self.settings.sight):
             raise unseen()

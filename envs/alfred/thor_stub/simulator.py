@@ -116,7 +116,7 @@ class Simulator:
             return self._answer(action, None, thrown(type(error).__name__, str(error)))
 
     def refuse(self, action: Action, message: str, code: str = "") -> Answer:
-        """The answer to an action that fails and is not carried out."""
+        """Return the answer to an action that fails and is not carried out."""
         return self._answer(action, None, Refused(message, code))
 
     def _do(self, action: Action) -> Any:
@@ -151,7 +151,7 @@ class Simulator:
 
 
 def _arguments(name: str, action: Action) -> Action:
-    """The action's own arguments. Raises Refused for wrong ones."""
+    """Return the action's own arguments. Raises Refused for wrong ones."""
     known, needed, open_ended = _parameters(name)
     given = {key: value for key, value in action.items() if key in known or key not in TOLERATED}
     wrong = [key for key in given if key not in known]

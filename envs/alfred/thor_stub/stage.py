@@ -154,7 +154,7 @@ class Stage:
         return self.world.hidden_in(entity.thing) is not None
 
     def sees(self, entity: Entity, sight: Sight) -> bool:
-        """Whether the agent does."""
+        """Return whether the agent does."""
         if self.hidden(entity):
             return False
         if self.held(entity):
@@ -162,7 +162,7 @@ class Stage:
         return sight.sees(self.body, self.position(entity), size_of(entity.type)[0])
 
     def outside(self, entity: Entity) -> Iterator[Entity]:
-        """The receptacles it is in or on, innermost first; the floor for what lies on it.
+        """Return the receptacles it is in or on, innermost first; the floor for what lies on it.
 
         What is in the hand, or in something that is, is in none: while they are carried, things touch nothing.
         """
@@ -184,7 +184,7 @@ class Stage:
         self.world.agent = type(self.world.agent)(body.x, body.z)
 
     def items(self) -> Iterator[Item]:
-        """The room as it is now, as a scene would say it."""
+        """Return the room as it is now, as a scene would say it."""
         for thing in self.world.things.values():
             states = ("open" if thing.is_open else "closed", *(["on"] if thing.is_on else []))
             yield Item(thing.id, thing.type, thing.position, thing.parent, frozenset(states), thing.source)

@@ -56,7 +56,7 @@ _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
 
 @cache
 def name_of(kind: str) -> str:
-    """A type's name in 5.0."""
+    """Return a type's name in 5.0."""
     return RENAMED.get(kind, kind)
 
 
@@ -67,13 +67,13 @@ def size_of(kind: str) -> tuple[float, float, float]:
 
 
 def loose(kind: str) -> bool:
-    """Whether ``SetObjectPoses`` takes a thing of this type away unless it is listed."""
+    """Return whether ``SetObjectPoses`` takes a thing of this type away unless it is listed."""
     return kind in PICKUPABLE or kind in MOVEABLE
 
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """The metadata that all objects of a type share, and defaults for the rest. Treat it as frozen."""
+    """Return the metadata that all objects of a type share, and defaults for the rest. Treat it as frozen."""
     moves = loose(kind)
     return {
         "name": "",

@@ -7,12 +7,12 @@ from envs.alfred.world import World
 
 
 def place(kind: str, number: int, x: float, z: float, *states: str, parent: str | None = None) -> Item:
-    """A thing at floor coordinates (x, z)."""
+    """Return a thing at floor coordinates (x, z)."""
     return Item(f"{kind.lower()}_{number}", kind, (x, 0.9, z), parent, frozenset(states))
 
 
 def inside(kind: str, number: int, parent: Item, *states: str) -> Item:
-    """An object in or on another thing."""
+    """Return an object in or on another thing."""
     return Item(f"{kind.lower()}_{number}", kind, parent.position, parent.id, frozenset(states))
 
 
@@ -54,7 +54,7 @@ def kitchen() -> Scene:
 
 
 def bedroom() -> Scene:
-    """A desk with a lamp on it, a floor lamp across the room, two shelves, a laptop and a bath with its faucet."""
+    """Return a desk with a lamp on it, a floor lamp across the room, two shelves, a laptop and a bath with its faucet."""
     desk, shelf, second = place("Desk", 1, 0, 0), place("Shelf", 1, 5, 0), place("Shelf", 2, 5, 1)
     return Scene(
         id="bedroom",

@@ -12,7 +12,7 @@ from tests.envs.alfred.rooms import bedroom, do, kitchen
 
 
 def told(knowledge: Knowledge) -> dict[str, Fact]:
-    """The changed facts by id."""
+    """Return the changed facts by id."""
     return {fact.id: fact for fact in knowledge.update()}
 
 

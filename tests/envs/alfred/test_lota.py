@@ -115,7 +115,7 @@ def test_what_cannot_be_dropped_did_not_fall(world: World, monkeypatch: pytest.M
 
 def test_what_something_was_put_into_may_be_gone(world: World) -> None:
     """A bowl breaks, and is no more in AI2-THOR's answers."""
-    world.focus = replace(world.focus, used=("bowl_9",))
+    world.focus = replace(world.focus, put_receptacles=("bowl_9",))
     run(world, "find an apple", "pick up the apple")
 
 

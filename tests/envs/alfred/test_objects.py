@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envs.alfred import objects
-from envs.alfred.objects import accepts, may_hold, say, spoken, whole
+from envs.alfred.objects import accepts, may_hold, say, lota_words, whole
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_container_never_goes_in_a_container() -> None:
     ],
 )
 def test_spoken_names(kind: str, words: str) -> None:
-    assert spoken(kind) == words
+    assert lota_words(kind) == words
 
 
 def test_names_of_slices_and_instances() -> None:

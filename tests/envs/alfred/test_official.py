@@ -41,7 +41,7 @@ def item(episode: Episode, name: str) -> Item:
 
 
 def add(root: Path, content: Any) -> Episode:
-    """The first episode of a trial added to the tree."""
+    """Return the first episode of a trial added to the tree."""
     write(root, "valid_seen", [content])
     episodes = load_episodes(str(root), "valid_seen")
     return next(episode for episode in episodes if episode.tasks[0].id == content["task_id"])

@@ -44,7 +44,7 @@ def assert_sound(world: World) -> None:
 
 
 def walk(scene: Scene, skills: SkillSet, seed: int, steps: int) -> tuple[World, Knowledge, list[object]]:
-    """A random walk that sometimes repeats a skill; the world, what is known of it, and everything reported."""
+    """Return a random walk that sometimes repeats a skill; the world, what is known of it, and everything reported."""
     random, world = Random(seed), World(scene)
     knowledge = Knowledge(world, random.choice(("full", "partial")))
     reported: list[object] = [knowledge.update()]

@@ -24,13 +24,13 @@ def official(kind: str, position: tuple[float, float, float]) -> str:
 
 
 def four(place: Place) -> list[Any]:
-    """A place as high_pddl writes it: [type, [4x, 4x, 4z, 4z, 4y, 4y]]."""
+    """Return a place as high_pddl writes it: [type, [4x, 4x, 4z, 4z, 4y, 4y]]."""
     kind, (x, y, z) = place
     return [kind, [4 * x, 4 * x, 4 * z, 4 * z, 4 * y, 4 * y]]
 
 
 def pick(number: int, kind: str, position: tuple[float, float, float], place: Place | None) -> list[dict[str, Any]]:
-    """The steps of one pick-up; ``number`` is its high_idx."""
+    """Return the steps of one pick-up; ``number`` is its high_idx."""
     thing = official(kind, position)
     action: dict[str, Any] = {"action": "PickupObject", "objectId": thing}
     if place is not None:
@@ -45,7 +45,7 @@ def pick(number: int, kind: str, position: tuple[float, float, float], place: Pl
 def trial(
     name: str, poses: list[tuple[str, tuple[float, float, float]]], *steps: dict[str, Any], **changes: Any
 ) -> Any:
-    """The content of a traj_data.json that asks for the book, or for the first thing where there is none.
+    """Return the content of a traj_data.json that asks for the book, or for the first thing where there is none.
 
     Steps are high_pddl and low_actions entries as ``pick`` makes them.
     """
@@ -80,7 +80,7 @@ def trial(
 
 
 def toggle(number: int) -> list[dict[str, Any]]:
-    """The steps of switching the lamp on."""
+    """Return the steps of switching the lamp on."""
     return [
         {
             "planner_action": {"action": "ToggleObject", "objectId": LAMP},

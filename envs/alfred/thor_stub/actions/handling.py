@@ -152,7 +152,7 @@ def switch(stage: Stage, entity: Entity, on: bool) -> None:
 
 
 def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> None:
-    """The whole stays behind, cut, and can no more be seen. No knife is needed: that is for skills to demand."""
+    """Return the whole stays behind, cut, and can no more be seen. No knife is needed: that is for skills to demand."""
     stage, entity = session.stage, session.target(objectId, forceAction)
     if "sliced" in stage.marks[entity.key]:
         return

@@ -66,7 +66,7 @@ def teleport_full(
     y: float | None = None,
     z: float | None = None,
 ) -> None:
-    """All of the pose at once; the position in either form."""
+    """Return all of the pose at once; the position in either form."""
     if position is None and None in (x, y, z):
         raise Refused("action: TeleportFull is missing the following arguments: position", "MissingArguments")
     pose: dict[str, Any] = {"position": position, "rotation": rotation, "horizon": horizon, "standing": standing}
@@ -117,7 +117,7 @@ def reachable(
     directionsRelativeAgent: bool = False,
     gridSize: float | None = None,
 ) -> list[XYZ]:
-    """All standing points, the agent's own first, then by distance from it."""
+    """Return all standing points, the agent's own first, then by distance from it."""
     return [xyz(point) for point in _standing_points(session)]
 
 
@@ -139,7 +139,7 @@ def interactable(
     maxDistance: float | None = None,
     maxPoses: int = ANY,
 ) -> list[dict[str, Any]]:
-    """Poses from which the object is seen."""
+    """Return poses from which the object is seen."""
     stage, sight = session.stage, session.settings.sight
     if maxPoses <= 0:
         raise out_of_range("maxPoses must be > 0")

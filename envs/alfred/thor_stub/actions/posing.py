@@ -96,7 +96,7 @@ def _findable(stage: Stage, entity: Entity) -> bool:
 
 
 def _next(item: Item, taken: list[str]) -> str:
-    """The first free instance id of the item's type."""
+    """Return the first free instance id of the item's type."""
     kind = snake(item.type)
     return next(name for number in range(1, len(taken) + 2) if (name := f"{kind}_{number}") not in taken)
 

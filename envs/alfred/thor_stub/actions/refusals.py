@@ -14,7 +14,7 @@ class Refused(KeepError):
 
 
 def thrown(kind: str, message: str) -> Refused:
-    """A failure that is an exception inside the build: its text gets the type in front and a trace behind."""
+    """Return a failure that is an exception inside the build: its text gets the type in front and a trace behind."""
     return Refused(f"{kind}: {message}. trace: none, this is a stand-in")
 
 

@@ -87,7 +87,7 @@ def change_quality(session: Session, *, quality: str) -> None:
 
 
 def map_view_properties(session: Session) -> dict[str, Any]:
-    """A camera that shows the room from above, as `AddThirdPartyCamera` takes it."""
+    """Return a camera that shows the room from above, as `AddThirdPartyCamera` takes it."""
     camera = map_camera(session.stage)
     return {
         "position": xyz(camera.position),

@@ -54,7 +54,7 @@ class Http:
 
 
 def _parts(answer: Answer, token: bytes, garbage: bool) -> list[bytes]:
-    """A multipart form, as the client's own parser wants it."""
+    """Return a multipart form, as the client's own parser wants it."""
     metadata = GARBAGE[1:] if garbage else json.dumps(answer.metadata, separators=(",", ":")).encode()
     parts = [*_text(b"metadata", metadata), *_text(b"token", token)]
     if answer.image is not None:

@@ -60,7 +60,7 @@ class Pipes:
             raise Gone(str(error)) from error
 
     def receive(self) -> dict[str, Any]:
-        """The next action. The first call opens the incoming pipe."""
+        """Return the next action. The first call opens the incoming pipe."""
         if self._in < 0:
             self._in = os.open(self._paths[1], os.O_RDONLY | os.O_NONBLOCK)
         action: dict[str, Any] = {}
@@ -102,7 +102,7 @@ class Pipes:
             raise Gone("the client reads no more")
 
     def _look(self) -> None:
-        """A client that is gone has left us to another parent."""
+        """Return a client that is gone has left us to another parent."""
         if os.getppid() != self._client:
             raise Gone("the client's process is gone")
 

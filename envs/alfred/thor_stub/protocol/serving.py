@@ -57,5 +57,5 @@ def _answer(channel: Channel, simulator: Simulator, action: dict[str, Any], faul
 
 
 def _late(answer: Answer) -> Answer:
-    """The answer to another action."""
+    """Return the answer to another action."""
     return replace(answer, metadata=answer.metadata | {"sequenceId": answer.metadata["sequenceId"] + 7}, patch=None)

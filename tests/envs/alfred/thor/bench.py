@@ -59,7 +59,7 @@ class Bench:
 
 
 def beside(scene: Scene) -> Scene:
-    """The scene with its agent on a point of the grid."""
+    """Return the scene with its agent on a point of the grid."""
     return replace(scene, agent=(0.0, 2.0))
 
 

@@ -7,7 +7,7 @@ from zlib import crc32
 
 
 def entry(object_id: str, kind: str | None = None, **changes: Any) -> dict[str, Any]:
-    """An object of the type in its id, at the position in it."""
+    """Return an object of the type in its id, at the position in it."""
     first, x, y, z = object_id.split("|")[:4]
     base = {
         "objectId": object_id,

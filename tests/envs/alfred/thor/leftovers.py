@@ -38,7 +38,7 @@ def children(process: int | str) -> set[int]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Everything that the block opens is closed at its end, or soon after."""
+    """Return everything that the block opens is closed at its end, or soon after."""
     before = held_now()
     yield
     until(lambda: not _more(before), lambda: str(_more(before)))

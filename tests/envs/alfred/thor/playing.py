@@ -19,7 +19,7 @@ PRIMITIVES = ("goto", "open", "close", "pick", "put", "drop", "slice", "turn_on"
 
 @contextmanager
 def thor_env(episodes: Sequence[Episode] | None = None, thor: Any = (), **settings: Any) -> Iterator[AlfredEnv]:
-    """An environment over the stand-in, closed at the end."""
+    """Return an environment over the stand-in, closed at the end."""
     with closing(AlfredEnv(episodes=episodes, backend="thor", thor={**STAND_IN, **dict(thor)}, **settings)) as env:
         yield env
 
@@ -39,7 +39,7 @@ class Shadow:
 
 @contextmanager
 def shadowed(world: World) -> Iterator[Shadow]:
-    """Every primitive of this world is repeated by a symbolic one, and must have the same outcome."""
+    """Return every primitive of this world is repeated by a symbolic one, and must have the same outcome."""
     shadow, kind = Shadow(world), type(world)
     original = {name: getattr(kind, name) for name in PRIMITIVES}
 
@@ -62,7 +62,7 @@ def shadowed(world: World) -> Iterator[Shadow]:
 
 
 def shape(world: World) -> dict[str, Any]:
-    """All that goals, facts and skills depend on, but positions: physics has its own."""
+    """Return all that goals, facts and skills depend on, but positions: physics has its own."""
     things = {
         one.id: (one.type, one.parent, sorted(one.contents), one.is_open, one.is_on) for one in world.things.values()
     }

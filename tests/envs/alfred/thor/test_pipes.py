@@ -42,7 +42,7 @@ def test_what_drips_ends_with_the_whole_time(hasty: BoundedFifoServer) -> None:
     held = os.open(hasty.server_pipe_path, os.O_RDONLY | os.O_NONBLOCK)  # so that no end waits for the other
 
     def drip() -> None:
-        """The first bytes of a record that says it is long."""
+        """Return the first bytes of a record that says it is long."""
         with Path(hasty.server_pipe_path).open("wb", buffering=0) as pipe:
             pipe.write(b"\x01\x7f\xff\xff\xff")
             begun.set()

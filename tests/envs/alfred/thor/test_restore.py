@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envs.alfred.scene import Placed, Start
+from envs.alfred.scene import ObjectPose, Start
 from envs.alfred.thor.restore import Restored, object_poses, state_actions, strayed
 from tests.envs.alfred.thor.entries import entry, thing
 
@@ -10,8 +10,8 @@ MUG, PEN, CHAIR = "Mug|+01.00|+01.00|+00.00", "Pen|+02.00|+01.00|+00.00", "Chair
 NOWHERE = (0.0, 0.0, 0.0)
 
 
-def placed(name: str, x: float) -> Placed:
-    return Placed(name, (x, 1.0, 0.0), (0.0, 90.0, 0.0))
+def placed(name: str, x: float) -> ObjectPose:
+    return ObjectPose(name, (x, 1.0, 0.0), (0.0, 90.0, 0.0))
 
 
 def test_poses_go_to_instances_of_the_type_and_the_rest_stays() -> None:

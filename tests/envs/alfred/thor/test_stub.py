@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from envs.alfred.data.mining import official_id
-from envs.alfred.scene import Item, Placed, Scene, Start
+from envs.alfred.scene import Item, ObjectPose, Scene, Start
 from envs.alfred.thor_stub import faults
 from envs.alfred.thor_stub.house import KEY, from_house, to_house
 from envs.alfred.thor_stub.rooms import Rooms
@@ -24,7 +24,7 @@ from tests.envs.alfred.thor.bench import Bench, Record, beside
 
 
 def test_a_house_survives_its_way_through_json(houses: list[Scene]) -> None:
-    pose = Placed("Mug_1234abcd", (1.0, 0.9, 2.0), (0.0, 90.0, 0.0))
+    pose = ObjectPose("Mug_1234abcd", (1.0, 0.9, 2.0), (0.0, 90.0, 0.0))
     start = Start((pose,), (("DeskLamp", True),), True, (0.5, 0.9, 1.0), 90.0, 30.0)
     for scene in (*houses, kitchen(), bedroom(), replace(kitchen(), start=start)):
         assert from_house(json.loads(json.dumps(to_house(scene)))) == scene

@@ -11,7 +11,7 @@ from tests.envs.alfred.thor.bench import Bench, Record
 
 
 def loose(bench: Bench) -> list[Record]:
-    """A pose for everything that could be picked up or moved, as it is."""
+    """Return a pose for everything that could be picked up or moved, as it is."""
     return [
         {"objectName": one["name"], "position": one["position"], "rotation": one["rotation"]}
         for one in bench.objects()
