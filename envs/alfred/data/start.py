@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import fmean, median
 
@@ -20,7 +20,6 @@ from envs.alfred.objects import snake
 from envs.alfred.scene import Item, ObjectPose, Position, Scene, Task
 from envs.alfred.targets import TREATMENTS
 from envs.alfred.world import World
-
 
 _STANDS_BY = {"Faucet": ("SinkBasin",), "DeskLamp": ("Desk", "SideTable", "Dresser")}
 _HEIGHT = 0.8  # metres, for a type of fixture without any known instance
@@ -125,14 +124,10 @@ def _containers(item: Item, items: Iterable[Item]) -> list[tuple[float, str | No
 
 
 def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Object]) -> Scene:
-    objects_in_place = (_at(thing.item, thing.parent) for thing in objects)
+    objects_in_place = (replace(thing.item, parent=thing.parent) for thing in objects)
     room = room_of(trajectory.floor_plan)
     x, _, z = trajectory.start.agent
     return Scene(trajectory.floor_plan, room, (*fixtures, *objects_in_place), (x, z), start=trajectory.start)
-
-
-def _at(item: Item, parent: str | None) -> Item:
-    return Item(item.id, item.type, item.position, parent, item.states, item.source)
 
 
 def _give_up_one(task: Task, scene: Scene, objects: list[_Object]) -> None:

@@ -1,4 +1,4 @@
-"""Ids and names as AI2-THOR 5.0 forms them. They are never those of 2.1, which ALFRED's files name."""
+"""Ids and names as AI2-THOR 5.0 forms them; they differ from those of 2.1 in ALFRED's files."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Container
 from envs.alfred.data.mining import official_id
 from envs.alfred.scene import Position
 
-_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # named after what they are part of
-_SHIFT = 0.01  # metres; furniture of 5.0 does not stand quite where it stood
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # their ids begin with the type of the whole
+_SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
 
 
 def object_id(kind: str, position: Position) -> str:
-    """ "Mug|+00.13|+00.91|-01.20", "Sink|+00.13|+00.91|-01.20|SinkBasin"; ``kind`` is a name of 5.0."""
+    """Return an id: "Mug|+00.13|+00.91|-01.20", "Sink|+00.13|+00.91|-01.20|SinkBasin"; ``kind`` is a name of 5.0."""
     x, y, z = position
     outer = _INSIDE.get(kind)
     whole = official_id(outer or kind, (x + _SHIFT, y, z))
     return f"{whole}|{kind}" if outer else whole
 
 
-def free_id(kind: str, position: Position, taken: Container[str]) -> str:
-    """Return an id that nothing else has: the position it names is a little higher where needed."""
+def free_id(kind: str, position: Position, ids: Container[str]) -> str:
+    """Return an unused id; the position in it is moved up until the id is free."""
     x, y, z = position
-    found = object_id(kind, position)
-    while found in taken:
+    candidate = object_id(kind, position)
+    while candidate in ids:
         y += _SHIFT
-        found = object_id(kind, (x, y, z))
-    return found
+        candidate = object_id(kind, (x, y, z))
+    return candidate
 
 
 def game_name(scene: str, kind: str, object_id: str) -> str:
@@ -36,6 +36,6 @@ def game_name(scene: str, kind: str, object_id: str) -> str:
 
 
 def whole_of(basin_id: str) -> tuple[str, str]:
-    """(type, id) of the sink or bathtub a basin is part of: "Sink|..|SinkBasin" -> ("Sink", "Sink|..")."""
+    """Return (type, id) of the sink or bathtub of a basin: "Sink|..|SinkBasin" -> ("Sink", "Sink|..")."""
     whole = basin_id.rpartition("|")[0]
     return whole.partition("|")[0], whole

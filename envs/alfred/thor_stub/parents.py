@@ -1,4 +1,4 @@
-"""What an object lies in or on, as far as its position tells."""
+"""Receptacles of objects, inferred from their positions."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from envs.alfred.scene import Item, Position
 
 
 class Parents:
-    """Guesses in one room; made from what demonstrations reveal of it, or from its fixtures alone."""
+    """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
 
     def __init__(self, fixtures: Iterable[Item], room: Room | None = None) -> None:
-        """``room`` names fixtures by the ids that items have as their ``source``."""
-        found = [item for item in fixtures if item.source or room is None]
+        """Take the fixtures; ``room`` names them by the ids that items have as their ``source``."""
+        items = [item for item in fixtures if item.source or room is None]
         if room is None:
-            room = Room(tuple(Fixture(item.id, item.type, item.position) for item in found))
-            self._ids = {item.id: item.id for item in found}
+            room = Room(tuple(Fixture(item.id, item.type, item.position) for item in items))
+            self._ids = {item.id: item.id for item in items}
         else:
-            self._ids = {item.source: item.id for item in found}
+            self._ids = {item.source: item.id for item in items}
         self._inference = Inference(room)
 
-    def guess(self, kind: str, position: Position, others: Iterable[Item]) -> str | None:
-        """Return the item that holds it: a bowl or mug right below, else a fixture; None is the floor."""
-        inside = (other.id for other in others if nested(kind, position, other.type, other.position))
+    def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
+        """Return the id of the item that holds an object: a bowl or mug directly below, else a fixture; None is the
+        floor.
+        """
+        inside = (item.id for item in containers if nested(kind, position, item.type, item.position))
         return next(inside, None) or self._fixture(kind, position)
 
     def _fixture(self, kind: str, position: Position) -> str | None:

@@ -1,4 +1,4 @@
-"""What AI2-THOR 5.0 says of each object type, and how large we take its things to be."""
+"""Traits of AI2-THOR 5.0's object types, and rough sizes of their objects."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from envs.alfred.objects import types
 RENAMED: Mapping[str, str] = MappingProxyType(
     {"Glassbottle": "Bottle", "PaperTowel": "PaperTowelRoll", "ToiletPaperRoll": "ToiletPaper"}
 )
-"""Types of ALFRED under their name in 5.0."""
+"""Names in 5.0 of ALFRED's types, where they differ."""
 
 OPENABLE = types("Book Box Cabinet Drawer Fridge Kettle Laptop LaundryHamper Microwave Safe Toilet")
-OPEN_AT_FIRST = types("LaundryHamper")  # worlds of ours know no lid there
+OPEN_AT_FIRST = types("LaundryHamper")  # it has no lid in the symbolic world
 OPEN_TO_PUT = types("Box Cabinet Drawer Fridge LaundryHamper Microwave")
 TOGGLEABLE = types(
     "Candle CellPhone CoffeeMachine DeskLamp Faucet FloorLamp Laptop LightSwitch Microwave StoveKnob Toaster"
@@ -62,18 +62,20 @@ def name_of(kind: str) -> str:
 
 @cache
 def size_of(kind: str) -> tuple[float, float, float]:
-    """Width, height and depth in metres; a rough guess."""
+    """Return width, height and depth in metres; rough values."""
     return _SIZE.get(kind) or ((0.12, 0.12, 0.12) if kind in PICKUPABLE else (0.3, 0.3, 0.3))
 
 
 def loose(kind: str) -> bool:
-    """Return whether ``SetObjectPoses`` takes a thing of this type away unless it is listed."""
+    """Return whether ``SetObjectPoses`` removes an unlisted thing of this type."""
     return kind in PICKUPABLE or kind in MOVEABLE
 
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """Return the metadata that all objects of a type share, and defaults for the rest. Treat it as frozen."""
+    """Return the metadata shared by all objects of a type, with defaults for the rest. The result must not be
+    changed.
+    """
     moves = loose(kind)
     return {
         "name": "",

@@ -205,7 +205,7 @@ def test_a_room_that_is_not_the_same_after_a_restart(tmp_path: Path) -> None:
         env.reset(options={"episode": EPISODES[0]})
         opened = next(one for one in env.world.things.values() if one.openable and not one.is_open)
         assert env.world.open(opened.id).ok
-        env.world._done.clear()  # so the door will be shut
+        env.world._history.clear()  # so the door will be shut
         env.setting.simulator._controller.server.unity_proc.kill()
         with pytest.raises(ThorLost, match=f"1 things are not as before the restart, such as {opened.id}"):
             env.world.close(opened.id)

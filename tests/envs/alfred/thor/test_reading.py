@@ -7,7 +7,7 @@ from typing import Any
 
 from envs.alfred.scene import Item
 from envs.alfred.thing import Thing
-from envs.alfred.thor.reading import Names, held, kind_of, read_things
+from envs.alfred.thor.reading import Names, thing_in_hand, kind_of, read_things
 from tests.envs.alfred.thor.entries import entry, thing
 
 FRIDGE, COUNTER, BOWL = "Fridge|-01.00|+00.00|+02.00", "CounterTop|+01.00|+00.90|+00.00", "Bowl|+01.10|+00.95|+00.20"
@@ -54,14 +54,14 @@ def test_the_nearest_of_a_type_has_the_name_of_the_description() -> None:
     far, near, third = (f"Mug|+0{x:.2f}|+01.00|+00.00" for x in (4, 0.05, 9))
     items = [Item("mug_2", "Mug", (0.0, 1.0, 0.0)), Item("mug_1", "Mug", (5.0, 1.0, 0.0))]
     names = named([thing(far), thing(near), thing(third)], *items)
-    assert names.ours == {near: "mug_2", far: "mug_1", third: "mug_3"}
-    assert names.theirs("mug_1") == far
+    assert names.thing_ids == {near: "mug_2", far: "mug_1", third: "mug_3"}
+    assert names.object_id("mug_1") == far
 
 
 def test_two_in_the_same_place_get_a_name_each() -> None:
     first, second = "Egg|+00.00|+01.00|+00.00", "Egg|+00.01|+01.00|+00.00"
     names = named([thing(first), thing(second)], *(Item(f"egg_{n}", "Egg", (0.0, 1.0, 0.0)) for n in (1, 2)))
-    assert sorted(names.ours.values()) == ["egg_1", "egg_2"]
+    assert sorted(names.thing_ids.values()) == ["egg_1", "egg_2"]
 
 
 def test_what_did_not_change_is_the_same_object() -> None:
@@ -121,8 +121,8 @@ def test_what_is_in_the_hand_is_nowhere_else() -> None:
     lifted = [one | {"isPickedUp": True} if one["objectId"] == BOWL else one for one in room()]
     things = read(lifted, names, {})
     assert things["bowl_1"].parent is None and things["apple_1"].parent == "bowl_1"
-    assert held({"inventoryObjects": [{"objectId": BOWL, "objectType": "Bowl"}]}, names) == "bowl_1"
-    assert held({"inventoryObjects": []}, names) is None
+    assert thing_in_hand({"inventoryObjects": [{"objectId": BOWL, "objectType": "Bowl"}]}, names) == "bowl_1"
+    assert thing_in_hand({"inventoryObjects": []}, names) is None
 
 
 def test_a_container_without_a_door_hides_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envs.alfred.scene import ObjectPose, Start
-from envs.alfred.thor.restore import Restored, object_poses, state_actions, strayed
+from envs.alfred.thor.restore import RestoreReport, object_poses, state_actions, strayed
 from tests.envs.alfred.thor.entries import entry, thing
 
 MUG, PEN, CHAIR = "Mug|+01.00|+01.00|+00.00", "Pen|+02.00|+01.00|+00.00", "Chair|+03.00|+00.00|+00.00"
@@ -75,5 +75,5 @@ def test_states_one_by_one() -> None:
 def test_what_strayed() -> None:
     wanted = [placed("Mug_0a1b", 1.0), placed("Pen_0a1b", 9.0), placed("Vase_0a1b", 3.0)]
     assert strayed(wanted, [thing(MUG), thing(PEN)], ["Vase"]) == ["Pen"]
-    assert Restored(3).notes() == {}
-    assert Restored(3, absent=("Vase",)).notes() == {"posed": 3, "absent": ["Vase"]}
+    assert RestoreReport(3).notes() == {}
+    assert RestoreReport(3, absent=("Vase",)).notes() == {"posed": 3, "absent": ["Vase"]}

@@ -160,11 +160,11 @@ def test_further_cameras_add_their_pictures() -> None:
     simulator.handle({"action": "CreateHouse", "house": to_house(kitchen())})
     camera = simulator.handle({"action": "GetMapViewCameraProperties"}).metadata["agents"][0]["actionReturn"]
     first = simulator.handle({"action": "AddThirdPartyCamera", **camera, "skyboxColor": "white"})
-    assert len(first.others) == 1 and len(set(first.others[0])) > 8
+    assert len(first.camera_images) == 1 and len(set(first.camera_images[0])) > 8
     simulator.handle({"action": "AddThirdPartyCamera", "position": {"y": 2}, "rotation": {"x": 45}})
-    assert len(simulator.handle({"action": "Pass"}).others) == 2
+    assert len(simulator.handle({"action": "Pass"}).camera_images) == 2
     moved = simulator.handle({"action": "UpdateThirdPartyCamera", "thirdPartyCameraId": 0, "orthographicSize": 2.0})
-    assert moved.others[0] != first.others[0]
+    assert moved.camera_images[0] != first.camera_images[0]
 
 
 # faults

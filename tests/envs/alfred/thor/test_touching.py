@@ -27,7 +27,7 @@ def world() -> Iterator[ThorWorld]:
 
 def told(world: ThorWorld, thing: str, *parents: str) -> None:
     """Let the simulator name these receptacles for a thing."""
-    theirs = world._names.theirs
+    theirs = world._names.object_id
     for one in world._reply.objects:
         if one["objectId"] == theirs(thing):
             one["parentReceptacles"] = [theirs(parent) for parent in parents]
@@ -49,7 +49,7 @@ def test_what_is_nested_counts_twice_by_the_official_rule_alone(world: ThorWorld
 
 def test_a_container_without_a_door_is_not_closed(world: ThorWorld) -> None:
     for one in world._reply.objects:
-        if one["objectId"] == world._names.theirs("cabinet_1"):
+        if one["objectId"] == world._names.object_id("cabinet_1"):
             one |= {"openable": False}
     world._look()
     assert world["cabinet_1"].is_open and world.close("cabinet_1").message == "cabinet 1 cannot be closed"
