@@ -1,4 +1,4 @@
-"""Small hand-made rooms in which every rule of the world can be provoked."""
+"""Small rooms written by hand, in which every rule of the world can be tested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def inside(kind: str, number: int, parent: Item, *states: str) -> Item:
 
 
 def kitchen() -> Scene:
-    """Two counters, a fridge, a microwave, two cabinets, two drawers, two burners and a sink, 2 m apart."""
+    """Return two counters, a fridge, a microwave, two cabinets, two drawers, two burners and a sink, 2 m apart."""
     counter, second = place("CounterTop", 1, 0, 0), place("CounterTop", 2, 0, 8)
     fridge, cabinet, drawer = place("Fridge", 1, 4, 0), place("Cabinet", 1, 6, 0), place("Drawer", 1, 8, 0)
     burner = place("StoveBurner", 1, 2, 4)
@@ -54,7 +54,7 @@ def kitchen() -> Scene:
 
 
 def bedroom() -> Scene:
-    """Return a desk with a lamp on it, a floor lamp across the room, two shelves, a laptop and a bath with its faucet."""
+    """Return a desk with a lamp, a floor lamp far from it, two shelves, a laptop and a bath with its faucet."""
     desk, shelf, second = place("Desk", 1, 0, 0), place("Shelf", 1, 5, 0), place("Shelf", 2, 5, 1)
     return Scene(
         id="bedroom",
@@ -80,7 +80,7 @@ def bedroom() -> Scene:
 
 
 def do(world: World, *steps: str) -> None:
-    """Run primitives given as "pick apple_1"; each of them must work."""
+    """Execute primitives given as "pick apple_1"; each of them must succeed."""
     for step in steps:
         name, *arguments = step.split()
         outcome = getattr(world, name)(*arguments)

@@ -1,4 +1,4 @@
-"""The official loader on real ALFRED data: counts, accuracy of the inferred receptacles, and the expert's success."""
+"""Loader of official data, on ALFRED itself: counts, accuracy of inferred receptacles, and the expert's success."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envs.alfred.world import World
 
 @pytest.fixture(scope="module")
 def data(alfred_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The folder json_2.1.0, with a cache folder of these tests' own."""
+    """The folder json_2.1.0, with a separate cache folder."""
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     yield str(alfred_data / "json_2.1.0")

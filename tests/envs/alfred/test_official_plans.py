@@ -1,4 +1,4 @@
-"""The official demonstrations, replayed step by step in our world, reach their goals."""
+"""Official demonstrations, replayed step by step in the symbolic world: they reach their goals."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ PRIMITIVES = {
 }
 
 
-def ours(world: World, official: str) -> str | None:
-    """Our id of an official one; any slice of the same thing stands for a slice, as they number differently."""
-    wanted = official.rpartition("_")[0] if "Sliced_" in official else official
-    ids = (thing.id for thing in world.things.values() if thing.source.startswith(wanted))
+def thing_id_of(world: World, official: str) -> str | None:
+    """Return the thing id of an official id; slices are numbered differently, so any slice of the same object will
+    do.
+    """
+    prefix = official.rpartition("_")[0] if "Sliced_" in official else official
+    ids = (thing.id for thing in world.things.values() if thing.source.startswith(prefix))
     return next(ids, None)
 
 
 def act(world: World, action: str, thing: str, receptacle: str) -> str:
-    """Do one low-level action; why it did not work, or ""."""
-    target = ours(world, receptacle or thing)
+    """Execute one low-level action and return its refusal, or ""."""
+    target = thing_id_of(world, receptacle or thing)
     if target is None:
         return f"no id for {(receptacle or thing).partition('|')[0]}"
     if action == "PutObject":
@@ -57,17 +59,17 @@ def plans(
     episodes = {episode.tasks[0].id: episode for episode in load_episodes(str(folder), "valid_seen")}
     patch.undo()
     demonstrations = {trajectory.trial: steps for trajectory, steps in Corpus(folder).demonstrations()}
-    named = ((episode, demonstrations[trial.rpartition("/")[2]]) for trial, episode in episodes.items())
-    yield [(World(episode.scene), episode.tasks[0], steps) for episode, steps in named]
+    pairs = ((episode, demonstrations[trial.rpartition("/")[2]]) for trial, episode in episodes.items())
+    yield [(World(episode.scene), episode.tasks[0], steps) for episode, steps in pairs]
 
 
 def test_official_plans_reach_their_goals(plans: list[tuple[World, Task, list[Step]]]) -> None:
-    """What is left are objects whose id in the plan is none of the scene's, or whose cabinet was not inferred."""
+    """The remaining failures are objects whose id the scene lacks, and cabinets that were not inferred."""
     refusals: Counter[str] = Counter()
-    reached = Counter(dict.fromkeys(MATCHINGS, 0))
+    successes = Counter(dict.fromkeys(MATCHINGS, 0))
     for world, task, steps in plans:
         refusals.update(message for step in steps for low in step.low if (message := act(world, *low)))
-        reached.update(matching for matching in MATCHINGS if succeeded(world, task, matching))
+        successes.update(matching for matching in MATCHINGS if succeeded(world, task, matching))
     assert len(plans) == 251
-    assert min(reached.values()) >= 240, f"{reached}, refused: {refusals.most_common(5)}"
+    assert min(successes.values()) >= 240, f"{successes}, refused: {refusals.most_common(5)}"
     assert sum(refusals.values()) <= 60, refusals.most_common(10)

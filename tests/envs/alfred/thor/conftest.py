@@ -1,4 +1,4 @@
-"""Rooms to play in; homes and temporary folders of the tests' own, as the client writes into both."""
+"""Rooms, and separate home and temporary folders, because the client writes into both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envs.alfred.episodes import load_episodes
 from envs.alfred.scene import Scene
 from envs.alfred.thor import launch
 from tests.envs.alfred.rooms import kitchen
-from tests.envs.alfred.thor.bench import Bench, beside
+from tests.envs.alfred.thor.in_process import Sim, beside
 from tests.waiting import PATIENCE
 
 
@@ -27,8 +27,8 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def cook() -> Bench:
-    return Bench(beside(kitchen()))
+def sim() -> Sim:
+    return Sim(beside(kitchen()))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Replies of AI2-THOR that do not say whether an action worked."""
+"""Replies of AI2-THOR with unusable values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Simulator:
 
 
 @pytest.mark.parametrize("flag", ["false", "", None, 0, 1, [True]])
-def test_what_is_no_flag_is_no_answer(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_success_flag_must_be_boolean(flag: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     thor = Thor(ThorOptions())
     monkeypatch.setattr(thor, "_controller", Simulator(flag))
     monkeypatch.setattr(thor, "close", lambda: None)

@@ -1,4 +1,4 @@
-"""What counts as lying in a receptacle where the simulator names several; and pictures with a fourth channel."""
+"""Receptacles that count for a goal when the simulator lists several."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ def world() -> Iterator[ThorWorld]:
         yield env.world
 
 
-def told(world: ThorWorld, thing: str, *parents: str) -> None:
-    """Let the simulator name these receptacles for a thing."""
-    theirs = world._names.object_id
-    for one in world._reply.objects:
-        if one["objectId"] == theirs(thing):
-            one["parentReceptacles"] = [theirs(parent) for parent in parents]
+def set_receptacles(world: ThorWorld, thing: str, *parents: str) -> None:
+    """Let the simulator list these receptacles for a thing."""
+    object_id = world._names.object_id
+    for entry in world._reply.objects:
+        if entry["objectId"] == object_id(thing):
+            entry["parentReceptacles"] = [object_id(parent) for parent in parents]
     world._look()
 
 
-def test_of_two_places_that_a_thing_touches_either_counts(world: ThorWorld) -> None:
+def test_either_of_two_touched_receptacles_counts(world: ThorWorld) -> None:
     assert goal_conditions(world, ON_COUNTER) == (0, 1)
-    told(world, "potato_1", "drawer_1", "countertop_2")
+    set_receptacles(world, "potato_1", "drawer_1", "countertop_2")
     assert goal_conditions(world, ON_COUNTER) == goal_conditions(world, ON_COUNTER, "official") == (1, 1)
 
 
-def test_what_is_nested_counts_twice_by_the_official_rule_alone(world: ThorWorld) -> None:
-    told(world, "potato_1", "plate_1", "countertop_1")
+def test_the_outer_receptacle_counts_by_the_official_rule_only(world: ThorWorld) -> None:
+    set_receptacles(world, "potato_1", "plate_1", "countertop_1")
     assert world["potato_1"].parent == "plate_1"
     assert goal_conditions(world, ON_COUNTER) == (0, 1)
     assert goal_conditions(world, ON_COUNTER, "official") == (1, 1)
 
 
 def test_a_container_without_a_door_is_not_closed(world: ThorWorld) -> None:
-    for one in world._reply.objects:
-        if one["objectId"] == world._names.object_id("cabinet_1"):
-            one |= {"openable": False}
+    for entry in world._reply.objects:
+        if entry["objectId"] == world._names.object_id("cabinet_1"):
+            entry |= {"openable": False}
     world._look()
     assert world["cabinet_1"].is_open and world.close("cabinet_1").message == "cabinet 1 cannot be closed"
 
 
-def test_other_cameras_have_three_channels_too() -> None:
+def test_frames_of_additional_cameras_have_three_channels() -> None:
     metadata = {
         "screenWidth": 4,
         "screenHeight": 3,
