@@ -35,14 +35,11 @@ class Knowledge:
         self.known.update(item for item in world.things if not world[item].pickupable or world.on_floor(item))
         self._look_around()
 
+    def _state(self) -> tuple[object, ...]:
+        return self.observability, self.known, self.known_contents, self.facts, self.world
+
     def __eq__(self, value: object) -> bool:
-        if not isinstance(value, Knowledge):
-            return NotImplemented
-        state, value_state = (
-            (self.known, self.known_contents, self.facts),
-            (value.known, value.known_contents, value.facts),
-        )
-        return self.observability == value.observability and state == value_state and self.world == value.world
+        return self._state() == value._state() if isinstance(value, Knowledge) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -82,13 +79,8 @@ class Knowledge:
     def _new_fact(self, thing: Thing) -> Fact | None:
         """Return the thing's fact if it differs from the last one."""
         world, thing_id = self.world, thing.id
-        marks = (
-            thing_id in world.heated,
-            thing_id in world.cooled,
-            thing_id in world.cleaned,
-            thing_id == world.holding,
-            thing_id in self.known_contents,
-        )
+        hot, cold, clean = (thing_id in marked for marked in (world.heated, world.cooled, world.cleaned))
+        marks = hot, cold, clean, thing_id == world.holding, thing_id in self.known_contents
         snapshot = self._snapshots.get(thing_id)
         if snapshot is not None and snapshot[0] is thing and snapshot[1] == marks:
             return None

@@ -122,9 +122,8 @@ def _instances(world: World, kind: str, whole_only: bool = False) -> list[str]:
 def _unvisited(world: World, candidates: list[str]) -> list[str]:
     """Return the instances that a repeated ``find`` has not reached; after the last one, the first again."""
     history = world.focus.find_history
-    return [thing_id for thing_id in candidates if thing_id not in history] or [
-        thing_id for thing_id in history if thing_id in candidates
-    ][:1]
+    unvisited = [thing_id for thing_id in candidates if thing_id not in history]
+    return unvisited or [thing_id for thing_id in history if thing_id in candidates][:1]
 
 
 # instance choice: the smallest tuple wins, distance decides ties
@@ -152,11 +151,8 @@ def _last_receptacle(world: World, kind: str) -> str | None:
 
 def _pick_rank(world: World, thing_id: str) -> tuple[bool, ...]:
     target = _put_target(world)
-    return (
-        thing_id != world.focus.target,
-        target is None or world[thing_id].parent != target,
-        *_search_rank(world, thing_id),
-    )
+    elsewhere = target is None or world[thing_id].parent != target
+    return thing_id != world.focus.target, elsewhere, *_search_rank(world, thing_id)
 
 
 def _open_rank(world: World, thing_id: str) -> tuple[bool, ...]:
@@ -243,10 +239,8 @@ def _put(world: World, kind: str, instance: str | None) -> Outcome:
         dropped = world.drop()
         then = f"so {kind} fell on the floor" if dropped.ok else f"and {kind} is still held: {dropped.message}"
         return failed(f"put down failed because {outcome.message}, {then}")
-    focus = world.focus
-    world.focus = replace(
-        focus, put_objects=focus.put_objects | {holding}, put_receptacles=(*focus.put_receptacles, instance)
-    )
+    put_objects, put_receptacles = world.focus.put_objects | {holding}, (*world.focus.put_receptacles, instance)
+    world.focus = replace(world.focus, put_objects=put_objects, put_receptacles=put_receptacles)
     return outcome
 
 

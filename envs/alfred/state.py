@@ -69,12 +69,11 @@ class State:
         self.heated, self.cooled, self.cleaned, self.focus = set(), set(), set(), Focus()
 
     def _state(self) -> tuple[object, ...]:
-        return self.things, self.agent, self.holding, self.heated, self.cooled, self.cleaned, self.focus
+        marks = self.heated, self.cooled, self.cleaned
+        return self.scene, self.things, self.agent, self.holding, marks, self.focus
 
     def __eq__(self, value: object) -> bool:
-        if not isinstance(value, State):
-            return NotImplemented
-        return self.scene == value.scene and self._state() == value._state()
+        return self._state() == value._state() if isinstance(value, State) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -58,11 +58,7 @@ def load_official(
     files, ConfigError for an unknown split.
     """
     corpus = Corpus(path)
-    entries = [
-        (trajectory, number)
-        for trajectory in corpus.trajectories(split)
-        for number in range(len(trajectory.instructions))
-    ]
+    entries = [(trial, number) for trial in corpus.trajectories(split) for number in range(len(trial.instructions))]
     check_once(
         (f"{trajectory.trial}-{number}" for trajectory, number in entries),
         "annotation",

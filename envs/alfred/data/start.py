@@ -116,11 +116,7 @@ def _objects(trajectory: Trajectory, fixtures: tuple[Item, ...], inference: Infe
 
 def _containers(item: Item, items: Iterable[Item]) -> list[tuple[float, str | None]]:
     """Return the bowls, mugs, ... around an object; the least certain of all places, so their distance is infinite."""
-    return [
-        (inf, container.id)
-        for container in items
-        if nested(item.type, item.position, container.type, container.position)
-    ]
+    return [(inf, outer.id) for outer in items if nested(item.type, item.position, outer.type, outer.position)]
 
 
 def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Object]) -> Scene:

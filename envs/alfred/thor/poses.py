@@ -78,9 +78,8 @@ class Poses:
         if not reply.ok:
             self._asks = not reply.unknown
             return []
-        return [
-            Pose(*(float(pose[key]) for key in ("x", "y", "z", "rotation", "horizon"))) for pose in reply.value or ()
-        ]
+        keys = ("x", "y", "z", "rotation", "horizon")
+        return [Pose(*(float(pose[key]) for key in keys)) for pose in reply.value or ()]
 
 
 def _floor_distance(point: Position, target: Position) -> float:

@@ -148,10 +148,8 @@ def _parent(
     inside = (names.thing_ids.get(name, "") for name in entry["parentReceptacles"])
     around = [things[name] for name in inside if name in things and things[name].receptacle]
     suitable = [outer for outer in around if not (thing.movable and outer.movable)]
-    innermost = min(
-        suitable, key=lambda outer: (not outer.movable, dist(outer.position, thing.position), outer.id), default=None
-    )
-    return innermost.id if innermost else None
+    suitable.sort(key=lambda outer: (not outer.movable, dist(outer.position, thing.position), outer.id))
+    return suitable[0].id if suitable else None
 
 
 def _stays_in(thing: Thing, before: Mapping[str, Thing], things: Mapping[str, Thing]) -> str | None:
@@ -172,10 +170,8 @@ def _contents(parents: Mapping[str, str | None], before: Mapping[str, Thing]) ->
     for name, parent in parents.items():
         if parent is not None:
             inside.setdefault(parent, []).append(name)
-    return {
-        place: _in_order(names, before[place].contents if place in before else ()) for place, names in inside.items()
-    }
-
-
-def _in_order(names: list[str], before: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(name for name in before if name in names), *(name for name in names if name not in before))
+    contents = {}
+    for place, names in inside.items():
+        old = before[place].contents if place in before else ()
+        contents[place] = (*(name for name in old if name in names), *(name for name in names if name not in old))
+    return contents

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from envs.alfred import objects
 from envs.alfred.objects import KNIVES
 from envs.alfred.thing import Thing
-from envs.alfred.thor_stub.actions.refusals import Refusal
+from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage
 from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPEN_TO_PUT, OPENABLE, PICKUPABLE, TOGGLEABLE
@@ -23,10 +23,8 @@ LIQUIDS = ("water", "coffee", "wine")
 
 def pick_up(session: Session, *, objectId: str, forceAction: bool = False, manualInteract: bool = False) -> str:
     entity, stage = session.target(objectId, forceAction), session.stage
-    if entity.type not in PICKUPABLE:
-        raise Refusal(f"{objectId} must have the property CanPickup to be picked up.")
-    if stage.world.holding is not None:
-        raise Refusal("Agent hand has something in it already! Can't pick up anything else")
+    refuse_if(entity.type not in PICKUPABLE, f"{objectId} must have the property CanPickup to be picked up.")
+    refuse_if(stage.world.holding is not None, "Agent hand has something in it already! Can't pick up anything else")
     _do(stage.world.pick(entity.thing))
     return objectId
 
@@ -46,8 +44,7 @@ def put(
     if holding is None:
         raise Refusal("Can't place an object if Agent isn't holding anything")
     entity = session.target(objectId, forceAction)
-    if not entity.thing or not stage.world[entity.thing].receptacle:
-        raise Refusal("This target object is NOT a receptacle!")
+    refuse_if(not entity.thing or not stage.world[entity.thing].receptacle, "This target object is NOT a receptacle!")
     if entity.type in OPEN_TO_PUT and not is_open(stage, entity):
         raise Refusal("Target openable Receptacle is CLOSED, can't place if target is not open!")
     if entity.type == "StoveBurner" and stage.world[entity.thing].contents:
@@ -82,13 +79,10 @@ def open_(
     physicsInterval: float | None = None,
 ) -> None:
     """Open an object; an object that is already in the requested state is no error."""
-    if not 0 <= openness <= 1:
-        raise Refusal("openness must be in [0:1]")
+    refuse_if(not 0 <= openness <= 1, "openness must be in [0:1]")
     stage, entity = session.stage, session.target(objectId, forceAction)
-    if entity.type not in OPENABLE:
-        raise Refusal(f"{objectId} is not an Openable object")
-    if entity.type == "Microwave" and is_on(stage, entity):
-        raise Refusal("Target must be OFF to open!")
+    refuse_if(entity.type not in OPENABLE, f"{objectId} is not an Openable object")
+    refuse_if(entity.type == "Microwave" and is_on(stage, entity), "Target must be OFF to open!")
     if is_open(stage, entity) == (openness > 0):
         return
     if entity.type not in objects.OPENABLE:
@@ -126,12 +120,9 @@ def _toggle(session: Session, entity: Entity, on: bool) -> None:
         raise Refusal(
             "target object is controlled by another sim object. target object cannot be turned on/off directly"
         )
-    if entity.type not in TOGGLEABLE:
-        raise Refusal("object is not toggleable.")
-    if is_on(stage, entity) == on:
-        raise Refusal(f"can't toggle object {word} if it's already {word}!")
-    if on and entity.type == "Microwave" and is_open(stage, entity):
-        raise Refusal("Target must be closed to Toggle On!")
+    refuse_if(entity.type not in TOGGLEABLE, "object is not toggleable.")
+    refuse_if(is_on(stage, entity) == on, f"can't toggle object {word} if it's already {word}!")
+    refuse_if(on and entity.type == "Microwave" and is_open(stage, entity), "Target must be closed to Toggle On!")
     switch(stage, entity, on)
 
 
@@ -163,8 +154,7 @@ def slice_(session: Session, *, objectId: str, forceAction: bool = False) -> Non
     thing = stage.thing(entity)
     if thing is None or thing.type not in objects.SLICEABLE:
         raise Refusal(f"{entity.name} Does not have the CanBeSliced property!")
-    if stage.carries(entity):
-        raise Refusal("target object cannot be sliced if it is in the agent's hand")
+    refuse_if(stage.carries(entity), "target object cannot be sliced if it is in the agent's hand")
     before = set(stage.world.things)
     _do(_with_knife(stage, lambda: stage.world.slice(thing.id)))
     _cut(stage, entity, thing, [piece for piece in stage.world.things.values() if piece.id not in before])
@@ -196,36 +186,31 @@ def _cut(stage: Stage, entity: Entity, whole: Thing, pieces: list[Thing]) -> Non
 
 def dirty(session: Session, *, objectId: str, forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, DIRTYABLE, "CanBeDirty")
-    if "dirty" in session.stage.marks[entity.key]:
-        raise Refusal(f"{entity.name} is already dirty!")
+    refuse_if("dirty" in session.stage.marks[entity.key], f"{entity.name} is already dirty!")
     mark(session.stage, entity, "dirty", True)
 
 
 def clean(session: Session, *, objectId: str, forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, DIRTYABLE, "dirtyable")
-    if "dirty" not in session.stage.marks[entity.key]:
-        raise Refusal(f"{entity.name} is already Clean!")
+    refuse_if("dirty" not in session.stage.marks[entity.key], f"{entity.name} is already Clean!")
     mark(session.stage, entity, "dirty", False)
 
 
 def fill(session: Session, *, objectId: str, fillLiquid: str = "water", forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, FILLABLE, "CanBeFilled")
-    if fillLiquid not in LIQUIDS:
-        raise Refusal(f"{fillLiquid} is not a valid Liquid Type")
+    refuse_if(fillLiquid not in LIQUIDS, f"{fillLiquid} is not a valid Liquid Type")
     session.stage.marks[entity.key].add(fillLiquid)
 
 
 def empty(session: Session, *, objectId: str, forceAction: bool = False) -> None:
     entity = _able(session, objectId, forceAction, FILLABLE, "CanBeFilled")
-    if session.stage.marks[entity.key].isdisjoint(LIQUIDS):
-        raise Refusal("object already empty")
+    refuse_if(session.stage.marks[entity.key].isdisjoint(LIQUIDS), "object already empty")
     session.stage.marks[entity.key].difference_update(LIQUIDS)
 
 
 def _able(session: Session, object_id: str, force: bool, kinds: frozenset[str], ability: str) -> Entity:
     entity = session.target(object_id, force)
-    if entity.type not in kinds:
-        raise Refusal(f"{entity.name} does not have {ability} property!")
+    refuse_if(entity.type not in kinds, f"{entity.name} does not have {ability} property!")
     return entity
 
 
@@ -238,5 +223,4 @@ def mark(stage: Stage, entity: Entity, word: str, present: bool) -> None:
 
 
 def _do(outcome: Outcome) -> None:
-    if not outcome.ok:
-        raise Refusal(outcome.message)
+    refuse_if(not outcome.ok, outcome.message)

@@ -13,7 +13,7 @@ from typing import Any
 from envs.alfred.objects import MOVABLE_RECEPTACLES, snake
 from envs.alfred.scene import Item, Position
 from envs.alfred.thor_stub.actions.handling import is_on, is_open, mark, switch
-from envs.alfred.thor_stub.actions.refusals import Refusal
+from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.geometry import vector
 from envs.alfred.thor_stub.naming import object_id
 from envs.alfred.thor_stub.session import Session
@@ -56,8 +56,7 @@ def set_object_poses(
     stage.resettle(list(layout.items.values()), layout.names, layout.rotations, layout.extras)
     for copy, original in layout.originals.items():
         stage.marks[copy] = set(stage.marks[original])
-    if unknown:
-        raise Refusal(unknown)
+    refuse_if(bool(unknown), unknown)
     return ""
 
 
@@ -169,8 +168,7 @@ _STATES: Mapping[str, tuple[str, frozenset[str]]] = {
 def set_object_states(session: Session, *, SetObjectStates: dict[str, Any], **ignored: object) -> None:
     """Set a state of all objects of a type, or of every type with it; refusals of single objects are ignored."""
     change = SetObjectStates.get("stateChange", "")
-    if change not in _STATES:
-        raise Refusal(f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
+    refuse_if(change not in _STATES, f"{change} is not a state that can be set here; use one of {', '.join(_STATES)}")
     key, kinds = _STATES[change]
     kind, value = SetObjectStates.get("objectType"), bool(SetObjectStates.get(key, False))
     stage = session.stage

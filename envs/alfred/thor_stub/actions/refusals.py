@@ -13,6 +13,12 @@ class Refusal(KeepError):
         self.message, self.code = message, code
 
 
+def refuse_if(condition: bool, message: str, code: str = "") -> None:
+    """Raise a Refusal if the condition holds."""
+    if condition:
+        raise Refusal(message, code)
+
+
 def exception(kind: str, message: str) -> Refusal:
     """Return a failure that is an exception in the build: the type comes before its message, a trace after it."""
     return Refusal(f"{kind}: {message}. trace: none, this is a stand-in")

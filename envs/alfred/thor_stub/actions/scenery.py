@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from envs.alfred.scene import Position, xyz
-from envs.alfred.thor_stub.actions.refusals import Refusal
+from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.geometry import Sight, vector
 from envs.alfred.thor_stub.house import EMPTY, KEY, from_house
 from envs.alfred.thor_stub.session import Camera, Session, Settings
@@ -39,10 +39,8 @@ def initialize(
     **ignored: object,
 ) -> dict[str, float]:
     """Apply settings. Zeros and nulls mean the default; unknown names are ignored, as in the build."""
-    if not 0 <= (gridSize or 0) <= 5:
-        raise Refusal("grid size must be in the range (0,5]")
-    if not 0 <= (fieldOfView or 0) < 180:
-        raise Refusal("fov must be set to (0, 180) noninclusive.")
+    refuse_if(not 0 <= (gridSize or 0) <= 5, "grid size must be in the range (0,5]")
+    refuse_if(not 0 <= (fieldOfView or 0) < 180, "fov must be set to (0, 180) noninclusive.")
     if agentMode != "default" or agentCount != 1:
         raise Refusal(f"this stand-in has one agent of mode default, not {agentCount} of mode {agentMode}")
     if snapToGrid and rotateStepDegrees not in (90, 180, 270, 360):
@@ -62,8 +60,7 @@ def initialize(
 
 def create_house(session: Session, *, house: dict[str, Any]) -> None:
     """Furnish the empty room with a house of `to_house`; the settings stay."""
-    if session.stage.name != EMPTY:
-        raise Refusal(f"CreateHouse works in the scene {EMPTY} only")
+    refuse_if(session.stage.name != EMPTY, f"CreateHouse works in the scene {EMPTY} only")
     if not isinstance(house, dict) or KEY not in house:
         raise Refusal(f"this stand-in builds houses that envs.alfred.thor_stub.house has made, with the key {KEY!r}")
     try:
@@ -77,8 +74,7 @@ def scenes_in_build(session: Session) -> list[str]:
 
 
 def change_resolution(session: Session, *, x: int, y: int) -> None:
-    if not 0 < min(x, y) <= max(x, y) <= LARGEST:
-        raise Refusal(f"no screen of {x} x {y} pixels")
+    refuse_if(not 0 < min(x, y) <= max(x, y) <= LARGEST, f"no screen of {x} x {y} pixels")
     session.width, session.height = int(x), int(y)
 
 
@@ -120,8 +116,7 @@ def add_camera(
     farClippingPlane: float | None = None,
     antiAliasing: str | None = None,
 ) -> None:
-    if not 0 < fieldOfView < 180:
-        raise Refusal("fov must be set to (0, 180) noninclusive.")
+    refuse_if(not 0 < fieldOfView < 180, "fov must be set to (0, 180) noninclusive.")
     if orthographicSize is not None and not orthographic:
         raise Refusal("orthographicSize must be null when orthographic is false")
     extent = (orthographicSize or 5.0) if orthographic else None

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 @pytest.fixture(scope="module", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(user_cache_path()))  # what was mined from data is not mined again
+        patch.setenv("XDG_CACHE_HOME", str(user_cache_path()))  # reuse the cached survey of the data
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr(launch, "WAIT", PATIENCE)

@@ -15,22 +15,11 @@ def entry(object_id: str, kind: str | None = None, **changes: Any) -> dict[str, 
         "name": f"{kind or first}_{crc32(object_id.encode()):08x}",
         "position": {"x": float(x), "y": float(y), "z": float(z)},
         "rotation": {"x": 0.0, "y": 0.0, "z": 0.0},
-        "visible": False,
-        "pickupable": False,
-        "isPickedUp": False,
-        "moveable": False,
-        "openable": False,
-        "isOpen": False,
-        "toggleable": False,
-        "isToggled": False,
-        "isSliced": False,
-        "dirtyable": False,
-        "isDirty": False,
-        "canFillWithLiquid": False,
-        "isFilledWithLiquid": False,
-        "parentReceptacles": None,
+        "visible": False, "pickupable": False, "isPickedUp": False, "moveable": False, "openable": False,
+        "isOpen": False, "toggleable": False, "isToggled": False, "isSliced": False, "dirtyable": False,
+        "isDirty": False, "canFillWithLiquid": False, "isFilledWithLiquid": False, "parentReceptacles": None,
         "receptacleObjectIds": None,
-    }
+    }  # fmt: skip
     return base | changes
 
 

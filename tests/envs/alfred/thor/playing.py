@@ -78,7 +78,7 @@ def play(env: AlfredEnv, episode: Episode) -> tuple[bool, list[str]]:
     with shadowed(env.world) as shadow:
         while info["task_done"] is None:
             skills.append(expert.act(info["world"], info["task"], info["knowledge"]))
-            if skills[-1] == "done":  # a stream would go on
+            if skills[-1] == "done":  # before the step, which would begin the next task of a stream
                 assert shape(shadow.world) == shape(env.world)
                 assert goal_conditions(shadow.world, info["task"]) == info["goal"]
             _, _, _, _, info = env.step(skills[-1])

@@ -28,7 +28,7 @@ from tests.envs.alfred.thor.leftovers import no_leaks, runs
 from tests.envs.alfred.thor.playing import play, thor_env
 from tests.waiting import PATIENCE, until
 
-WSGI_TIMEOUT = 3.0  # seconds; the time-outs of this server are ai2thor's own
+WSGI_TIMEOUT = 3.0  # seconds; ai2thor itself implements the time-outs of this server
 SERVERS = ("fifo", pytest.param("wsgi", marks=pytest.mark.slow))
 AT_START = {
     "die-before-pipe": "exit status|has ended|exited",
@@ -113,7 +113,7 @@ def test_a_process_that_fails_at_work(fault: str, server: str, tmp_path: Path, e
         with pytest.raises(ThorGone, match="no process is running"):
             thor.step("Pass")
         end_waits(lambda: False)
-        thor.start()  # and a new one works
+        thor.start()  # a new process works
         assert thor.step("Pass").ok
         thor.close()
         thor.close()
@@ -177,7 +177,7 @@ def test_an_episode_continues_in_a_new_process(
     with no_leaks(), thor_env(EPISODES) as calm:
         expected = play(calm, EPISODES[0])
     happened, noticed = tmp_path / "happened", []
-    if fault == "hang":  # ends the one wait in which it happens
+    if fault == "hang":  # end only the wait in which the fault happens
         end_waits(lambda: not noticed and happened.exists() and not noticed.append(True))
     broken = options(f"{fault}:{at}", once=happened, server=server)
     with no_leaks(), thor_env(EPISODES, thor=broken) as env:
@@ -208,7 +208,7 @@ def test_a_room_that_differs_after_a_restart(tmp_path: Path) -> None:
         env.reset(options={"episode": EPISODES[0]})
         container = next(thing for thing in env.world.things.values() if thing.openable and not thing.is_open)
         assert env.world.open(container.id).ok
-        env.world._history.clear()  # so the door will be shut
+        env.world._history.clear()  # the restart will not open the container again
         env.setting.simulator._controller.server.unity_proc.kill()
         with pytest.raises(ThorLost, match=f"1 things are not as before the restart, such as {container.id}"):
             env.world.close(container.id)

@@ -13,7 +13,7 @@ from envs.alfred.thor.errors import ThorGone, ThorTimeout
 from envs.alfred.thor.pipes import BoundedFifoServer
 from tests.waiting import PATIENCE
 
-SHORT = 1.0  # seconds, where nothing else can come than the time-out
+SHORT = 1.0  # seconds, in tests that can only end with the time-out
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def beside(act: Callable[[], None]) -> threading.Thread:
 
 def test_a_slow_message_times_out_as_a_whole(hasty: BoundedFifoServer) -> None:
     started, stopped = threading.Event(), threading.Event()
-    descriptor = os.open(hasty.server_pipe_path, os.O_RDONLY | os.O_NONBLOCK)  # so that no end waits for the other
+    descriptor = os.open(hasty.server_pipe_path, os.O_RDONLY | os.O_NONBLOCK)  # lets the writer open its end
 
     def drip() -> None:
         """Return the first bytes of a record that says it is long."""

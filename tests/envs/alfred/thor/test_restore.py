@@ -20,8 +20,8 @@ def test_poses_are_assigned_to_instances_of_the_type_and_other_objects_stay() ->
     mug, pen, chair = room[1]["name"], room[2]["name"], room[3]["name"]
     assert [(pose["objectName"], pose["position"]["x"]) for pose in poses] == [
         (mug, 5.0),
-        (mug, 6.0),  # the same name again: a copy
-        (chair, 3.0),  # would vanish if it were not listed
+        (mug, 6.0),  # a repeated name makes a copy
+        (chair, 3.0),  # unlisted, it would be removed
         (pen, 2.0),
     ]
     assert poses[0]["rotation"] == {"x": 0.0, "y": 90.0, "z": 0.0}
@@ -38,11 +38,8 @@ def test_no_two_of_a_type_in_the_same_place() -> None:
     """The build loses one of two objects with the same id."""
     wanted_poses = [pose("Mug_0a1b", 5.0), pose("Mug_0a1b", 5.004), pose("Pen_0a1b", 5.0)]
     poses = list(object_poses(wanted_poses, [thing(MUG), thing(PEN)]))
-    assert [(pose["position"]["x"], round(pose["position"]["y"], 3)) for pose in poses] == [
-        (5, 1),
-        (5.004, 1.01),
-        (5, 1),
-    ]
+    places = [(pose["position"]["x"], round(pose["position"]["y"], 3)) for pose in poses]
+    assert places == [(5, 1), (5.004, 1.01), (5, 1)]
 
 
 def test_bottles_are_glass_bottles() -> None:
@@ -73,7 +70,7 @@ def test_states_are_set_object_by_object() -> None:
     assert actions(start(toggles=(("DeskLamp", True),), dirty_and_empty=True)) == [
         ("DirtyObject", cup),
         ("EmptyLiquidFromObject", cup),
-    ]  # what is so already would be refused
+    ]  # the build would refuse an action for a state that already holds
 
 
 def test_objects_away_from_their_poses_are_reported() -> None:

@@ -75,7 +75,7 @@ def test_a_bowl_on_the_floor_is_a_receptacle() -> None:
     sim.stand_at(sim.id("Egg"))
 
 
-# the wire
+# messages
 
 
 def test_unknown_actions_and_arguments() -> None:
@@ -119,7 +119,7 @@ def test_a_reset_removes_the_house_and_the_settings(sim: Sim) -> None:
     assert not [entry for entry in agent["objects"] if entry["pickupable"]]
 
 
-# pictures
+# images
 
 
 @pytest.fixture

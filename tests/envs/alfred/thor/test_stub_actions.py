@@ -10,7 +10,7 @@ from envs.alfred.scene import Scene
 from tests.envs.alfred.rooms import kitchen
 from tests.envs.alfred.thor.in_process import Record, Sim, holding
 
-# where one stands
+# poses
 
 
 @pytest.mark.parametrize("size", [60, 90])
@@ -99,7 +99,7 @@ def test_steps_follow_the_grid_and_end_at_furniture(sim: Sim) -> None:
     assert sim.insist("LookUp")["agent"]["cameraHorizon"] == 30
 
 
-# what one does
+# actions
 
 
 def test_carrying(sim: Sim) -> None:
@@ -134,7 +134,7 @@ def test_refusals_of_the_symbolic_world_are_passed_on(sim: Sim) -> None:
 
 def test_doors_and_switches(sim: Sim) -> None:
     fridge, microwave = sim.id("Fridge"), sim.id("Microwave")
-    for _ in range(2):  # again is no failure
+    for _ in range(2):  # a repeated OpenObject succeeds
         sim.insist("OpenObject", objectId=fridge, forceAction=True)
     assert sim.entry("Fridge")["isOpen"] and sim.entry("Fridge")["openness"] == 1.0
     sim.insist("CloseObject", objectId=fridge, forceAction=True)
@@ -187,7 +187,7 @@ def test_a_cut_thing_stays_in_the_list_but_invisible(sim: Sim) -> None:
     pieces = sim.objects("AppleSliced")
     assert [entry["objectId"] for entry in pieces] == [f"{apple}|AppleSliced_{number}" for number in range(3)]
     assert all(entry["visible"] and entry["parentReceptacles"] == [sim.id("CounterTop")] for entry in pieces)
-    sim.insist("SliceObject", objectId=apple, forceAction=True)  # again: nothing happens
+    sim.insist("SliceObject", objectId=apple, forceAction=True)  # a second cut has no effect
     assert len(sim.objects("AppleSliced")) == 3 and not sim.objects("Knife")[0]["isPickedUp"]
     sim.insist("PickupObject", objectId=pieces[1]["objectId"])
     assert "CanBeSliced" in sim.refusal("SliceObject", objectId=sim.id("Mug"), forceAction=True)

@@ -108,8 +108,10 @@ def test_states_survive_new_poses(sim: Sim) -> None:
     uncut = [pose for pose in loose(sim) if pose["objectName"] != sim.entry("Apple", 0)["name"] or not _cut(sim)]
     sim.ask("SetObjectPoses", objectPoses=uncut)
     assert sim.entry("Plate")["isDirty"] and sim.entry("Fridge")["isOpen"]
-    assert not any(entry["isSliced"] for entry in sim.objects())  # what was cut to pieces cannot be put back
-    assert [entry["objectId"].count("|") for entry in sim.objects("AppleSliced")] == [3]  # all lay on one spot
+    assert not any(entry["isSliced"] for entry in sim.objects())  # a cut object cannot be restored
+    assert [entry["objectId"].count("|") for entry in sim.objects("AppleSliced")] == [
+        3
+    ]  # all slices had the same position
 
 
 def _cut(sim: Sim) -> bool:

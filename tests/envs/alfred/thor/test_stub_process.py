@@ -81,7 +81,7 @@ def opened_by(process: int) -> set[str]:
     """Return the paths of the files that a process has open."""
     content = set()
     for link in Path(f"/proc/{process}/fd").iterdir():
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # the file was closed in the meantime
             content.add(str(link.readlink()))
     return content
 
@@ -126,7 +126,7 @@ def test_it_ends_when_its_parent_is_gone_before_any_message(kind: str, tmp_path:
         "import subprocess, time; from pathlib import Path; quiet = subprocess.DEVNULL\n"
         f"child = subprocess.Popen({STUB!r}, stdout=quiet, stderr=quiet); print(child.pid)\n"
         "maps = Path(f'/proc/{child.pid}/maps')\n"
-        "while child.poll() is None and 'msgpack' not in maps.read_text(): time.sleep(0.05)\n"  # it has begun
+        "while child.poll() is None and 'msgpack' not in maps.read_text(): time.sleep(0.05)\n"  # its imports are done
         "time.sleep(1)"
     )
     env = {**environment(tmp_path), "AI2THOR_SERVER_TYPE": kind, "AI2THOR_HOST": "127.0.0.1", "AI2THOR_PORT": "9"}
