@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from envs.alfred import objects
 from envs.alfred.knowledge import Knowledge
@@ -165,17 +166,10 @@ def _close_rank(world: World, thing_id: str) -> tuple[bool, ...]:
     return not world[thing_id].is_open, thing_id != world.focus.target, not world.visible(thing_id)
 
 
-def _on_rank(world: World, thing_id: str) -> tuple[bool, ...]:
-    return world[thing_id].is_on, *_switch_rank(world, thing_id)
-
-
-def _off_rank(world: World, thing_id: str) -> tuple[bool, ...]:
-    return not world[thing_id].is_on, *_switch_rank(world, thing_id)
-
-
-def _switch_rank(world: World, thing_id: str) -> tuple[bool, ...]:
+def _switch_rank(world: World, thing_id: str, on: bool) -> tuple[bool, ...]:
     target = world.focus.target
-    return thing_id != target, target is None or world.ground.basin_of.get(thing_id) != target
+    is_basin_elsewhere = target is None or world.ground.basin_of.get(thing_id) != target
+    return world[thing_id].is_on == on, thing_id != target, is_basin_elsewhere
 
 
 _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
@@ -184,8 +178,8 @@ _RANKS: dict[str, Callable[[World, str], tuple[bool, ...]]] = {
     "slice": _pick_rank,
     "open": _open_rank,
     "close": _close_rank,
-    "turn on": _on_rank,
-    "turn off": _off_rank,
+    "turn on": partial(_switch_rank, on=True),
+    "turn off": partial(_switch_rank, on=False),
 }
 
 

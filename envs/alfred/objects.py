@@ -50,47 +50,46 @@ _ACCEPTED: dict[str, str] = {
     "BathtubBasin": "Cloth DishSponge HandTowel SoapBar",
     "Bed": "BaseballBat BasketBall Book CellPhone Laptop Newspaper Pillow TennisRacket",
     "Bowl": """
-        Apple AppleSliced ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg Fork KeyChain
-        Knife Ladle Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato PotatoSliced RemoteControl
-        Spatula Spoon Tomato TomatoSliced Watch""",
+        Apple AppleSliced ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg Fork KeyChain Knife Ladle
+        Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato PotatoSliced RemoteControl Spatula Spoon Tomato
+        TomatoSliced Watch""",
     "Box": """
-        AlarmClock Book CD Candle CellPhone Cloth CreditCard DishSponge Glassbottle KeyChain Mug PaperTowel
-        Pen Pencil RemoteControl Statue TissueBox Vase Watch""",
+        AlarmClock Book CD Candle CellPhone Cloth CreditCard DishSponge Glassbottle KeyChain Mug PaperTowel Pen Pencil
+        RemoteControl Statue TissueBox Vase Watch""",
     "Cabinet": """
-        Book Bowl Box CD Candle Cloth Cup DishSponge Glassbottle HandTowel Kettle Ladle Mug Newspaper Pan
-        PepperShaker Plate Plunger Pot SaltShaker SoapBar SoapBottle SprayBottle TissueBox ToiletPaper
-        ToiletPaperRoll Vase WateringCan WineBottle""",
+        Book Bowl Box CD Candle Cloth Cup DishSponge Glassbottle HandTowel Kettle Ladle Mug Newspaper Pan PepperShaker
+        Plate Plunger Pot SaltShaker SoapBar SoapBottle SprayBottle TissueBox ToiletPaper ToiletPaperRoll Vase
+        WateringCan WineBottle""",
     "Cart": """
-        Candle Cloth DishSponge HandTowel Mug PaperTowel Plunger SoapBar SoapBottle SprayBottle Statue
-        TissueBox ToiletPaper ToiletPaperRoll Vase""",
+        Candle Cloth DishSponge HandTowel Mug PaperTowel Plunger SoapBar SoapBottle SprayBottle Statue TissueBox
+        ToiletPaper ToiletPaperRoll Vase""",
     "CoffeeMachine": "Mug",
     "CoffeeTable CounterTop DiningTable SideTable": """
-        AlarmClock Apple AppleSliced BaseballBat BasketBall Book Bowl Box Bread BreadSliced ButterKnife CD
-        Candle CellPhone Cloth CreditCard Cup DishSponge Egg Fork Glassbottle HandTowel Kettle KeyChain
-        Knife Ladle Laptop Lettuce LettuceSliced Mug Newspaper Pan PaperTowel Pen Pencil PepperShaker Plate
-        Pot Potato PotatoSliced RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon SprayBottle Statue
-        TennisRacket TissueBox ToiletPaper ToiletPaperRoll Tomato TomatoSliced Vase Watch WateringCan
-        WineBottle""",
+        AlarmClock Apple AppleSliced BaseballBat BasketBall Book Bowl Box Bread BreadSliced ButterKnife CD Candle
+        CellPhone Cloth CreditCard Cup DishSponge Egg Fork Glassbottle HandTowel Kettle KeyChain Knife Ladle Laptop
+        Lettuce LettuceSliced Mug Newspaper Pan PaperTowel Pen Pencil PepperShaker Plate Pot Potato PotatoSliced
+        RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon SprayBottle Statue TennisRacket TissueBox ToiletPaper
+        ToiletPaperRoll Tomato TomatoSliced Vase Watch WateringCan WineBottle""",
     "Cup": "ButterKnife Fork Spoon",
     "Desk": """
-        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain
-        Laptop Mug Newspaper Pen Pencil Plate RemoteControl SoapBottle SprayBottle Statue TennisRacket
-        TissueBox ToiletPaper ToiletPaperRoll Vase Watch WateringCan WineBottle""",
+        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain Laptop Mug
+        Newspaper Pen Pencil Plate RemoteControl SoapBottle SprayBottle Statue TennisRacket TissueBox ToiletPaper
+        ToiletPaperRoll Vase Watch WateringCan WineBottle""",
     "Drawer": """
-        Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Fork HandTowel KeyChain Knife Ladle
-        Newspaper Pen Pencil PepperShaker RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon
-        SprayBottle TissueBox ToiletPaper ToiletPaperRoll Watch WateringCan""",
+        Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Fork HandTowel KeyChain Knife Ladle Newspaper
+        Pen Pencil PepperShaker RemoteControl SaltShaker SoapBar SoapBottle Spatula Spoon SprayBottle TissueBox
+        ToiletPaper ToiletPaperRoll Watch WateringCan""",
     "Dresser": """
-        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain
-        Laptop Mug Newspaper Pen Pencil Plate RemoteControl SprayBottle Statue TennisRacket TissueBox
-        ToiletPaper ToiletPaperRoll Vase Watch WateringCan WineBottle""",
+        AlarmClock BasketBall Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup Glassbottle KeyChain Laptop Mug
+        Newspaper Pen Pencil Plate RemoteControl SprayBottle Statue TennisRacket TissueBox ToiletPaper ToiletPaperRoll
+        Vase Watch WateringCan WineBottle""",
     "Fridge": """
-        Apple AppleSliced Bowl Bread BreadSliced Cup Egg Glassbottle Lettuce LettuceSliced Mug Pan Plate Pot
-        Potato PotatoSliced Tomato TomatoSliced WineBottle""",
+        Apple AppleSliced Bowl Bread BreadSliced Cup Egg Glassbottle Lettuce LettuceSliced Mug Pan Plate Pot Potato
+        PotatoSliced Tomato TomatoSliced WineBottle""",
     "GarbageCan": """
-        Apple AppleSliced Bread BreadSliced CD Cloth DishSponge Egg HandTowel Lettuce LettuceSliced
-        Newspaper PaperTowel Pen Pencil Potato PotatoSliced SoapBar SoapBottle SprayBottle TissueBox
-        ToiletPaper ToiletPaperRoll Tomato TomatoSliced WineBottle""",
+        Apple AppleSliced Bread BreadSliced CD Cloth DishSponge Egg HandTowel Lettuce LettuceSliced Newspaper
+        PaperTowel Pen Pencil Potato PotatoSliced SoapBar SoapBottle SprayBottle TissueBox ToiletPaper ToiletPaperRoll
+        Tomato TomatoSliced WineBottle""",
     "HandTowelHolder": "HandTowel",
     "LaundryHamper": "Cloth",
     "Microwave": """
@@ -98,28 +97,26 @@ _ACCEPTED: dict[str, str] = {
         TomatoSliced""",
     "Mug": "ButterKnife Fork KeyChain Knife Pen Pencil Spoon Watch",
     "Pan Pot": """
-        Apple AppleSliced ButterKnife DishSponge Egg Fork Knife Ladle Lettuce LettuceSliced Potato
-        PotatoSliced Spatula Spoon Tomato TomatoSliced""",
+        Apple AppleSliced ButterKnife DishSponge Egg Fork Knife Ladle Lettuce LettuceSliced Potato PotatoSliced Spatula
+        Spoon Tomato TomatoSliced""",
     "Plate": """
-        AlarmClock Apple AppleSliced Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg
-        Fork Glassbottle KeyChain Knife Ladle Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato
-        PotatoSliced Spatula Spoon TissueBox Tomato TomatoSliced Watch""",
+        AlarmClock Apple AppleSliced Book ButterKnife CD Candle CellPhone Cloth CreditCard DishSponge Egg Fork
+        Glassbottle KeyChain Knife Ladle Lettuce LettuceSliced Mug PaperTowel Pen Pencil Potato PotatoSliced Spatula
+        Spoon TissueBox Tomato TomatoSliced Watch""",
     "Safe": "CD CellPhone CreditCard KeyChain Statue Vase Watch",
     "Shelf": """
-        AlarmClock Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup DishSponge Glassbottle HandTowel
-        Kettle KeyChain Mug Newspaper PaperTowel Pen Pencil PepperShaker Plate Pot RemoteControl SaltShaker
-        SoapBar SoapBottle SprayBottle Statue TissueBox ToiletPaper ToiletPaperRoll Vase Watch WateringCan
-        WineBottle""",
+        AlarmClock Book Bowl Box CD Candle CellPhone Cloth CreditCard Cup DishSponge Glassbottle HandTowel Kettle
+        KeyChain Mug Newspaper PaperTowel Pen Pencil PepperShaker Plate Pot RemoteControl SaltShaker SoapBar SoapBottle
+        SprayBottle Statue TissueBox ToiletPaper ToiletPaperRoll Vase Watch WateringCan WineBottle""",
     "SinkBasin": """
-        Apple AppleSliced Bowl ButterKnife Cloth Cup DishSponge Egg Fork Glassbottle HandTowel Kettle Knife
-        Ladle Lettuce LettuceSliced Mug Pan Plate Pot Potato PotatoSliced SoapBar Spatula Spoon Tomato
-        TomatoSliced""",
+        Apple AppleSliced Bowl ButterKnife Cloth Cup DishSponge Egg Fork Glassbottle HandTowel Kettle Knife Ladle
+        Lettuce LettuceSliced Mug Pan Plate Pot Potato PotatoSliced SoapBar Spatula Spoon Tomato TomatoSliced""",
     "StoveBurner": "Kettle Pan Pot",
     "TVStand": "TissueBox",
     "Toaster": "BreadSliced",
     "Toilet": """
-        Candle Cloth DishSponge HandTowel Newspaper PaperTowel SoapBar SoapBottle SprayBottle TissueBox
-        ToiletPaper ToiletPaperRoll""",
+        Candle Cloth DishSponge HandTowel Newspaper PaperTowel SoapBar SoapBottle SprayBottle TissueBox ToiletPaper
+        ToiletPaperRoll""",
     "ToiletPaperHanger": "ToiletPaper ToiletPaperRoll",
     "TowelHolder": "Towel",
 }

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import fmean, median
 
-from envs.alfred.data.floor_plans import room_of
 from envs.alfred.data.mining import Fixture, Room, Survey, official_id
 from envs.alfred.data.receptacles import Inference, nested
-from envs.alfred.data.trajectories import Trajectory
+from envs.alfred.data.trajectories import Trajectory, room_of
 from envs.alfred.goals import MATCHINGS, succeeded
 from envs.alfred.objects import snake
 from envs.alfred.scene import Item, ObjectPose, Position, Scene, Task

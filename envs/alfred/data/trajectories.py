@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from envs.alfred.data.floor_plans import room_of
 from envs.alfred.scene import ObjectPose, Position, Start
 from envs.alfred.targets import PARAMS, check_targets
 from envs.json_number import finite
@@ -19,6 +19,7 @@ from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
+ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the hundreds of the floor plan's number
 T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
 _UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0}
@@ -114,6 +115,17 @@ class Corpus:
         for split, source in self.sources.items():
             for file, content in source.playable():
                 yield guarded_read(file, _trajectory, split, file, content), guarded_read(file, _steps, content)
+
+
+def room_of(floor_plan: str) -> str:
+    """Return the room type of a floor plan: "FloorPlan301" -> "bedroom". Raises DataError for other names."""
+    number = re.fullmatch(r"FloorPlan(\d{1,3})", floor_plan, re.ASCII) if isinstance(floor_plan, str) else None
+    room = ROOMS.get(int(number[1]) // 100) if number else None
+    if room is None:
+        raise DataError(
+            f"unknown floor plan {floor_plan!r:.40}; ALFRED has FloorPlan1-30, 201-230, 301-330 and 401-430"
+        )
+    return room
 
 
 def _find_root(path: Path) -> Path:

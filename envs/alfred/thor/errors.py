@@ -14,7 +14,7 @@ class ThorError(KeepError):
     happened.
     """
 
-    remedy: ClassVar[str] = f"{LOGS}; continue the run with eval.resume"
+    remedy: ClassVar[str] = f"{LOGS}; go on with eval.resume"
 
     def __init__(self, reason: str, *, action: str = "", seconds: float | None = None) -> None:
         super().__init__(reason)

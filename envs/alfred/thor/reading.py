@@ -170,7 +170,7 @@ def _contents(parents: Mapping[str, str | None], before: Mapping[str, Thing]) ->
     for name, parent in parents.items():
         if parent is not None:
             inside.setdefault(parent, []).append(name)
-    contents = {}
+    contents: dict[str, tuple[str, ...]] = {}
     for place, names in inside.items():
         old = before[place].contents if place in before else ()
         contents[place] = (*(name for name in old if name in names), *(name for name in names if name not in old))

@@ -8,18 +8,16 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from envs.alfred.data.floor_plans import room_of
 from envs.alfred.data.mining import Room, Survey, official_id
 from envs.alfred.data.start import next_id
 from envs.alfred.data.survey_cache import load_survey
-from envs.alfred.data.trajectories import Corpus, Trajectory
+from envs.alfred.data.trajectories import Corpus, Trajectory, room_of
 from envs.alfred.objects import KNOWN_TYPES
 from envs.alfred.scene import Item, ObjectPose, Position, Scene
 from envs.alfred.thor_stub.actions.refusals import Refusal
 from envs.alfred.thor_stub.geometry import GRID, HEIGHT, Point
 from envs.alfred.thor_stub.house import EMPTY
-from envs.alfred.thor_stub.parents import Parents
-from envs.alfred.thor_stub.stage import Stage
+from envs.alfred.thor_stub.stage import Parents, Stage
 from keep_agent.errors import ConfigError
 
 PHYSICS = "_physics"

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import cos, radians, sin
 
+from envs.alfred.data.mining import Fixture, Room
+from envs.alfred.data.receptacles import Inference, nested
 from envs.alfred.objects import PICKUPABLE
 from envs.alfred.scene import Item, Position, Scene
 from envs.alfred.thing import Thing
 from envs.alfred.thor_stub.actions.refusals import unknown_id
 from envs.alfred.thor_stub.geometry import HEIGHT, Body, Point, Sight, floor_points
-from envs.alfred.thor_stub.naming import free_id, game_name, object_id, whole_of
-from envs.alfred.thor_stub.parents import Parents
-from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, loose, name_of, size_of
+from envs.alfred.thor_stub.traits import OPEN_AT_FIRST, free_id, game_name, loose, name_of, object_id, size_of, whole_of
 from envs.alfred.world import World
 
 UPRIGHT: Position = (0.0, 0.0, 0.0)
@@ -37,6 +37,31 @@ class Entity:
     def key(self) -> str:
         """The key of its marks."""
         return self.thing or self.id
+
+
+class Parents:
+    """Inference of receptacles in one room, from its demonstrations or from its fixtures alone."""
+
+    def __init__(self, fixtures: Iterable[Item], room: Room | None = None) -> None:
+        """Take the fixtures; ``room`` names them by the ids that items have as their ``source``."""
+        items = [item for item in fixtures if item.source or room is None]
+        if room is None:
+            room = Room(tuple(Fixture(item.id, item.type, item.position) for item in items))
+            self._ids = {item.id: item.id for item in items}
+        else:
+            self._ids = {item.source: item.id for item in items}
+        self._inference = Inference(room)
+
+    def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
+        """Return the id of the item that holds an object: a bowl or mug directly below, else a fixture; None is the
+        floor.
+        """
+        inside = (item.id for item in containers if nested(kind, position, item.type, item.position))
+        return next(inside, None) or self._fixture(kind, position)
+
+    def _fixture(self, kind: str, position: Position) -> str | None:
+        guesses = self._inference.guesses(kind, position)
+        return self._ids.get(guesses[0][1]) if guesses else None
 
 
 class Stage:

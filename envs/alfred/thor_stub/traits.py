@@ -1,14 +1,17 @@
-"""Traits of AI2-THOR 5.0's object types, and rough sizes of their objects."""
+"""Traits of AI2-THOR 5.0: its object types, rough sizes of their objects, and how ids and names are formed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Container, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from envs.alfred import objects
+from envs.alfred.data.mining import official_id
 from envs.alfred.objects import types
+from envs.alfred.scene import Position
 
 RENAMED: Mapping[str, str] = MappingProxyType(
     {"Glassbottle": "Bottle", "PaperTowel": "PaperTowelRoll", "ToiletPaperRoll": "ToiletPaper"}
@@ -52,6 +55,8 @@ _SIZES: dict[str, tuple[float, float, float]] = {
     "LightSwitch StoveKnob": (0.06, 0.06, 0.03),
 }
 _SIZE = {kind: size for kinds, size in _SIZES.items() for kind in kinds.split()}
+_INSIDE = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}  # their ids begin with the type of the whole
+_SHIFT = 0.01  # metres between a thing's positions in 2.1 and 5.0
 
 
 @cache
@@ -90,3 +95,32 @@ def template(kind: str) -> Mapping[str, Any]:
         "distance": 0.0, "objectType": kind, "objectId": "", "assetId": "", "parentReceptacles": None,
         "controlledObjects": None, "isMoving": False, "axisAlignedBoundingBox": None, "objectOrientedBoundingBox": None,
     }  # fmt: skip
+
+
+def object_id(kind: str, position: Position) -> str:
+    """Return an id: "Mug|+00.13|+00.91|-01.20", "Sink|+00.13|+00.91|-01.20|SinkBasin"; ``kind`` is a name of 5.0."""
+    x, y, z = position
+    outer = _INSIDE.get(kind)
+    whole = official_id(outer or kind, (x + _SHIFT, y, z))
+    return f"{whole}|{kind}" if outer else whole
+
+
+def free_id(kind: str, position: Position, ids: Container[str]) -> str:
+    """Return an unused id; the position in it is moved up until the id is free."""
+    x, y, z = position
+    candidate = object_id(kind, position)
+    while candidate in ids:
+        y += _SHIFT
+        candidate = object_id(kind, (x, y, z))
+    return candidate
+
+
+def game_name(scene: str, kind: str, object_id: str) -> str:
+    """Return the name of the game object, the same in every process: "Mug_291e6e8a"."""
+    return f"{kind}_{hashlib.sha256(f'{scene} {object_id}'.encode()).hexdigest()[:8]}"
+
+
+def whole_of(basin_id: str) -> tuple[str, str]:
+    """Return (type, id) of the sink or bathtub of a basin: "Sink|..|SinkBasin" -> ("Sink", "Sink|..")."""
+    whole = basin_id.rpartition("|")[0]
+    return whole.partition("|")[0], whole

@@ -1,9 +1,12 @@
-"""Small rooms written by hand, in which every rule of the world can be tested."""
+"""Small rooms written by hand, in which every rule of the world can be tested, and ways to play in them."""
 
 from __future__ import annotations
 
+from envs.alfred.env import AlfredEnv
+from envs.alfred.experts.expert import Expert
 from envs.alfred.scene import Item, Scene
 from envs.alfred.world import World
+from envs.setting import SkillSet
 
 
 def place(kind: str, number: int, x: float, z: float, *states: str, parent: str | None = None) -> Item:
@@ -85,3 +88,25 @@ def do(world: World, *steps: str) -> None:
         name, *arguments = step.split()
         outcome = getattr(world, name)(*arguments)
         assert outcome.ok, f"{step}: {outcome.message}"
+
+
+def execute(skill_set: SkillSet, world: World, *skills: str) -> None:
+    """Execute skills; each of them must succeed."""
+    for skill in skills:
+        outcome = skill_set.execute(world, skill)
+        assert outcome.ok, f"{skill}: {outcome.message}"
+
+
+def play(env: AlfredEnv, expert: Expert, index: int) -> list[bool]:
+    """Play one episode and return whether each of its tasks succeeded."""
+    _, info = env.reset(options={"episode": index})
+    over, results = False, []
+    while not over:
+        assert not info["success"] or info["step"], "goals are false when their task begins"
+        skill = expert.act(info["world"], info["task"], info["knowledge"])
+        assert skill in info["skills"]
+        _, _, terminated, truncated, info = env.step(skill)
+        assert info["outcome_ok"], (env.episode.id, skill)
+        over = terminated or truncated
+        results += [info["task_done"].success] if info["task_done"] else []
+    return results

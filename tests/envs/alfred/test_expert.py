@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from envs.alfred.env import AlfredEnv
-from envs.alfred.episodes import load_episodes
 from envs.alfred.experts.expert import Expert
 from envs.alfred.goals import succeeded
 from envs.alfred.grounded import GroundedSkills
@@ -19,6 +17,7 @@ from envs.alfred.lota import LotaSkills
 from envs.alfred.scene import Episode, Item, Scene, Task
 from envs.alfred.world import World
 from keep_agent.errors import ConfigError
+from tests.envs.alfred.rooms import play
 
 SETTINGS = [("lota", "full"), ("grounded", "full"), ("grounded", "partial")]
 SKILLS = {"lota": LotaSkills(), "grounded": GroundedSkills()}
@@ -58,27 +57,12 @@ def _plan(scene: Scene, task: Task, skills: str, observability: str = "full") ->
     return plan
 
 
-def _play(env: AlfredEnv, expert: Expert, index: int) -> list[bool]:
-    """Play one episode and return whether each of its tasks succeeded."""
-    _, info = env.reset(options={"episode": index})
-    over, results = False, []
-    while not over:
-        assert not info["success"] or info["step"], "goals are false when their task begins"
-        skill = expert.act(info["world"], info["task"], info["knowledge"])
-        assert skill in info["skills"]
-        _, _, terminated, truncated, info = env.step(skill)
-        assert info["outcome_ok"], (env.episode.id, skill)
-        over = terminated or truncated
-        results += [info["task_done"].success] if info["task_done"] else []
-    return results
-
-
 @settings
 def test_reaches_every_goal_of_generated_houses(skills: str, observability: str) -> None:
     episodes = [generate_episode(seed) for seed in range(70)] + [generate_episode(seed, stream=5) for seed in range(16)]
     env = AlfredEnv(episodes=episodes, skills=skills, observability=observability)
     expert = Expert(skills, observability)
-    failed = [index for index in range(len(episodes)) if not all(_play(env, expert, index))]
+    failed = [index for index in range(len(episodes)) if not all(play(env, expert, index))]
     assert not failed
 
 
@@ -175,11 +159,3 @@ def test_bad_choices() -> None:
         Expert("lota", "dim")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="knowledge"):
         Expert("grounded", "partial").act(World(KITCHEN), Task("pick_and_place_simple", "Mug", "Fridge"))
-
-
-@settings
-def test_official_tasks(skills: str, observability: str, alfred_data: Path) -> None:
-    episodes = load_episodes(str(alfred_data / "json_2.1.0"), "valid_seen", limit=120)
-    env = AlfredEnv(episodes=episodes, skills=skills, observability=observability)
-    expert = Expert(skills, observability)
-    assert sum(all(_play(env, expert, index)) for index in range(len(episodes))) >= 0.98 * len(episodes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from envs.alfred.grounded import GroundedSkills
@@ -9,21 +11,15 @@ from envs.alfred.knowledge import Knowledge
 from envs.alfred.objects import say
 from envs.alfred.world import World
 from keep_agent.errors import SkillError
-from tests.envs.alfred.rooms import bedroom, do, kitchen
+from tests.envs.alfred.rooms import bedroom, do, execute, kitchen
 
 GROUNDED = GroundedSkills()
+run = partial(execute, GROUNDED)
 
 
 @pytest.fixture
 def world() -> World:
     return World(kitchen())
-
-
-def run(world: World, *skills: str) -> None:
-    """Execute skills; each of them must succeed."""
-    for skill in skills:
-        outcome = GROUNDED.execute(world, skill)
-        assert outcome.ok, f"{skill}: {outcome.message}"
 
 
 def local(world: World, knowledge: Knowledge | None = None) -> list[str]:

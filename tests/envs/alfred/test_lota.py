@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,21 +14,15 @@ from envs.alfred.scene import Task
 from envs.alfred.world import World
 from envs.outcome import failed
 from keep_agent.errors import SkillError
-from tests.envs.alfred.rooms import bedroom, do, kitchen
+from tests.envs.alfred.rooms import bedroom, do, execute, kitchen
 
 LOTA = LotaSkills()
+run = partial(execute, LOTA)
 
 
 @pytest.fixture
 def world() -> World:
     return World(kitchen())
-
-
-def run(world: World, *skills: str) -> None:
-    """Execute skills; each of them must succeed."""
-    for skill in skills:
-        outcome = LOTA.execute(world, skill)
-        assert outcome.ok, f"{skill}: {outcome.message}"
 
 
 def refusal(world: World, skill: str) -> str:

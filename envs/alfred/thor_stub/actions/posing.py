@@ -15,10 +15,9 @@ from envs.alfred.scene import Item, Position
 from envs.alfred.thor_stub.actions.handling import is_on, is_open, mark, switch
 from envs.alfred.thor_stub.actions.refusals import Refusal, refuse_if
 from envs.alfred.thor_stub.geometry import vector
-from envs.alfred.thor_stub.naming import object_id
 from envs.alfred.thor_stub.session import Session
 from envs.alfred.thor_stub.stage import Entity, Stage
-from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of
+from envs.alfred.thor_stub.traits import DIRTYABLE, FILLABLE, OPENABLE, TOGGLEABLE, loose, name_of, object_id
 
 UNMOVED = 0.01  # metres
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
-from ai2thor.server import Event
 
 from envs.alfred.goals import goal_conditions
 from envs.alfred.scene import Episode, Task
-from envs.alfred.thor.client import _reply
 from envs.alfred.thor.world import ThorWorld
 from tests.envs.alfred.rooms import kitchen
 from tests.envs.alfred.thor.playing import thor_env
@@ -53,16 +50,3 @@ def test_a_container_without_a_door_is_not_closed(world: ThorWorld) -> None:
             entry |= {"openable": False}
     world._look()
     assert world["cabinet_1"].is_open and world.close("cabinet_1").message == "cabinet 1 cannot be closed"
-
-
-def test_frames_of_additional_cameras_have_three_channels() -> None:
-    metadata = {
-        "screenWidth": 4,
-        "screenHeight": 3,
-        "lastActionSuccess": True,
-        "errorMessage": "",
-        "actionReturn": None,
-    }
-    event = Event(metadata)
-    event.add_third_party_camera_image(bytes(4 * 3 * 4))
-    assert _reply(event).third_party.shape == (3, 4, 3) and np.ndim(event.third_party_camera_frames[-1]) == 3
