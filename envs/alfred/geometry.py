@@ -15,7 +15,7 @@ def flat(position: Position) -> tuple[float, float]:
     return position[0], position[2]
 
 
-class Ground:
+class Geometry:
     """The part of a scene that never changes; all copies of a world share it."""
 
     __slots__ = ("_reachable", "_stands", "basin_of", "ids")

@@ -104,7 +104,7 @@ def _missing(world: World, thing_id: str, refuse: Act | None = None) -> Outcome 
     """
     if thing_id in world.things:
         return None
-    if thing_id in world.ground.ids:
+    if thing_id in world.geometry.ids:
         return failed(f"{say(thing_id)} was sliced and no longer exists")
     pickupable = _TYPES[thing_id.rpartition("_")[0]] in objects.PICKUPABLE
     return (refuse or _not_here)(world, thing_id) if pickupable else failed(f"there is no {say(thing_id)}")

@@ -104,7 +104,7 @@ class Knowledge:
             self.known.update(world.things)
             self.known_contents.update(thing.id for thing in world.things.values() if thing.receptacle)
             return
-        self.known.update(world.things.keys() - world.ground.ids)  # slices, which the agent itself has cut
+        self.known.update(world.things.keys() - world.geometry.ids)  # slices, which the agent itself has cut
         for place in (world.holding, world.at, *self._just_opened()):
             if place is not None:
                 self.known.add(place)

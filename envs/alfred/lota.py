@@ -168,7 +168,7 @@ def _close_rank(world: World, thing_id: str) -> tuple[bool, ...]:
 
 def _switch_rank(world: World, thing_id: str, on: bool) -> tuple[bool, ...]:
     target = world.focus.target
-    is_basin_elsewhere = target is None or world.ground.basin_of.get(thing_id) != target
+    is_basin_elsewhere = target is None or world.geometry.basin_of.get(thing_id) != target
     return world[thing_id].is_on == on, thing_id != target, is_basin_elsewhere
 
 
@@ -188,7 +188,7 @@ def _put_target(world: World) -> str | None:
     target = world.focus.target
     if target not in world.things or world.place_of(target) == world.holding:
         return None
-    return world.ground.basin_of.get(target, target)
+    return world.geometry.basin_of.get(target, target)
 
 
 # effects

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import dist
 from typing import Self, TypeVar
 
-from envs.alfred.geometry import EYE_HEIGHT, Ground, flat
+from envs.alfred.geometry import EYE_HEIGHT, Geometry, flat
 from envs.alfred.scene import Scene
 from envs.alfred.thing import Thing, by_type, things_of
 from keep_agent.errors import SkillError
@@ -39,12 +39,12 @@ class Focus:
 class State:
     """Places of all things, the thing in the agent's hand, heated, cooled and cleaned things, and the agent's focus."""
 
-    __slots__ = ("_types", "agent", "cleaned", "cooled", "focus", "ground", "heated", "holding", "scene", "things")
+    __slots__ = ("_types", "agent", "cleaned", "cooled", "focus", "geometry", "heated", "holding", "scene", "things")
 
     def __init__(self, scene: Scene) -> None:
         """Build the start state. Raises DataError for a contradictory scene."""
         self.scene = scene
-        self.ground = Ground(scene)
+        self.geometry = Geometry(scene)
         self.things = things_of(scene)
         self._types = by_type(self.things)
         self.agent = Agent(*scene.agent)
@@ -59,7 +59,7 @@ class State:
         return self._copy_into(object.__new__(type(self)))
 
     def _copy_into(self, copy: S) -> S:
-        copy.scene, copy.ground, copy.agent, copy.holding = self.scene, self.ground, self.agent, self.holding
+        copy.scene, copy.geometry, copy.agent, copy.holding = self.scene, self.geometry, self.agent, self.holding
         copy.things, copy._types, copy.focus = self.things.copy(), self._types.copy(), self.focus
         copy.heated, copy.cooled, copy.cleaned = self.heated.copy(), self.cooled.copy(), self.cleaned.copy()
         return copy
@@ -144,7 +144,7 @@ class State:
 
         A faucet is also near when the agent stands at its basin.
         """
-        places = (self.place_of(thing_id), self[thing_id].parent, self.ground.basin_of.get(thing_id))
+        places = (self.place_of(thing_id), self[thing_id].parent, self.geometry.basin_of.get(thing_id))
         if self.agent.at is not None and self.agent.at in places:
             return True
         return dist((self.agent.x, self.agent.z), flat(self[thing_id].position)) <= REACH

@@ -30,7 +30,7 @@ class World(State):
         place = self.place_of(thing_id)
         if place == self.holding:
             return failed(_in_hand_refusal(thing_id, place))
-        self.agent = Agent(*self.ground.stand(self.things[place].position), place)
+        self.agent = Agent(*self.geometry.stand(self.things[place].position), place)
         return DONE
 
     def open(self, thing_id: str) -> Outcome:
@@ -137,7 +137,7 @@ class World(State):
         self._change(thing_id, is_on=True)
         if thing.type == "Microwave":
             self.heated.update(inner.id for inner in self.within(thing_id))
-        basin = self.ground.basin_of.get(thing_id)
+        basin = self.geometry.basin_of.get(thing_id)
         if basin is not None and self.things[basin].type == "SinkBasin":
             self.cleaned.update(inner.id for inner in self.within(basin))
         return DONE

@@ -66,7 +66,7 @@ def load_official(
     )
     split_list = _split_list(corpus, split)
     if split_list is not None and entries:
-        entries = _only(*split_list, entries, split)
+        entries = _split_entries(*split_list, entries, split)
     if not entries:
         raise DataError(f"split {split!r} in {corpus.root} has no annotations; restore it from the ALFRED download")
     if limit is not None and limit < len(entries):
@@ -109,7 +109,7 @@ def _split_list(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, 
     return None
 
 
-def _only(
+def _split_entries(
     path: Path, pairs: frozenset[tuple[str, int]], entries: list[tuple[Trajectory, int]], split: str
 ) -> list[tuple[Trajectory, int]]:
     """Return the entries that the splits file lists. Raises DataError if it lists none of them."""

@@ -39,7 +39,7 @@ _SAMPLED_TYPES = frozenset().union(*(accepts(kind) for kind in RECEPTACLES))
 
 
 @dataclass(frozen=True, slots=True)
-class _Witness:
+class _Evidence:
     """A spot that indicates a fixture: a labelled object, or the fixture's usual spot."""
 
     type: str  # of the labelled object; "": the usual spot
@@ -53,51 +53,51 @@ class Inference:
     """Inference of receptacles in one room. ``room`` must already lack the trial that is being loaded."""
 
     def __init__(self, room: Room) -> None:
-        self._witnesses = [*_labelled(room), *_usual(room)]
-        self._positions = np.array([witness.position for witness in self._witnesses]).reshape(-1, 3)
-        self._handicaps = np.array([witness.handicap for witness in self._witnesses])
+        self._evidence = [*_labelled(room), *_usual(room)]
+        self._positions = np.array([evidence.position for evidence in self._evidence]).reshape(-1, 3)
+        self._handicaps = np.array([evidence.handicap for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
         """Return (weighted distance, official id) of the fixtures that may hold this type, nearest first; "" is no
         receptacle.
         """
         nearest: dict[str, float] = {}
-        for distance, witness in zip(self._distances(kind, position), self._witnesses, strict=True):
-            if distance < min(REACH, nearest.get(witness.fixture, REACH)) and _plausible(kind, witness):
-                nearest[witness.fixture] = distance
+        for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
+            if distance < min(REACH, nearest.get(evidence.fixture, REACH)) and _plausible(kind, evidence):
+                nearest[evidence.fixture] = distance
         return sorted((distance, fixture) for fixture, distance in nearest.items())
 
     def _distances(self, kind: str, position: Position) -> list[float]:
         offsets = (self._positions - position) * (1.0, HEIGHT_WEIGHT, 1.0)
-        is_other_type = np.array([witness.type not in ("", kind) for witness in self._witnesses], dtype=float)
+        is_other_type = np.array([evidence.type not in ("", kind) for evidence in self._evidence], dtype=float)
         distances: list[float] = (
             np.sqrt((offsets**2).sum(axis=1)) + self._handicaps + OTHER_TYPE * is_other_type
         ).tolist()
         return distances
 
 
-def _labelled(room: Room) -> list[_Witness]:
+def _labelled(room: Room) -> list[_Evidence]:
     kinds = {fixture.id: fixture.type for fixture in room.fixtures} | {"": ""}
     known = [label for label in room.labels if label.fixture in kinds]
-    return [_Witness(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in known]
+    return [_Evidence(label.type, label.position, label.fixture, kinds[label.fixture], 0.0) for label in known]
 
 
-def _usual(room: Room) -> list[_Witness]:
+def _usual(room: Room) -> list[_Evidence]:
     spots = []
     for fixture in (fixture for fixture in room.fixtures if fixture.type in RECEPTACLES):
         sideways, above = _SPOTS.get(fixture.type, _ANYWHERE)
         x, y, z = fixture.position
-        spots.append(_Witness("", (x, y + above, z), fixture.id, fixture.type, sideways + UNSEEN))
+        spots.append(_Evidence("", (x, y + above, z), fixture.id, fixture.type, sideways + UNSEEN))
     return spots
 
 
-def _plausible(kind: str, witness: _Witness) -> bool:
+def _plausible(kind: str, evidence: _Evidence) -> bool:
     """Return whether ALFRED puts this type there, or a demonstration shows it; a type that it never puts fits any broad
     place.
     """
-    if witness.type == kind or not witness.fixture or kind in accepts(witness.fixture_type):
+    if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True
-    return kind not in _SAMPLED_TYPES and witness.fixture_type not in _NARROW
+    return kind not in _SAMPLED_TYPES and evidence.fixture_type not in _NARROW
 
 
 def leave_one_out(survey: Survey, trials: Collection[str]) -> Iterator[tuple[Label, str]]:

@@ -20,7 +20,7 @@ from envs.alfred.scene import Item, ObjectPose, Position, Scene, Task
 from envs.alfred.targets import TREATMENTS
 from envs.alfred.world import World
 
-_STANDS_BY = {"Faucet": ("SinkBasin",), "DeskLamp": ("Desk", "SideTable", "Dresser")}
+_NEXT_TO = {"Faucet": ("SinkBasin",), "DeskLamp": ("Desk", "SideTable", "Dresser")}
 _HEIGHT = 0.8  # metres, for a type of fixture without any known instance
 
 
@@ -47,7 +47,7 @@ def build_scene(trajectory: Trajectory, task: Task, survey: Survey) -> Scene:
     objects = _objects(trajectory, fixtures, Inference(room))
     scene = _scene(trajectory, fixtures, objects)
     while any(succeeded(World(scene), task, matching) for matching in MATCHINGS):
-        _give_up_one(task, scene, objects)
+        _drop_least_certain(task, scene, objects)
         scene = _scene(trajectory, fixtures, objects)
     return scene
 
@@ -80,7 +80,7 @@ def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tu
     """
     same = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(same) if same else _HEIGHT
-    beside = [fixture for fixture in fixtures if fixture.type in _STANDS_BY.get(kind, ())]
+    beside = [fixture for fixture in fixtures if fixture.type in _NEXT_TO.get(kind, ())]
     places = [beside[0].position] if beside else [pose.position for pose in poses] or [(0.0, 0.0, 0.0)]
     return fmean(x for x, _, _ in places), height, fmean(z for _, _, z in places)
 
@@ -125,7 +125,7 @@ def _scene(trajectory: Trajectory, fixtures: tuple[Item, ...], objects: list[_Ob
     return Scene(trajectory.floor_plan, room, (*fixtures, *objects_in_place), (x, z), start=trajectory.start)
 
 
-def _give_up_one(task: Task, scene: Scene, objects: list[_Object]) -> None:
+def _drop_least_certain(task: Task, scene: Scene, objects: list[_Object]) -> None:
     """Drop the least certain place of an object that counts for the goal."""
     kinds = {item.id: item.type for item in scene.items}
     parents = {item.id: item.parent for item in scene.items}

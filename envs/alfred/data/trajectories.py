@@ -19,7 +19,7 @@ from keep_agent.files import parsed, read_bytes
 
 FILE_NAME = "traj_data.json"
 ARCHIVE = ".tar.gz"
-ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the hundreds of the floor plan's number
+ROOMS = {0: "kitchen", 2: "livingroom", 3: "bedroom", 4: "bathroom"}  # by the first digit of FloorPlan301, 0 for 1-30
 T = TypeVar("T")
 _LAYOUT = f"SPLIT/TASK/TRIAL/{FILE_NAME} or SPLIT{ARCHIVE}"
 _UPRIGHT = {"x": 0.0, "y": 0.0, "z": 0.0}

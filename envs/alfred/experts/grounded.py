@@ -36,7 +36,7 @@ def _look_into(view: View, thing_id: str) -> str:
 def _walk(view: View, thing_id: str) -> str | None:
     """Return the skill that goes to a thing (to the basin of a faucet), or None at its place."""
     world = view.world
-    place = world.ground.basin_of.get(thing_id) or world.place_of(thing_id)
+    place = world.geometry.basin_of.get(thing_id) or world.place_of(thing_id)
     return None if world.at in (place, thing_id) else f"go to {say(place)}"
 
 

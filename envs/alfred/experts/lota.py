@@ -43,7 +43,7 @@ class _LotaView(View):
     def last_found(self) -> str | None:
         """Return the thing of the last ``find``, or None; a faucet stands for its basin."""
         target = self.world.focus.target
-        return self.world.ground.basin_of.get(target, target) if target in self.world.things else None
+        return self.world.geometry.basin_of.get(target, target) if target in self.world.things else None
 
     def _reached_first(self, by_id: dict[str, Thing]) -> Thing:
         """Return the instance that repeated ``find`` skills reach first."""
@@ -124,7 +124,7 @@ def _operate(view: _LotaView, thing_id: str, verb: str, content: str = "") -> st
     world = view.world
     if verb == "open" and world[thing_id].is_on:
         verb = "turn off"
-    at_hand = world.at is not None and world.at in (world.place_of(thing_id), world.ground.basin_of.get(thing_id))
+    at_hand = world.at is not None and world.at in (world.place_of(thing_id), world.geometry.basin_of.get(thing_id))
     skill = say(view, verb, thing_id)
     if at_hand and _SKILLS.choose(world, skill) == thing_id:
         return skill

@@ -214,7 +214,7 @@ class _Strategy:
         return "turn off" if switch and switch.is_on else "turn on", switch
 
     def _faucet(self, basin: Thing) -> Thing | None:
-        basin_of = self.world.ground.basin_of
+        basin_of = self.world.geometry.basin_of
         return next((faucet for faucet in self.view.of("Faucet") if basin_of.get(faucet.id) == basin.id), None)
 
     # a target in a movable receptacle

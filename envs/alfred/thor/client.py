@@ -77,20 +77,20 @@ class Thor:
         """Reset to a scene: its name in the build, or a house in ProcTHOR's format. Raises `ThorError`."""
         name = EMPTY if isinstance(scene, dict) else scene
         self.start(name)
-        if not self._ask("GetScenesInBuild", lambda controller: _has(controller, name)):
+        if not self._ask("GetScenesInBuild", lambda controller: _has_scene(controller, name)):
             raise ThorRefusal(f"this build has no scene {name}", action="Reset")
         action = f"Reset to {name}"
-        return _insisted(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
+        return _require_success(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
         """Execute an action; a refusal is a reply that is not ok. Raises `ThorError`, after which the process is
         gone.
         """
-        return self._ask(action, lambda controller: _stepped(controller, action, arguments))
+        return self._ask(action, lambda controller: _step_reply(controller, action, arguments))
 
     def insist(self, action: str, **arguments: Any) -> Reply:
         """Execute an action that has to succeed. Raises `ThorRefusal` if it does not."""
-        return _insisted(action, self.step(action, **arguments))
+        return _require_success(action, self.step(action, **arguments))
 
     def close(self) -> None:
         """End the process if it runs."""
@@ -128,13 +128,13 @@ class Thor:
         return fault
 
 
-def _has(controller: Controller, scene: str) -> bool:
+def _has_scene(controller: Controller, scene: str) -> bool:
     """Return whether the build has a scene; a build without a list of its scenes counts as having it."""
     scenes = controller.scenes_in_build
     return not scenes or controller.normalize_scene(scene) in scenes
 
 
-def _insisted(action: str, reply: Reply) -> Reply:
+def _require_success(action: str, reply: Reply) -> Reply:
     """Return a successful reply. Raises `ThorRefusal` for a refusal."""
     if not reply.ok:
         raise ThorRefusal(reply.message or "it refused without a message", action=action)
@@ -152,7 +152,7 @@ def _thor_error(error: Exception) -> ThorError:
     return ThorAnswer(f"{type(cause).__name__}: {cause}")
 
 
-def _stepped(controller: Controller, action: str, arguments: dict[str, Any]) -> Reply:
+def _step_reply(controller: Controller, action: str, arguments: dict[str, Any]) -> Reply:
     try:
         return _reply(controller.step(action, **arguments))
     except ThorError:

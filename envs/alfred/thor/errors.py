@@ -65,4 +65,4 @@ def thor_error(error: BaseException) -> ThorError | None:
     return next((candidate for candidate in (error, error.__context__) if isinstance(candidate, ThorError)), None)
 
 
-PROCESS_FAULTS = (ThorTimeout, ThorGone, ThorAnswer)  # the process is gone; a new one may do better
+PROCESS_FAULTS = (ThorTimeout, ThorGone, ThorAnswer)  # faults that end the process; a new process may succeed

@@ -90,10 +90,10 @@ def thor_options(mapping: Mapping[str, Any] | None, embedded: bool = False) -> T
     and bad values.
     """
     values = dict(mapping or {})
-    known_entries = [field.name for field in fields(ThorOptions)]
+    names = [field.name for field in fields(ThorOptions)]
     for name in values:
-        if name not in known_entries:
-            raise ConfigError(f"env.thor.{name} is unknown; use one of {', '.join(known_entries)}")
+        if name not in names:
+            raise ConfigError(f"env.thor.{name} is unknown; use one of {', '.join(names)}")
     if embedded and values.get("executable") is None:
         values["executable"] = STAND_IN
     return ThorOptions(**values)

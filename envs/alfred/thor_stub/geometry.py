@@ -84,7 +84,7 @@ class Poses:
     horizons: Sequence[float]
     standings: Sequence[bool]
 
-    def that_see(self, sight: Sight, target: Position, width: float) -> Iterator[tuple[Position, float, float, bool]]:
+    def seeing(self, sight: Sight, target: Position, width: float) -> Iterator[tuple[Position, float, float, bool]]:
         """Yield (position, rotation, horizon, standing) of the poses that see the target."""
         facing = {
             rotation: [at for at in self.positions if sight.faces(flat(at), rotation, target, width)]

@@ -160,7 +160,7 @@ def interactable(
         return []
     if maxDistance is not None:
         sight = replace(sight, reach=maxDistance)
-    seeing = poses.that_see(sight, stage.position(entity), size_of(entity.type)[0])
+    seeing = poses.seeing(sight, stage.position(entity), size_of(entity.type)[0])
     return [
         {**xyz(at), "rotation": float(turn), "standing": standing, "horizon": float(horizon)}
         for at, turn, horizon, standing in islice(seeing, maxPoses)

@@ -18,7 +18,7 @@ class ClientGone(Exception):
 
 
 class Channel(Protocol):
-    """Sends one message at the start and one answer per action. All methods raise `Gone`."""
+    """Sends one message at the start and one answer per action. All methods raise `ClientGone`."""
 
     def open(self) -> None:
         """Get ready to send."""
