@@ -99,8 +99,9 @@ def _destinations(world: World) -> list[str]:
 
 
 def _missing(world: World, thing_id: str, refuse: Act | None = None) -> Outcome | None:
-    """Return the refusal for a thing that does not exist, else None; ``refuse`` makes the one for a type that could be
-    hidden.
+    """Return the refusal for a thing that does not exist, else None.
+
+    ``refuse`` words it for types that can be hidden, so that it equals the refusal for a hidden thing.
     """
     if thing_id in world.things:
         return None

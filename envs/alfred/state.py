@@ -106,9 +106,7 @@ class State:
             yield from self.within(child)
 
     def place_of(self, thing_id: str) -> str:
-        """Return the thing at which the agent must stand to reach this one: its fixture, else (floor, hand) the thing
-        itself.
-        """
+        """Return the thing at which the agent reaches this one: its fixture, or itself on the floor or in the hand."""
         place = self[thing_id].id
         for outer in self.around(thing_id):
             place = outer.id

@@ -87,9 +87,7 @@ def _thing(scene: Scene, item: Item) -> Thing:
 
 
 def _settle(scene: Scene, things: dict[str, Thing], thing: Thing) -> None:
-    """Add an object to its receptacle's contents; a fixture on another one (a lamp on a desk) only keeps it as
-    parent.
-    """
+    """Add an object to its receptacle's contents; a fixture on another one (lamp on a desk) only has it as parent."""
     parent = things.get(thing.parent or "")
     if parent is None or not parent.receptacle or (parent.movable and (thing.movable or not thing.pickupable)):
         raise DataError(f"scene {scene.id}: {thing.id!r} cannot start in {thing.parent!r}; name a receptacle, or None")

@@ -59,9 +59,7 @@ Survey = dict[str, Room]  # by floor plan
 
 
 def type_of(object_id: str) -> str:
-    """Return the type in an official id: "Sink|..|SinkBasin" -> "SinkBasin", "Apple|..|AppleSliced_1" ->
-    "AppleSliced".
-    """
+    """Return an official id's type: "Sink|..|SinkBasin" -> "SinkBasin", "Apple|..|AppleSliced_1" -> "AppleSliced"."""
     first, *rest = object_id.split("|")
     return rest[3].partition("_")[0] if len(rest) > 3 else first
 
@@ -78,8 +76,9 @@ def official_id(kind: str, position: Position) -> str:
 
 
 def _number(value: float) -> str:
-    """Format as C#'s "+00.00;-00.00;00.00": halves are rounded away from zero; a negative that rounds to zero has no
-    sign.
+    """Format as C#'s "+00.00;-00.00;00.00".
+
+    Halves are rounded away from zero; a negative that rounds to zero has no sign.
     """
     rounded = math.floor(abs(round(value, 5)) * 100 + 0.5 + 1e-9) / 100
     sign = "+" if value >= 0 else "-" if rounded else ""

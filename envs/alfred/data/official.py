@@ -50,8 +50,7 @@ class OfficialEpisodes(LazyEpisodes[Episode]):
 def load_official(
     path: str | Path, split: str, seed: int = 0, limit: int | None = None, progress: Callable[[], None] | None = None
 ) -> OfficialEpisodes:
-    """Return all annotations of a split, or ``limit`` of them drawn with ``seed``, ordered by task, trial and
-    annotation.
+    """Return all annotations of a split, or ``limit`` of them drawn with ``seed``, by task, trial and annotation.
 
     If the official splits file (splits/oct21.json, in or beside the folder) has the split, annotations that it does not
     list are left out. ``progress`` is called once per trajectory that is mined. Raises DataError for missing or damaged
@@ -94,9 +93,7 @@ def make_task(kind: str, params: Mapping[str, Any], **texts: str) -> Task:
 
 
 def _split_list(corpus: Corpus, split: str) -> tuple[Path, frozenset[tuple[str, int]]] | None:
-    """Return the splits file and the (TASK/TRIAL, annotation) pairs that it lists for a split, or None without such a
-    list.
-    """
+    """Return the splits file and its (TASK/TRIAL, annotation) pairs for a split; None if there is no such list."""
     for folder in (corpus.root, corpus.root.parent):
         path = folder / "splits" / SPLITS_FILE
         if path.is_file():

@@ -58,8 +58,8 @@ class Inference:
         self._handicaps = np.array([evidence.handicap for evidence in self._evidence])
 
     def guesses(self, kind: str, position: Position) -> list[tuple[float, str]]:
-        """Return (weighted distance, official id) of the fixtures that may hold this type, nearest first; "" is no
-        receptacle.
+        """Return (weighted distance, official id) of the fixtures that may hold this type, nearest first; "" is
+        none.
         """
         nearest: dict[str, float] = {}
         for distance, evidence in zip(self._distances(kind, position), self._evidence, strict=True):
@@ -92,8 +92,10 @@ def _usual(room: Room) -> list[_Evidence]:
 
 
 def _plausible(kind: str, evidence: _Evidence) -> bool:
-    """Return whether ALFRED puts this type there, or a demonstration shows it; a type that it never puts fits any broad
-    place.
+    """Return whether an object type may be in a fixture.
+
+    ALFRED puts it there, a demonstration shows it there, or ALFRED never puts this type anywhere and the fixture is
+    broad.
     """
     if evidence.type == kind or not evidence.fixture or kind in accepts(evidence.fixture_type):
         return True

@@ -75,8 +75,8 @@ def _fixtures(trajectory: Trajectory, task: Task, room: Room, survey: Survey) ->
 
 
 def _typical_place(kind: str, fixtures: list[Fixture], survey: Survey, poses: tuple[ObjectPose, ...]) -> Position:
-    """Return a place above the fixture it belongs to, else in the middle of the room; at the usual height of its
-    type.
+    """Return a place for a fixture: above the one it belongs to, else in the middle of the room, at its type's usual
+    height.
     """
     same = [fixture.position[1] for room in survey.values() for fixture in room.fixtures if fixture.type == kind]
     height = median(same) if same else _HEIGHT

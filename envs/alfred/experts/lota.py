@@ -33,7 +33,7 @@ class _LotaView(View):
         return by_id[handy[0]]
 
     def handy(self, thing_id: str) -> bool:
-        """Return whether the last ``find`` reached the thing, or the appliance that contains it; then no ``find`` is
+        """Return whether the last ``find`` reached the thing, or the appliance around it, so that no ``find`` is
         needed.
         """
         target = self.last_found()

@@ -246,9 +246,7 @@ class _Strategy:
         return Step("look into", place.id) if place else DONE
 
     def _put_aside(self, in_hand: Thing) -> Step:
-        """Return the step that puts the thing in the hand out of the way: at the agent's place, else on the best
-        surface.
-        """
+        """Return the step that clears the hand: onto the fixture at the agent's place, else onto the best surface."""
         place = self.view.current_place
         if place is not None and place.type in PUT_ASIDE and may_hold(place.type, in_hand.type):
             return Step("put", in_hand.id, place.id)

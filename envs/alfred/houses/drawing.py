@@ -79,9 +79,7 @@ def _ancestors(item: Item, by_id: Mapping[str, Item]) -> Iterator[Item]:
 
 
 def _destinations(state: RoomState, kind: str, goes_in: str, untouched: bool) -> list[str]:
-    """Return the receptacle types that can be the goal for an object type; with ``untouched`` they hold none of it
-    yet.
-    """
+    """Return the goal receptacle types for an object type; with ``untouched`` only those without such an object."""
     places = []
     for place in sorted(state.receptacles):
         if place in NO_GOAL or not may_hold(place, goes_in):

@@ -79,9 +79,7 @@ def _episode(seed: int, house: House, items: tuple[Item, ...], tasks: list[Task]
 
 
 def _source(task: Task, items: tuple[Item, ...]) -> str:
-    """Return the type of the place in which all objects of the target type start; "" if they differ or lie on the
-    floor.
-    """
+    """Return the type of place in which all target objects start; "" if they differ or lie on the floor."""
     kinds = {item.id: item.type for item in items}
     places = {kinds.get(item.parent or "", "") for item in items if item.type == task.object_target}
     return places.pop() if len(places) == 1 and places <= set(PLACE_NAMES) else ""

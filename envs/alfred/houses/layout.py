@@ -154,9 +154,7 @@ def _fit(blueprint: Blueprint, room: Rect, rng: Random) -> _Placement | None:
 
 
 def furnish(room: str, rng: Random) -> House:
-    """Draw furniture and a room just large enough for it: each fixture has its place and is within the agent's
-    reach.
-    """
+    """Draw furniture, and a room just large enough to place each fixture within the agent's reach."""
     blueprint = draw_blueprint(room, rng)
     side = max(2.75, sum(unit.width for unit in blueprint.walls) / 3.2) + 0.5 * len(blueprint.middle)
     ratio = rng.uniform(0.8, 1.25)

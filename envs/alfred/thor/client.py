@@ -1,6 +1,4 @@
-"""Client of one AI2-THOR process: starts it on demand, restarts it after a fault, and turns every call into a reply or
-a named error.
-"""
+"""Client of one AI2-THOR process: starts and restarts it, and turns every call into a reply or a named error."""
 
 from __future__ import annotations
 
@@ -83,8 +81,9 @@ class Thor:
         return _require_success(action, self._ask(action, lambda controller: _reply(controller.reset(scene))))
 
     def step(self, action: str, **arguments: Any) -> Reply:
-        """Execute an action; a refusal is a reply that is not ok. Raises `ThorError`, after which the process is
-        gone.
+        """Execute an action; a refusal is a reply that is not ok.
+
+        Raises `ThorError`, after which the process is gone.
         """
         return self._ask(action, lambda controller: _step_reply(controller, action, arguments))
 

@@ -10,9 +10,7 @@ LOGS = "see ~/.ai2thor/log/unity.log and Unity's own Player.log"
 
 
 class ThorError(KeepError):
-    """A fault after which the simulator cannot be used: ``action``, ``reason``, and the ``seconds`` until it
-    happened.
-    """
+    """A fault that makes the simulator unusable: ``action``, ``reason``, and ``seconds`` until it happened."""
 
     remedy: ClassVar[str] = f"{LOGS}; go on with eval.resume"
 

@@ -86,10 +86,10 @@ def _start_error(error: Exception) -> ThorStart:
 
 
 def end(controller: Controller) -> None:
-    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder. Repeated calls are
-    allowed.
+    """Kill the process and wait for it; close pipes, thread and port; remove the pipes' folder.
 
-    The client's atexit hook keeps every controller alive, so large attributes are cleared here.
+    Repeated calls are allowed. The client's atexit hook keeps every controller alive, so large attributes are cleared
+    here.
     """
     server = controller.server
     if server is not None:

@@ -116,8 +116,9 @@ def _rank(pose: Pose, target: Position) -> tuple[float, float, float, float]:
 
 
 def _spread(ranked: Sequence[Pose]) -> list[Pose]:
-    """Order poses so that all points come before a second pose at the same point: to open a door, the agent may have to
-    step back.
+    """Order poses so that every point is tried before a second pose at the same point.
+
+    The agent may have to step back before it can open a door.
     """
     counts: Counter[tuple[float, float]] = Counter()
     turns: list[tuple[int, Pose]] = []

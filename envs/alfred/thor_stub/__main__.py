@@ -1,6 +1,4 @@
-"""Command ``python -m envs.alfred.thor_stub``: the stand-in for AI2-THOR, started by ai2thor's client with its own
-flags.
-"""
+"""Command ``python -m envs.alfred.thor_stub``: the stand-in for AI2-THOR, started by ai2thor's client."""
 
 from __future__ import annotations
 

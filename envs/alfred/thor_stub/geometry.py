@@ -61,8 +61,8 @@ class Sight:
         return offset <= self.angle / 2 + SIDEWAYS + degrees(atan(width / 2 / away))
 
     def levels(self, point: Point, height: float, horizon: float, target: Position) -> bool:
-        """Return whether a target is between the upper and lower edge, from ``height`` with a view down by
-        ``horizon``.
+        """Return whether a target is between the upper and lower edge, from ``height`` with a view ``horizon`` degrees
+        down.
         """
         away = hypot(target[0] - point[0], target[2] - point[1])
         down = degrees(atan2(height - target[1], away))
@@ -75,9 +75,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Poses:
-    """The poses that ``GetInteractablePoses`` tries, in the build's order: horizons, standings, rotations,
-    positions.
-    """
+    """The poses that ``GetInteractablePoses`` tries, in the build's order."""
 
     positions: Sequence[Position]
     rotations: Sequence[float]

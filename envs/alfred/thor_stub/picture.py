@@ -93,8 +93,9 @@ def through(session: Session, camera: Camera) -> bytes:
 
 
 def _lens(session: Session, eye: Position, pitch: float, yaw: float, angle: float) -> _Lens:
-    """Return the camera; ``pitch`` and ``yaw`` in degrees, down and to the right; ``angle`` is the vertical field of
-    view.
+    """Return the camera.
+
+    ``pitch`` and ``yaw`` in degrees, down and to the right; ``angle`` is the vertical field of view.
     """
     down, turn = radians(pitch), radians(yaw)
     axes = np.array(

@@ -53,9 +53,7 @@ class Parents:
         self._inference = Inference(room)
 
     def guess(self, kind: str, position: Position, containers: Iterable[Item]) -> str | None:
-        """Return the id of the item that holds an object: a bowl or mug directly below, else a fixture; None is the
-        floor.
-        """
+        """Return the item that holds an object: a bowl or mug directly below, else a fixture; None is the floor."""
         inside = (item.id for item in containers if nested(kind, position, item.type, item.position))
         return next(inside, None) or self._fixture(kind, position)
 

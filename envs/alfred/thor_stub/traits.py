@@ -78,8 +78,9 @@ def loose(kind: str) -> bool:
 
 @cache
 def template(kind: str) -> Mapping[str, Any]:
-    """Return the metadata shared by all objects of a type, with defaults for the rest. The result must not be
-    changed.
+    """Return the metadata shared by all objects of a type, with defaults for the rest.
+
+    All callers share the result, so it must not be changed.
     """
     moves = loose(kind)
     return {

@@ -76,9 +76,7 @@ def test_places_are_inferred_from_other_trials(root: Path) -> None:
 
 
 def test_a_trials_own_demonstration_is_not_used(root: Path) -> None:
-    """Only trial_e shows the safe and the phone in it: its own scene must lack the safe, while another trial's scene
-    has it.
-    """
+    """Only trial_e shows the safe: its own scene must lack the safe, while another trial's scene has it."""
     safe, inside = ("Safe", (0.0, 0.2, 5.0)), (0.0, 0.4, 5.0)
     content = trial("trial_e", [("CellPhone", inside)], *pick(0, "CellPhone", inside, safe))
     first, second = add(root, content), add(root, trial("trial_f", [("CellPhone", inside)]))

@@ -76,9 +76,7 @@ def test_the_expert_solves_the_tasks(valid_seen: OfficialEpisodes, skills: str, 
 
 
 def thing_id_of(world: World, official: str) -> str | None:
-    """Return the thing id of an official id; slices are numbered differently, so any slice of the same object will
-    do.
-    """
+    """Return the thing id of an official id; any slice of the same object will do, as their numbers differ."""
     prefix = official.rpartition("_")[0] if "Sliced_" in official else official
     ids = (thing.id for thing in world.things.values() if thing.source.startswith(prefix))
     return next(ids, None)

@@ -13,8 +13,9 @@ from tests.waiting import until
 
 
 def open_resources() -> dict[str, set[str]]:
-    """Return the resources of this process by kind. Open files are named by their targets, because their numbers are
-    reused.
+    """Return the resources of this process by kind.
+
+    Open files are named by their targets, because their numbers are reused.
     """
     gc.collect()
     files = set()

@@ -1,6 +1,4 @@
-"""Faults of the process: it ends, hangs or sends garbage. The result is a named error in time, or an episode that
-continues; no resource remains open.
-"""
+"""Faults of the process: a named error in time, or an episode that continues; no resource remains open."""
 
 from __future__ import annotations
 
@@ -188,9 +186,7 @@ def test_an_episode_continues_in_a_new_process(
 
 
 def test_a_second_fault_ends_only_the_episode() -> None:
-    """Every process ends at its 14th action: some episodes need more than two processes, and the next ones start
-    fresh.
-    """
+    """Every process ends at its 14th action, and some episodes need more than two processes."""
     with no_leaks(), thor_env(EPISODES, thor=options("die:14")) as env:
         expert = env.setting.expert()
         planner = ExpertPlanner(lambda info: expert.act(info["world"], info["task"], info["knowledge"]))
